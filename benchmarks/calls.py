@@ -42,7 +42,7 @@ async def _measure(folder: Path) -> dict[str, Any]:
             await echo.call("echo", turn, deadline=60)
 
         async def ray() -> None:
-            await echo._found("echo").call.remote("echo", (turn,), {})
+            await echo._find_actor("echo").call.remote("echo", (turn,), {})
 
         direct_ms, direct_rate = await _cost(direct, echo)
         ray_ms, ray_rate = await _cost(ray, echo)

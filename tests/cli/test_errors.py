@@ -43,7 +43,7 @@ CAUGHT_INSIDE = {
     "StepFailed": "inside a box",
     "Stays": "inside a box: a fork copies instead",
     "CannotStart": "inside a box: the command's exit code and its stderr",
-    "Torn": "ends one connection of the egress proxy",
+    "BrokenTransfer": "ends one connection of the egress proxy",
     "BadHead": "answered by the egress proxy",
     "BadQuery": "dropped by the egress name server",
     "Unreachable": "answered by the egress proxy",
@@ -51,7 +51,7 @@ CAUGHT_INSIDE = {
     "_Busy": "tried again by the registry's client, then told as ImageError",
     "PackError": "ends the reading of one pack in a scan",
     "TooMuch": "a file that a scan lists as unread",
-    "LineLost": "told as ServiceDied",
+    "ConnectionLost": "reported as ServiceDied",
     "Unreadable": "told to the agent, with the linter that printed it",
     "Unread": "a pattern that rules no file out",
     "CannotWatch": "every file is looked at before each search",
@@ -61,7 +61,7 @@ CAUGHT_INSIDE = {
     "_AskAgain": "asked again, then told as PolicyError",
     "EmbeddingFailed": "told to the agent",
     "TooManyFiles": "told to the agent",
-    "_Silent": "told as RequestRefused, with the client that does not say what it uses",
+    "_HostsUnknown": "reported as RequestRefused, with the client whose hosts are unknown",
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.cluster import guardian, surroundings
+from etude.cluster import guardian, ray_environment
 
 PATIENCE = 120.0
 SLEEPS = "import time; time.sleep(600)"
@@ -22,7 +22,7 @@ def sleeper() -> subprocess.Popen[bytes]:
 def test_a_recorded_process_is_ended_and_the_folder_removed(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     folder.mkdir()
-    guardian.own(folder)
+    guardian.claim(folder)
     assert guardian.owner_alive(folder)
     process = sleeper()
     guardian.record(folder, process.pid)
@@ -34,7 +34,7 @@ def test_a_recorded_process_is_ended_and_the_folder_removed(tmp_path: Path) -> N
 def test_a_pid_that_was_given_to_another_process_is_spared(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     folder.mkdir()
-    guardian.own(folder)
+    guardian.claim(folder)
     process = sleeper()
     try:
         pid, ticks, boot = (guardian.identity(process.pid) or "").split()
@@ -51,7 +51,7 @@ def test_a_process_that_works_in_the_folder_is_ended_and_cannot_bring_it_back(tm
     folder, other = tmp_path / "cluster", tmp_path / "cluster-of-another"
     log = folder / "logs" / "agent.log"
     log.parent.mkdir(parents=True)
-    guardian.own(folder)
+    guardian.claim(folder)
     again = "import pathlib, sys, time\nwhile True: pathlib.Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)"
     starting = subprocess.Popen([sys.executable, "-c", again, str(folder / "ray")])
     with log.open("w") as file:
@@ -71,7 +71,7 @@ def test_a_process_that_works_in_the_folder_is_ended_and_cannot_bring_it_back(tm
 def test_the_guardian_sweeps_once_its_pipe_closes(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     folder.mkdir()
-    guardian.own(folder)
+    guardian.claim(folder)
     process = sleeper()
     guardian.record(folder, process.pid)
     watcher = subprocess.Popen([sys.executable, "-I", "-S", guardian.__file__, str(folder)], stdin=subprocess.PIPE)
@@ -119,7 +119,7 @@ def test_the_next_start_sweeps_what_a_dead_driver_left_and_nothing_else(temporar
     with (making / "log").open("w") as log:
         other = subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=log)
     try:
-        mine = surroundings.private_folder()
+        mine = ray_environment.private_folder()
         assert other.poll() is None
     finally:
         other.kill()

@@ -90,15 +90,15 @@ def test_one_that_nobody_calls_is_watched(tmp_path: Path) -> None:
 
         async def work() -> int:
             await echo.remote.kill()
-            while not await echo.unharmed(2):  # noqa: ASYNC110
+            while not await echo.still_serves(2):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            assert not await echo.unharmed(1)
+            assert not await echo.still_serves(1)
             return 7
 
-        assert await echo.watched(work(), every=0.05) == 7
+        assert await echo.run_watched(work(), every=0.05) == 7
         await echo.remote.kill()
         with pytest.raises(ServiceDied, match="given up"):
-            await echo.watched(asyncio.sleep(30), every=0.05)
+            await echo.run_watched(asyncio.sleep(30), every=0.05)
 
     asyncio.run(run())
 
@@ -139,6 +139,6 @@ class Away:
 def test_a_pid_of_another_machine_is_told_but_is_none_of_this_one(here: bool, local: int | None) -> None:
     notes = Notes()
     watched = Supervised(cast(Remote, Away(here=here)), 0, on_event=notes.event)
-    asyncio.run(watched.tell_of_start())
+    asyncio.run(watched.record_start())
     assert watched.local_pid == local
     assert notes.events[0][1]["pid"] == 4711

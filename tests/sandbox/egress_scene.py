@@ -40,7 +40,7 @@ class Scene:
         gate = self.sandboxes._egress
         assert gate is not None
         async with asyncio.timeout(30):
-            while gate.crowd.count:  # noqa: ASYNC110
+            while gate.connection_limit.count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     async def box(self, egress: Egress = ALLOWED, image: str = "host") -> Box:

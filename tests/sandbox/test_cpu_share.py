@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from etude.sandbox import cpu_share as room
 from etude.sandbox.contract import ExecResult
-from etude.sandbox.cpu_share import Share, Watch
+from etude.sandbox.cpu_share import Share, ShareMeter
 
 HUNGRY = Share(100.0, 90.0, 10.0, 10.0)
 
@@ -62,7 +62,7 @@ def test_two_that_were_alike_are_so_together(one: Share, other: Share) -> None:
 
 
 def test_a_run_that_sleeps_is_not_excused_whatever_the_host_does() -> None:
-    watch = Watch()
+    watch = ShareMeter()
     time.sleep(0.05)
     share = watch.share(0.0)
     assert share.seconds >= 0.05
@@ -76,7 +76,7 @@ def test_load_is_of_the_last_minute_or_of_now_and_per_core(monkeypatch: pytest.M
     loads = {"40.0 0.5 0.5 1/300 7": 10.0, "0.5 900.0 900.0 80/300 7": 20.0, "0.0 0.0 0.0 1/9 7": 1.0}
     for said, load in loads.items():
         (tmp_path / "loadavg").write_text(said)
-        share = Watch().share(1.0)
+        share = ShareMeter().share(1.0)
         assert share.given == pytest.approx(share.seconds / load)
 
 
@@ -85,7 +85,7 @@ def test_where_the_kernel_does_not_say_who_waits_the_load_decides(
 ) -> None:
     monkeypatch.setattr(room, "_PRESSURE", tmp_path / "absent")
     monkeypatch.setattr(room, "_load_per_core", lambda: 20.0)
-    watch = Watch()
+    watch = ShareMeter()
     time.sleep(0.02)
     share = watch.share(0.0)
     assert not share.starved
@@ -96,6 +96,6 @@ def test_waiting_is_told_in_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     pressure = tmp_path / "cpu"
     monkeypatch.setattr(room, "_PRESSURE", pressure)
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=5000000\nfull avg10=0.00 total=0\n")
-    watch = Watch()
+    watch = ShareMeter()
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=6500000\nfull avg10=0.00 total=0\n")
     assert watch.share(0.0).waited == pytest.approx(1.5)

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from etude.sandbox import Feature
-from etude.sandbox.doctor import Finding, Seen, as_json, doctor, judge, report
+from etude.sandbox.doctor import Finding, HostFacts, as_json, doctor, judge, report
 from etude.sandbox.embedded import knobs
 from etude.sandbox.embedded.knobs import Facts, for_cgroups, for_disk_limits, for_failure, for_users
 from etude.sandbox.embedded.probe import Mode
 from etude.sandbox.embedded.subuids import Lack
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.inside.network import has_ipv6
-from etude.sandbox.modes import Prospect
+from etude.sandbox.modes import ModeOption
 
-GOOD = Seen(
+GOOD = HostFacts(
     mode=Mode.ROOT,
     ids=IdRange(2_000_000_000),
     features=frozenset(Feature),
@@ -27,8 +27,8 @@ GOOD = Seen(
     status="Seccomp:\t2\nNoNewPrivs:\t1\n",
     devices=("lo",),
 )
-BWRAP = Prospect("bubblewrap", True, True, "namespaces")
-LANDLOCK = Prospect("landlock", True, False, "files")
+BWRAP = ModeOption("bubblewrap", True, True, "namespaces")
+LANDLOCK = ModeOption("landlock", True, False, "files")
 
 
 def named(findings: list[Finding]) -> dict[str, Finding]:
@@ -62,7 +62,7 @@ def test_a_good_host_has_nothing_to_better() -> None:
 
 
 def test_what_is_missing_comes_with_its_knob() -> None:
-    poor = Seen(mode=Mode.USER, lack=Lack("range"), python="3.11.9", status="", devices=("lo", "eth0"))
+    poor = HostFacts(mode=Mode.USER, lack=Lack("range"), python="3.11.9", status="", devices=("lo", "eth0"))
     found = named(judge(poor, Facts(user="ann", kernel=(6, 1)), [LANDLOCK]))
     assert {name for name, finding in found.items() if not finding.good} == {
         "memory", "disk", "users", "network", "system calls"
@@ -77,11 +77,11 @@ def test_what_is_missing_comes_with_its_knob() -> None:
 
 def test_whose_ids_boxes_have_is_shown() -> None:
     assert "65536 ids from 2000000000" in named(judge(GOOD, Facts(), []))["users"].text
-    apart = Seen(Mode.SUBUID, IdRange(1, 65_536, (300_000, 500_000)))
+    apart = HostFacts(Mode.SUBUID, IdRange(1, 65_536, (300_000, 500_000)))
     users = named(judge(apart, Facts(), []))["users"]
     assert "65536 ids from 300000, of groups from 500000" in users.text
     assert users.knob == ""
-    short = Seen(Mode.SUBUID, IdRange(1, 5_000, (300_000, 300_000)))
+    short = HostFacts(Mode.SUBUID, IdRange(1, 5_000, (300_000, 300_000)))
     users = named(judge(short, Facts(next_subordinate=365_536), []))["users"]
     assert "5000 ids from 300000" in users.text
     assert "--add-subuids 365536-431071" in users.knob
@@ -98,8 +98,8 @@ def test_every_lack_of_ids_has_a_knob(lack: str, knob: str) -> None:
 
 
 @pytest.mark.parametrize(("others", "taken"), [([BWRAP, LANDLOCK], "bubblewrap"), ([LANDLOCK], "none"), ([], "none")])
-def test_without_boxes_of_our_own_the_mode_that_is_taken_is_named(others: list[Prospect], taken: str) -> None:
-    refused = Seen(refusal="the sandbox cannot start (id map: EPERM (errno 1)): sudo sysctl -w a=1")
+def test_without_boxes_of_our_own_the_mode_that_is_taken_is_named(others: list[ModeOption], taken: str) -> None:
+    refused = HostFacts(refusal="the sandbox cannot start (id map: EPERM (errno 1)): sudo sysctl -w a=1")
     findings = judge(refused, Facts(), others)
     assert (findings[0].good, findings[0].held_by, findings[0].knob) == (False, taken, "sudo sysctl -w a=1")
     assert len(findings) == 1 + len(others)

@@ -54,7 +54,7 @@ async def test_handshakes_remember_the_name_they_were_for() -> None:
     seen: list[str | None] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(writer.get_extra_info("ssl_object").asked)
+        seen.append(writer.get_extra_info("ssl_object").server_name)
         await reader.read()
         writer.close()
 

@@ -9,8 +9,8 @@ import pytest
 from tests.contract.sandbox.support import in_loop
 from tests.sandbox.egress_stage import NAME, Handler, Stage, fixed, staged
 
-from etude.sandbox.egress import body, connection
-from etude.sandbox.egress.body import PIECE
+from etude.sandbox.egress import connection, http_body
+from etude.sandbox.egress.http_body import PIECE
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nSet-Cookie: a=b\r\n\r\nhello"
 HOST = f"Host: {NAME}\r\n".encode()
@@ -308,7 +308,7 @@ async def test_a_host_that_hangs_has_a_deadline(tmp_path: Path, monkeypatch: pyt
 
 @in_loop
 async def test_a_host_that_stalls_in_the_middle_has_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "STALL_SECONDS", 0.1)
+    monkeypatch.setattr(http_body, "STALL_SECONDS", 0.1)
 
     def half(stage: Stage) -> Handler:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -17,7 +17,7 @@ from tests.sandbox.egress_stage import NAME, Handler, Stage, staged
 from tests.sandbox.upstream_proxy import LOGIN, RealProxy, forget_proxies, needs_tinyproxy, tinyproxy, told_proxy
 
 from etude.sandbox import BoxSpec, Egress, EmbeddedSandboxes, RequestRefused
-from etude.sandbox.egress import Upstream, dialing, egress_of, upstream
+from etude.sandbox.egress import Upstream, dialing, parse_egress, upstream
 from etude.sandbox.egress.dialing import Unreachable
 from etude.sandbox.proxies import UpstreamProxy
 
@@ -86,7 +86,7 @@ async def test_by_a_table_of_the_policy(stage: Scene, proxied: tuple[Internet, R
     allow = list(policy(internet).allow)
     (tmp_path / "team.toml").write_text(f"[python]\nallow = {allow}\nupstream_proxy = '{proxy.variable}'\n")
     stage.sandboxes._upstream.__dict__["proxies"] = upstream.Proxies()  # As where no variable is set.
-    egress = egress_of(f"{tmp_path}/team.toml:python")
+    egress = parse_egress(f"{tmp_path}/team.toml:python")
     assert "s3cret" not in repr(egress)
     box = await stage.box(egress)
     assert ok(await box.exec(f"curl -sS {addresses(internet)}", timeout=20)).count("page of index.example") == 2
@@ -194,10 +194,13 @@ async def test_a_refusal_of_the_proxy_is_not_passed_on(tmp_path: Path) -> None:
     ("answer", "says"),
     [
         (b"HTTP/1.1 407 No\r\n\r\n", "the upstream proxy wants a login, or another one (HTTP 407)"),
-        (b"HTTP/1.1 403 No\r\n\r\n", f"the upstream proxy refuses the way to {NAME}:443 (HTTP 403)"),
+        (b"HTTP/1.1 403 No\r\n\r\n", f"the upstream proxy refuses connections to {NAME}:443 (HTTP 403)"),
         (b"HTTP/1.0 502 No\r\n\r\n", f"the upstream proxy cannot reach {NAME}:443 (HTTP 502)"),
-        (b"HTTP/1.1 302 No\r\nLocation: http://inner/\r\n\r\n", f"the upstream proxy refuses the way to {NAME}:443"),
-        (b"HTTP/1.1 200 Yes\r\n\r\nmore", "the upstream proxy sent more than an answer"),
+        (
+            b"HTTP/1.1 302 No\r\nLocation: http://inner/\r\n\r\n",
+            f"the upstream proxy refuses connections to {NAME}:443",
+        ),
+        (b"HTTP/1.1 200 Yes\r\n\r\nmore", "the upstream proxy sent more than its response"),
         (b"SSH-2.0-x\r\n\r\n", "the upstream proxy does not answer in HTTP/1.1"),
         (b"HTTP/1.1 200 Yes\r\nX: " + b"y" * 70_000, "the upstream proxy does not answer in HTTP/1.1"),
         (b"HTTP/1.1 200", "the upstream proxy closed the connection without an answer"),
@@ -260,10 +263,10 @@ async def test_what_is_reached_without_it(monkeypatch: pytest.MonkeyPatch) -> No
         ):
             heads.clear()
             monkeypatch.setenv("NO_PROXY", exceptions)
-            expected = "keeps from boxes" if direct else "refuses the way"
+            expected = "does not let boxes reach" if direct else "refuses connections"
             if exceptions == "example.org":
                 known["files.example.org"] = ["10.0.0.2"]
-                direct, expected = True, "keeps from boxes"
+                direct, expected = True, "does not let boxes reach"
             with pytest.raises(Unreachable, match=expected):
                 await Upstream().connect(name, 443, tls=True, private=False)
             assert bool(heads) != direct, (exceptions, name)

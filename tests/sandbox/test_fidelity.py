@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sandbox.as_nobody import for_root, run_as_nobody
 
-from etude.sandbox.fidelity import Difference, Tell, compare, fidelity, load_tells, parse, report, script
+from etude.sandbox.fidelity import Difference, FidelityCheck, compare, fidelity, load_checks, parse, report, script
 
 MOST_DIFFERENCES = 16
 
 
 def test_no_difference_is_unexplained() -> None:
     _, differences = fidelity()
-    assert [difference for difference in differences if not difference.tell.differs] == []
+    assert [difference for difference in differences if not difference.check.differs] == []
     assert len(differences) <= MOST_DIFFERENCES
 
 
@@ -27,19 +27,24 @@ def test_no_difference_is_unexplained_for_an_ordinary_user() -> None:
 
 
 def test_tells_are_many_and_their_reasons_short() -> None:
-    tells = load_tells()
-    assert len(tells) >= 40
-    assert sum(bool(tell.differs) for tell in tells) <= MOST_DIFFERENCES
-    assert all(len(tell.differs) < 140 for tell in tells)
+    checks = load_checks()
+    assert len(checks) >= 40
+    assert sum(bool(check.differs) for check in checks) <= MOST_DIFFERENCES
+    assert all(len(check.differs) < 140 for check in checks)
 
 
 def test_a_difference_counts_unless_the_box_is_as_at_a_persons() -> None:
-    tells = [Tell("a", ""), Tell("b", "", person="x"), Tell("c", "", differs="because"), Tell("d", "")]
+    checks = [
+        FidelityCheck("a", ""),
+        FidelityCheck("b", "", person="x"),
+        FidelityCheck("c", "", differs="because"),
+        FidelityCheck("d", ""),
+    ]
     box, login = {"a": "1", "b": "x", "c": "1", "d": "1"}, {"a": "2", "b": "y", "c": "2", "d": "1"}
-    found = compare(tells, box, login)
-    assert [difference.tell.name for difference in found] == ["a", "c"]
-    assert report(tells, found).splitlines()[-1] == "4 tells, 2 answered differently, 1 of them unexplained"
-    assert "UNEXPLAINED" in report(tells, [Difference(tells[0], "", "2")])
+    found = compare(checks, box, login)
+    assert [difference.check.name for difference in found] == ["a", "c"]
+    assert report(checks, found).splitlines()[-1] == "4 checks, 2 answered differently, 1 of them unexplained"
+    assert "UNEXPLAINED" in report(checks, [Difference(checks[0], "", "2")])
 
 
 words = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=8)
@@ -47,7 +52,7 @@ words = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1,
 
 @given(st.dictionaries(words.map(lambda word: f"t{word}"), words, min_size=1, max_size=5))
 def test_answers_come_back_from_a_real_shell(answers: dict[str, str]) -> None:
-    tells = [Tell(name, f"echo {answer}; exit 3") for name, answer in answers.items()]
-    said = subprocess.run(["/bin/sh", "-c", script(tells)], capture_output=True, text=True, check=True).stdout
+    checks = [FidelityCheck(name, f"echo {answer}; exit 3") for name, answer in answers.items()]
+    said = subprocess.run(["/bin/sh", "-c", script(checks)], capture_output=True, text=True, check=True).stdout
     assert parse(said) == answers
     assert parse(f"noise\r\n{said}noise".replace("\n", "\r\n")) == answers

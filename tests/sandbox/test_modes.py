@@ -20,8 +20,8 @@ from tests.sandbox.as_nobody import for_root, pytest_as_nobody
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, Feature, ImageError, Limits, SandboxUnavailable, open_sandboxes
-from etude.sandbox.modes import MODES, FolderSandboxes, choice, open_mode, prospects
-from etude.sandbox.modes.folders import copy_tree
+from etude.sandbox.modes import MODES, FolderSandboxes, mode_choice, mode_options, open_mode
+from etude.sandbox.modes.folder_backend import copy_tree
 from etude.tasks import Grader
 
 ROOT = os.geteuid() == 0
@@ -142,12 +142,12 @@ def test_auto_takes_what_isolates_and_says_what_is_missing(tmp_path: Path, monke
     def refuse(root: Path) -> EmbeddedSandboxes:
         raise SandboxUnavailable("the sandbox cannot start (id map): turn the knob")
 
-    monkeypatch.setattr(choice, "EmbeddedSandboxes", refuse)
-    usable = {prospect.name for prospect in prospects() if prospect.usable}
+    monkeypatch.setattr(mode_choice, "EmbeddedSandboxes", refuse)
+    usable = {option.name for option in mode_options() if option.usable}
     if "bubblewrap" in usable:
         lesser = open_mode("auto", tmp_path)
         assert isinstance(lesser, FolderSandboxes)
-        assert lesser.walls.name == "bubblewrap"
+        assert lesser.confinement.name == "bubblewrap"
         asyncio.run(lesser.close())
     monkeypatch.setattr(MODES["bubblewrap"], "refusal", lambda self: "bwrap is not installed")
     with pytest.raises(SandboxUnavailable, match=r"turn the knob.*nothing else here keeps code in"):

@@ -32,7 +32,7 @@ from etude.sandbox import (
 )
 from etude.sandbox.oci.api import Engine
 from etude.sandbox.oci.endpoint import find_engine
-from etude.sandbox.oci.owner import OWNER, Owner, remove_dead
+from etude.sandbox.oci.owner import OWNER, Owner, remove_leftovers
 
 
 async def until(condition, patience: float = 60.0) -> None:
@@ -43,7 +43,7 @@ async def until(condition, patience: float = 60.0) -> None:
 
 
 async def nothing_of(engine: Engine, owner: Owner) -> bool:
-    kinds = [await engine.names_with(kind, OWNER) for kind in ("containers", "volumes")]
+    kinds = [await engine.list_labelled(kind, OWNER) for kind in ("containers", "volumes")]
     return not any((found.get("Labels") or {}).get(OWNER) == str(owner) for kind in kinds for found in kind)
 
 
@@ -193,7 +193,7 @@ class TestImages:
         tar = tmp_path / "root.tar.gz"
         tar.write_bytes(gzip.compress(write_root(tmp_path / "root.tar").read_bytes()))
         image = await sandboxes.import_image(tar)
-        reference = (await sandboxes.images.known(image)).reference
+        reference = (await sandboxes.images.find_image(image)).reference
         for form in engine.archive_forms:
             archive = tmp_path / f"{form}.tar"
             engine.save(reference, form, archive)
@@ -209,7 +209,8 @@ class TestImages:
 
     @in_loop
     async def test_a_dockerfile_is_built_by_the_engine(self, sandboxes: OciSandboxes, tmp_path: Path) -> None:
-        base = (await sandboxes.images.known(await sandboxes.import_image(write_root(tmp_path / "root.tar")))).reference
+        image = await sandboxes.import_image(write_root(tmp_path / "root.tar"))
+        base = (await sandboxes.images.find_image(image)).reference
         context = tmp_path / "context"
         (context / "data").mkdir(parents=True)
         for name in ("hello", "secret", "data/a", "data/b.log"):
@@ -237,7 +238,7 @@ class TestImages:
         image = await first.add_image({"a": b"1"})
         box = await first.create(BoxSpec(image))
         assert ok(await box.exec("cat a; stat -c %u a", timeout=10)) == "10\n"
-        reference = (await first.images.known("host")).reference
+        reference = (await first.images.find_image("host")).reference
         await first.close()
         second = OciSandboxes(tmp_path / "s2", endpoint=engine.endpoint, base=reference)
         assert ok(await (await second.create(BoxSpec("host"))).exec("id -u", timeout=10)) == "0\n"
@@ -274,31 +275,31 @@ class TestEnds:
         owner = Owner.parse((await process.stdout.readline()).decode().strip())
         client = Engine(engine.endpoint)
         assert not owner.dead()
-        assert await remove_dead(client) == []
-        assert len(await client.names_with("containers", OWNER)) >= 2
+        assert await remove_leftovers(client) == []
+        assert len(await client.list_labelled("containers", OWNER)) >= 2
         process.send_signal(signal.SIGKILL)
         await process.wait()
         assert owner.dead()
 
         async def no_containers() -> bool:
-            return not [box for box in await client.names_with("containers", OWNER) if str(owner) in str(box)]
+            return not [box for box in await client.list_labelled("containers", OWNER) if str(owner) in str(box)]
 
         await until(no_containers)
-        removed = await remove_dead(client)
+        removed = await remove_leftovers(client)
         assert any(name.startswith("localhost/etude/fork:") for name in removed)
         assert f"etude-{owner.name}" in removed
         assert await nothing_of(client, owner)
-        assert await remove_dead(client) == []
+        assert await remove_leftovers(client) == []
 
     @in_loop
     async def test_images_of_a_store_that_is_gone_are_removed(self, engine: OwnEngine, tmp_path: Path) -> None:
         root = tmp_path / "store"
         sandboxes = OciSandboxes(root, endpoint=engine.endpoint)
-        reference = (await sandboxes.images.known(await sandboxes.add_image({"a": b"1"}))).reference
+        reference = (await sandboxes.images.find_image(await sandboxes.add_image({"a": b"1"}))).reference
         await sandboxes.close()
-        assert reference not in await remove_dead(sandboxes.engine)
+        assert reference not in await remove_leftovers(sandboxes.engine)
         shutil.rmtree(root)
-        assert reference in await remove_dead(sandboxes.engine)
+        assert reference in await remove_leftovers(sandboxes.engine)
         assert await sandboxes.engine.image(reference) is None
 
     @in_loop

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.sandbox import RequestRefused, SandboxError
-from etude.sandbox.oci.attach import Attachment
-from etude.sandbox.oci.carried import HOME, INIT, carried_tar
+from etude.sandbox.oci.attachment import Attachment
+from etude.sandbox.oci.init_bundle import BUNDLE_FOLDER, INIT, write_init_bundle
 from etude.sandbox.oci.owner import Owner
 from etude.sandbox.oci.tars import is_archive, tar_of_files
 
@@ -82,7 +82,7 @@ def test_streams_survive_any_cutting(frames: list[tuple[int, bytes]], data: st.D
     assert heard.connected
     assert heard.data == b"".join(text for number, text in frames if number == 1)
     said = b"".join(text for number, text in frames if number == 2)
-    assert attachment.complaint == said.decode(errors="replace").strip()
+    assert attachment.stderr_tail == said.decode(errors="replace").strip()
 
 
 def test_refused_or_broken_streams_are_named() -> None:
@@ -146,9 +146,9 @@ def test_archives_are_told_from_root_file_systems(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the root directory")
 def test_what_is_carried_runs_where_there_is_nothing_else(tmp_path: Path) -> None:
-    tar = carried_tar(tmp_path / "kept")
-    assert carried_tar(tmp_path / "kept") == tar
-    home = tmp_path / "root" / HOME[1:]
+    tar = write_init_bundle(tmp_path / "kept")
+    assert write_init_bundle(tmp_path / "kept") == tar
+    home = tmp_path / "root" / BUNDLE_FOLDER[1:]
     home.mkdir(parents=True)
     with tarfile.open(tar) as file:
         file.extractall(home)  # It is ours, and Python 3.11.2 knows no filters.
@@ -157,4 +157,4 @@ def test_what_is_carried_runs_where_there_is_nothing_else(tmp_path: Path) -> Non
     done = subprocess.run(
         [*program, look], preexec_fn=lambda: os.chroot(tmp_path / "root"), capture_output=True, check=False, env={}
     )
-    assert done.stdout == f"{HOME} 1\n".encode(), done.stderr
+    assert done.stdout == f"{BUNDLE_FOLDER} 1\n".encode(), done.stderr

@@ -52,5 +52,5 @@ def test_so_it_does_where_nothing_but_a_runner_holds_it(forker: Forker, monkeypa
     monkeypatch.setattr(runner, "descendants", lambda _: sorted(forker.living))
     monkeypatch.setattr(runner, "_send", forker.send)
     monkeypatch.setattr(os, "waitpid", forker.waitpid)
-    runner._end_all()
+    runner._kill_all()
     assert forker.ended == [5, 6, 7, 8]

@@ -65,11 +65,11 @@ def test_a_login_is_in_no_repr() -> None:
 def test_each_kind_has_its_proxy(variables: pytest.MonkeyPatch) -> None:
     assert Proxies.of_host() == Proxies()
     variables.setenv("HTTPS_PROXY", "http://secure.example:1")
-    assert Proxies.of_host().way_to("index.example", 80, tls=False) is None
+    assert Proxies.of_host().proxy_for("index.example", 80, tls=False) is None
     variables.setenv("ALL_PROXY", "http://all.example:3")
     variables.setenv("https_proxy", "http://small.example:2")
     found = Proxies.of_host()
-    assert [getattr(found.way_to("index.example", 9, tls=tls), "host", "") for tls in (False, True)] == [
+    assert [getattr(found.proxy_for("index.example", 9, tls=tls), "host", "") for tls in (False, True)] == [
         "all.example",
         "small.example",
     ]
@@ -108,9 +108,9 @@ def test_a_name_within_a_network_goes_directly(variables: pytest.MonkeyPatch) ->
     variables.setenv("ALL_PROXY", "http://proxy.example:3128")
     variables.setenv("NO_PROXY", "10.0.0.0/8,fd00::/8")
     found = Proxies.of_host()
-    assert found.way_to("index.example", 443, tls=True, addresses=["10.0.0.1", "fd00::1"]) is None
+    assert found.proxy_for("index.example", 443, tls=True, addresses=["10.0.0.1", "fd00::1"]) is None
     for addresses in ([], ["10.0.0.1", "1.1.1.1"], ["2606::1"]):
-        assert found.way_to("index.example", 443, tls=True, addresses=addresses) is not None
+        assert found.proxy_for("index.example", 443, tls=True, addresses=addresses) is not None
 
 
 @given(st.text(max_size=60), st.text(max_size=30), st.integers(1, 65535))

@@ -13,7 +13,7 @@ from etude.sandbox.images.flatten import merge_layers
 from etude.sandbox.images.owners import disk_bytes
 from etude.sandbox.inside import seal
 from etude.sandbox.inside.removal import remove_tree
-from etude.sandbox.modes.folders import FolderSandboxes
+from etude.sandbox.modes.folder_backend import FolderSandboxes
 
 DEEP = 1100
 """More than Python recurses, and less than a path can say."""

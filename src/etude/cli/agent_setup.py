@@ -20,7 +20,7 @@ from etude.harness.remembered_rules import RememberedRules
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, load_session
 from etude.harness.sessions import sessions_of as places_of
 from etude.recipe.acting import HarnessRecipe, PricesRecipe, SandboxRecipe
-from etude.sandbox import beside, open_sandboxes, store_in, temporary_store
+from etude.sandbox import open_sandboxes, store_in, temporary_store, without_fleet
 
 LAST = "last"
 BOX = SandboxRecipe(memory_mb=4096, processes=512, command_seconds=120.0)
@@ -149,7 +149,7 @@ async def open_session(
     sandboxes = None
     if where.shell and permissions is None:
         boxes = stack.enter_context(store_in(where.boxes) if where.boxes else temporary_store("etude-chat-"))
-        sandboxes = open_sandboxes(beside(front.sandbox), boxes)
+        sandboxes = open_sandboxes(without_fleet(front.sandbox), boxes)
         stack.push_async_callback(sandboxes.close)
     if record is None and saved is None and where.sessions is not None:
         record = _begin_record(where.sessions, front, where)

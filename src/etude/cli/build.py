@@ -10,7 +10,7 @@ from etude.cli.images import say
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
 from etude.sandbox.contract import NO_EGRESS, ImageError, RequestRefused
-from etude.sandbox.egress import egress_of
+from etude.sandbox.egress import parse_egress
 
 
 def build_command(
@@ -18,7 +18,7 @@ def build_command(
 ) -> int:
     given = dict(_argument(text) for text in arguments)
     try:
-        policy = egress_of(egress) if egress else NO_EGRESS
+        policy = parse_egress(egress) if egress else NO_EGRESS
     except RequestRefused as error:
         raise ImageError(f"--egress: {error}") from error
 

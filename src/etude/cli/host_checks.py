@@ -16,6 +16,6 @@ def doctor_command(as_json: bool) -> int:
 def fidelity_command() -> int:
     from etude.sandbox import fidelity
 
-    tells, differences = fidelity.fidelity()
-    print(fidelity.report(tells, differences))
-    return FAILED if any(not difference.tell.differs for difference in differences) else 0
+    checks, differences = fidelity.fidelity()
+    print(fidelity.report(checks, differences))
+    return FAILED if any(not difference.check.differs for difference in differences) else 0

@@ -1,6 +1,6 @@
 """Services as remote objects: start, call, stream, put and get, health, kill.
 
-Two backends implement one contract: ray, and inline.
+Two backends keep one contract: ray (a process per service) and inline (everything in this process).
 """
 
 from etude.cluster.contract import (
@@ -12,7 +12,7 @@ from etude.cluster.contract import (
     ServiceDied,
     ServiceFailed,
 )
-from etude.cluster.opening import open_cluster
+from etude.cluster.open_cluster import open_cluster
 from etude.cluster.supervise import Supervised, start_supervised
 
 __all__ = [

@@ -1,8 +1,8 @@
 """The contract of services as remote objects: start, call, stream, put and get, health, kill.
 
-A service is a plain class named by "package.module:Class"; its public methods may be `async def`, `def`, or async
-generators (streams). Both backends follow the same contract (tests/contract/cluster.py), and only the ray backend
-imports ray. Every call names what it waits for and has a deadline.
+A service is a plain class named by "package.module:Class". Its public methods may be `async def`, `def`, or async
+generators (streams). Both backends keep this contract (tests/contract/cluster.py), and only the ray backend imports
+ray. Every call has a deadline, and its errors name the service and method that it was waiting for.
 """
 
 from __future__ import annotations
@@ -17,31 +17,36 @@ class ClusterError(Exception):
 
 
 class ServiceDied(ClusterError):
-    """The process that ran the call is gone. The message names service and method. Restarting is up to the caller."""
+    """The process that ran the call is gone. The message names service and method. The caller decides whether to
+    restart it."""
 
 
 class DeadlineExceeded(ClusterError):
-    """The call did not answer in time. The message names service, method and deadline. The call may still be
+    """The call did not answer in time. The message names service, method and deadline. The method may still be
     running."""
 
 
 class ServiceFailed(ClusterError):
-    """The method raised an exception; carries the remote type, message and traceback.
+    """The method raised an exception. The message holds its type, text and traceback.
 
-    Exceptions declared by the method's own contract (EngineError and the like) are raised as themselves instead.
+    Exceptions of Étude's own (EngineError and the like) are raised as themselves instead.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
+    """The state of a service."""
+
     alive: bool
     pid: int | None
+    """Pid of its process; None if none is known."""
     incarnation: int
-    """Which start of the service this is, counted from 1."""
+    """How often the service has been started, the current start included."""
     seconds_up: float
     detail: str = ""
+    """Why the service is not alive."""
     here: bool = True
-    """Whether the service is on the caller's machine, so that the pid means something there."""
+    """Whether the service is on the caller's machine, so that the pid is valid there."""
 
 
 @runtime_checkable
@@ -51,16 +56,20 @@ class Remote(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any: ...
-
-    def stream(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> AsyncIterator[Any]:
-        """Yield the items of an async generator method; the deadline applies to each next item."""
+    async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
+        """Call a method of the service and return its result."""
         ...
 
-    async def health(self, *, deadline: float = 5.0) -> Health: ...
+    def stream(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> AsyncIterator[Any]:
+        """Yield the items of an async generator method. The deadline applies to each item."""
+        ...
+
+    async def health(self, *, deadline: float = 5.0) -> Health:
+        """Ask whether the service is alive."""
+        ...
 
     async def restart(self, *, deadline: float) -> None:
-        """Start the service again with the same arguments; the old process, if any, is killed first."""
+        """Start the service again with the same arguments. The old process, if any, is killed first."""
         ...
 
     async def kill(self) -> None:
@@ -70,25 +79,30 @@ class Remote(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A service to start, by `module:class` and the arguments of its constructor."""
+    """A service to start: its class as `module:class`, its constructor's arguments, and where it is to run."""
 
     name: str
     service: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     node: str
+    """Name of the node to run on; empty: any node."""
     cpus: float
+    """Number of cores to request."""
     env: dict[str, str]
 
 
 @runtime_checkable
 class Cluster(Protocol):
+    """Starts services on one or more nodes, and stores values for them."""
+
     async def nodes(self) -> list[str]:
-        """Names of the living nodes, the driver's own first."""
+        """Return the names of the living nodes, the driver's own first."""
         ...
 
     async def lose_node(self, node: str) -> None:
-        """Kill a node with everything on it, as a power cut would. For rehearsals; the driver's own node is refused."""
+        """Kill a node with everything on it, as a power cut would, to test how a run survives that. The driver's own
+        node is refused."""
         ...
 
     async def start(
@@ -102,21 +116,24 @@ class Cluster(Protocol):
         deadline: float = 60.0,
         **kwargs: Any,
     ) -> Remote:
-        """Start a service in its own process (inline: in this one) and return when its constructor has finished.
+        """Start a service in its own process (inline backend: in this process). Return when its constructor has
+        finished.
 
-        With `node` the service, restarts included, runs on that node or not at all.
+        With `node`, the service runs on that node or not at all; this includes restarts.
         """
         return await self.launch(Launch(name, service, args, kwargs, node, cpus, env or {}), deadline=deadline)
 
     async def launch(self, wanted: Launch, *, deadline: float) -> Remote:
-        """What `start` does, as backends do it."""
+        """Start a service that `start` has described. Each backend implements this."""
         ...
 
     async def put(self, value: Any) -> Any:
-        """Store a large value once. The reference can be passed to calls and is resolved with `get`."""
+        """Store a large value once. The reference that is returned can be passed to calls, or resolved with `get`."""
         ...
 
-    async def get(self, reference: Any, *, deadline: float) -> Any: ...
+    async def get(self, reference: Any, *, deadline: float) -> Any:
+        """Return the value of a reference."""
+        ...
 
     async def close(self) -> None:
         """Kill every service. Leaves no process, socket or shared-memory segment behind."""

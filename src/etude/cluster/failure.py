@@ -1,7 +1,7 @@
-"""Carries a service's exception to its caller: as itself if it is one of Étude's own, otherwise as ServiceFailed.
+"""Carries an exception of a service to its caller: as itself if it is one of Étude's own, otherwise as ServiceFailed.
 
-A ClusterError raised inside a service (because it lost a service of its own) arrives as ServiceFailed too: ServiceDied
-must always mean that the called service itself died.
+A ClusterError raised inside a service (because it lost a service that it had called) arrives as ServiceFailed too:
+ServiceDied must always mean that the called service itself died.
 """
 
 from __future__ import annotations
@@ -20,27 +20,30 @@ class Failure:
     type: str
     message: str
     traceback: str
-    itself: bytes | None
-    """The pickled exception, if it may be raised as itself."""
+    pickled: bytes | None
+    """The pickled exception; None if it must be raised as ServiceFailed."""
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
+        """Return the failure that describes this exception."""
         kind = type(error)
         return cls(
             type=f"{kind.__module__}.{kind.__qualname__}",
             message=str(error),
             traceback="".join(traceback.format_exception(error)),
-            itself=_pickled(error) if kind.__module__.startswith("etude.") else None,
+            pickled=_pickled(error) if kind.__module__.startswith("etude.") else None,
         )
 
     def exception(self, name: str, method: str) -> Exception:
-        if self.itself is not None:
-            error: Exception = pickle.loads(self.itself)
+        """Return the exception to raise in the caller. `name` and `method` say which call failed."""
+        if self.pickled is not None:
+            error: Exception = pickle.loads(self.pickled)
             return error
         return ServiceFailed(f"{name}.{method} raised {self.type}: {self.message}\n{self.traceback}")
 
 
 def _pickled(error: BaseException) -> bytes | None:
+    """Return the pickled exception; None if it would not survive pickling or must not be raised as itself."""
     if isinstance(error, ClusterError) or not isinstance(error, Exception):
         return None
     try:

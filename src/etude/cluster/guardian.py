@@ -1,10 +1,11 @@
-"""The guardian: kills what a cluster leaves behind when its driver is gone, and removes the cluster's folder.
+"""The guardian: a process that kills what a cluster leaves behind when its driver is gone, and removes the cluster's
+folder.
 
 Ray's main processes die with the driver by themselves (the kernel signals them), and its workers follow within seconds.
 Its agents, processes that were just starting, and its temporary folder stay. Whichever comes first cleans up: the
-driver's own close, this guardian once the driver is dead, or the next start. A process is killed only because it is
-recorded in the folder, by pid AND start time, or works in the folder, which belongs to this cluster alone; never by its
-name.
+driver's own close, this guardian once the driver is dead, or the next start of a cluster. A process is killed only if
+it is recorded in the cluster's folder by pid AND start time, or works in that folder, which belongs to this cluster
+alone. It is never killed for its name.
 
 It runs as a standalone script (`python -I -S guardian.py FOLDER`), hence only the standard library and no import of
 etude.
@@ -21,8 +22,11 @@ import time
 from pathlib import Path
 
 OWNER, PROCESSES = "owner", "processes"
-LOOK_EVERY = 1.0
-END_WITHIN = 10.0
+"""Files of the cluster's folder: the identity of the driver, and those of processes that recorded themselves."""
+CHECK_SECONDS = 1.0
+"""How often the guardian checks whether the driver lives."""
+SWEEP_SECONDS = 10.0
+"""How long `sweep` tries to end all processes."""
 
 
 def identity(pid: int) -> str | None:
@@ -36,10 +40,11 @@ def identity(pid: int) -> str | None:
 
 
 def alive(who: str) -> bool:
+    """Whether the process with this identity (see `identity`) is alive."""
     return identity(int(who.split()[0])) == who
 
 
-def end(who: str) -> None:
+def kill(who: str) -> None:
     """Kill the process with SIGKILL, but only if the pid still belongs to the recorded process."""
     if alive(who):
         try:
@@ -48,21 +53,22 @@ def end(who: str) -> None:
             return
 
 
-def own(folder: Path) -> None:
+def claim(folder: Path) -> None:
+    """Record this process as the owner of the cluster's folder."""
     (folder / OWNER).write_text(f"{identity(os.getpid())}\n")
     (folder / PROCESSES).touch(mode=0o600)
 
 
 def record(folder: Path, pid: int) -> None:
-    """Record a process in the folder; several processes may append at once."""
+    """Record a process in the folder. Several processes may append at once."""
     who = identity(pid)
     if who is not None:
         with (folder / PROCESSES).open("a") as file:
             file.write(f"{who}\n")
 
 
-def members(folder: Path, spared: str) -> list[str]:
-    """The living processes of a cluster, except the spared one, the guardian and this process.
+def processes_of(folder: Path, spared: str) -> list[str]:
+    """Return the living processes of a cluster, except the spared one, the guardian and this process.
 
     Ray's own processes are recognised by the folder: it is in their command line until they set their own title, and by
     then they have a log file open below it. Services record themselves, since their output goes elsewhere.
@@ -80,6 +86,8 @@ def members(folder: Path, spared: str) -> list[str]:
 
 
 def _works_in(process: Path, folder: Path) -> bool:
+    """Whether a process (its folder in /proc) names the cluster's folder in its command line or has a file open in
+    it."""
     command = (process / "cmdline").read_bytes()
     if Path(__file__).name.encode() in command:
         return False
@@ -89,6 +97,7 @@ def _works_in(process: Path, folder: Path) -> bool:
 
 
 def recorded(folder: Path) -> list[str]:
+    """Return the identities that are recorded in the folder."""
     try:
         lines = (folder / PROCESSES).read_text().splitlines()
     except FileNotFoundError:
@@ -97,7 +106,7 @@ def recorded(folder: Path) -> list[str]:
 
 
 def owner(folder: Path) -> str:
-    """Identity of the folder's owner; empty if nobody owns the folder yet, or once it is gone."""
+    """Return the identity of the folder's owner; empty if nobody owns the folder yet, or once the folder is gone."""
     try:
         return (folder / OWNER).read_text().strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -105,27 +114,28 @@ def owner(folder: Path) -> str:
 
 
 def owner_alive(folder: Path) -> bool:
+    """Whether the folder's owner is alive."""
     who = owner(folder)
     return bool(who) and alive(who)
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether the folder has an owner that is dead. A folder being created or removed has no owner to read."""
+    """Whether the folder has an owner that is dead. A folder that is being created or removed has no owner to read."""
     who = owner(folder)
     return bool(who) and not alive(who)
 
 
 def sweep(folder: Path, spared: str = "") -> list[str]:
-    """Kill the cluster's processes, then remove its folder. Returns the processes that did not end.
+    """Kill the cluster's processes, then remove its folder. Return the processes that did not end.
 
-    In this order, because a ray process that is just starting would create the folder again. `spared` is the owner, if
-    it is alive.
+    The processes go first, because a ray process that is just starting would create the folder again. `spared` is the
+    owner, if it is alive.
     """
-    until = time.monotonic() + END_WITHIN
+    until = time.monotonic() + SWEEP_SECONDS
     while True:
-        left = members(folder, spared)
+        left = processes_of(folder, spared)
         for who in left:
-            end(who)
+            kill(who)
         if not left:
             shutil.rmtree(folder, ignore_errors=True)
         if not (left or folder.exists()) or time.monotonic() > until:
@@ -134,15 +144,16 @@ def sweep(folder: Path, spared: str = "") -> list[str]:
 
 
 def main(folder: Path) -> None:
-    """Wait until stdin, held open by the driver, is closed or the driver is dead; then clean up."""
+    """Wait until the driver closes stdin or is dead, then clean up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Read the owner now: the driver's own sweep removes the file while the driver still has files of the folder open.
+    # Read the owner now: the driver's own sweep removes the file, and a driver that still has files of the folder open
+    # would then be taken for a process to kill.
     driver = owner(folder)
     if not driver:
         return
     while owner_alive(folder):
-        ready, _, _ = select.select([sys.stdin], [], [], LOOK_EVERY)
+        ready, _, _ = select.select([sys.stdin], [], [], CHECK_SECONDS)
         if ready and not os.read(0, 1):
             break
     sweep(folder, spared=driver)

@@ -1,4 +1,4 @@
-"""Hosts a service inside its process: the service object, and the rules by which its methods run.
+"""Runs the methods of a service inside its process.
 
 - `async def` methods run on the event loop, any number at once.
 - `def` methods run in the service's single worker thread, one after another: a plain class needs no locks, and a long
@@ -20,13 +20,16 @@ from etude.cluster.contract import ClusterError
 from etude.cluster.failure import Failure
 
 
-class Hosted:
+class HostedService:
+    """A service object, and the thread for its blocking methods."""
+
     def __init__(self, service: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Construct the service that `service` names (package.module:Class)."""
         self._object = find_service(service)(*args, **kwargs)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=service.rpartition(":")[2])
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a method. Returns its result, or a Failure."""
+        """Run a method. Return its result, or a Failure."""
         try:
             function = self._method(method)
             if inspect.isasyncgenfunction(function):
@@ -39,7 +42,8 @@ class Hosted:
             return Failure.of(error)
 
     async def reply(self, pickled: bytes) -> bytes:
-        """Run a pickled call and return the pickled answer; a Failure also if either cannot be pickled or unpickled."""
+        """Run a pickled call and return the pickled answer. The answer is a Failure if either cannot be pickled or
+        unpickled."""
         try:
             method, args, kwargs = pickle.loads(pickled)
             return pickle.dumps(await self.call(method, args, kwargs), pickle.HIGHEST_PROTOCOL)
@@ -47,7 +51,7 @@ class Hosted:
             return pickle.dumps(Failure.of(error))
 
     async def stream(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        """Yield a stream's items; if the stream fails, the last item is a Failure."""
+        """Yield a stream's items. If the stream fails, the last item is a Failure."""
         try:
             function = self._method(method)
             if not inspect.isasyncgenfunction(function):
@@ -58,6 +62,7 @@ class Hosted:
             yield Failure.of(error)
 
     def close(self) -> None:
+        """Stop the worker thread after the method that it is running."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _method(self, method: str) -> Any:
@@ -68,6 +73,7 @@ class Hosted:
 
 
 def pickled_call(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Return a call as bytes. Raise ClusterError if its arguments cannot be pickled."""
     try:
         return pickle.dumps((method, args, kwargs), pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, TypeError, AttributeError) as error:

@@ -1,8 +1,8 @@
 """The inline backend: every service runs in this process, on this event loop. For tests and debugging.
 
-Arguments, results and stream items are pickled and unpickled on the way, so values that would not survive a real
-connection, or would share memory by accident, are caught here. A service's death is simulated: running calls are
-dropped, later ones raise ServiceDied.
+Arguments, results and stream items are pickled and unpickled on the way. So values that would not survive a real
+connection fail here too, and no two services share memory by accident. A service's death is simulated: running calls
+are cancelled, and later ones raise ServiceDied.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ from typing import Any
 
 from etude.cluster.contract import Cluster, ClusterError, DeadlineExceeded, Health, Launch, ServiceDied
 from etude.cluster.failure import Failure
-from etude.cluster.hosting import Hosted, pickled_call
+from etude.cluster.hosting import HostedService, pickled_call
 
 _clusters: weakref.WeakValueDictionary[int, InlineCluster] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """Reference returned by `put`; a call that gets it as an argument sees its value."""
+class StoredValue:
+    """The reference that `put` returns. A method that gets it as an argument receives its value."""
 
     value: Any
 
 
 class InlineRemote:
+    """A handle to a service in this process."""
+
     def __init__(self, cluster: InlineCluster, name: str, service: str, args: bytes) -> None:
+        """`args` are the pickled arguments of the service's constructor."""
         self._cluster, self._name, self._service, self._args = cluster, name, service, args
-        self._hosted: Hosted | None = None
+        self._hosted: HostedService | None = None
         self._running: set[asyncio.Task[Any]] = set()
         self._incarnation, self._started = 0, 0.0
 
@@ -47,7 +50,7 @@ class InlineRemote:
         return self._name
 
     async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
-        hosted = self._alive(method)
+        hosted = self._require_alive(method)
         sent = pickled_call(method, _resolved(args), {key: _value(value) for key, value in kwargs.items()})
         answer = pickle.loads(await self._run(method, hosted.reply(sent), deadline))
         if isinstance(answer, Failure):
@@ -55,8 +58,10 @@ class InlineRemote:
         return answer
 
     async def stream(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> AsyncIterator[Any]:
-        hosted = self._alive(method)
-        sent_args, sent_kwargs = _wire((_resolved(args), {key: _value(value) for key, value in kwargs.items()}))
+        hosted = self._require_alive(method)
+        sent_args, sent_kwargs = _pickle_round_trip(
+            (_resolved(args), {key: _value(value) for key, value in kwargs.items()})
+        )
         items = hosted.stream(method, sent_args, sent_kwargs)
         done = object()
         try:
@@ -77,11 +82,11 @@ class InlineRemote:
 
     async def restart(self, *, deadline: float) -> None:
         await self.kill()
-        if self._cluster.lacks(self._name):
+        if self._cluster.node_is_lost(self._name):
             raise ServiceDied(f"{self._name} cannot be started: its node is lost")
         args, kwargs = pickle.loads(self._args)
         self._incarnation += 1
-        making = asyncio.to_thread(Hosted, self._service, args, kwargs)
+        making = asyncio.to_thread(HostedService, self._service, args, kwargs)
         try:
             async with asyncio.timeout(deadline):
                 self._hosted = await making
@@ -98,12 +103,14 @@ class InlineRemote:
         for task in list(self._running):
             task.cancel()
 
-    def _alive(self, method: str) -> Hosted:
+    def _require_alive(self, method: str) -> HostedService:
+        """Return the service. Raise ServiceDied if it was killed."""
         if self._hosted is None:
             raise ServiceDied(f"{self._name} is dead; it was asked for {method}")
         return self._hosted
 
     async def _run(self, method: str, work: Coroutine[Any, Any, Any], deadline: float) -> Any:
+        """Run a call of the service until it ends, the service is killed or the deadline passes."""
         task = asyncio.ensure_future(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -111,10 +118,10 @@ class InlineRemote:
         try:
             done, _ = await asyncio.wait([task], timeout=deadline)
         except asyncio.CancelledError:
-            await _ended(task)
+            await _cancel(task)
             raise
         if not done:
-            await _ended(task)
+            await _cancel(task)
             raise DeadlineExceeded(f"{self._name}.{method} did not answer within {deadline:g} s")
         if task.cancelled():
             raise ServiceDied(f"{self._name} died while it ran {method}, incarnation {incarnation}")
@@ -122,6 +129,8 @@ class InlineRemote:
 
 
 class InlineCluster(Cluster):
+    """A cluster whose nodes are names only: all services run in this process."""
+
     def __init__(self, nodes: int = 1) -> None:
         self.number = next(_numbers)
         self.remotes: dict[str, InlineRemote] = {}
@@ -141,12 +150,12 @@ class InlineCluster(Cluster):
             if where == node:
                 await self.remotes[name].kill()
 
-    def lacks(self, name: str) -> bool:
-        """Whether the node of a service is lost."""
+    def node_is_lost(self, name: str) -> bool:
+        """Whether the node of this service is lost."""
         return self._node_of[name] not in self._nodes
 
     async def launch(self, wanted: Launch, *, deadline: float) -> InlineRemote:
-        """`cpus` and `env` are ignored: the process is already running."""
+        """Start a service. `cpus` and `env` are ignored, since no process is started."""
         name, node = wanted.name, wanted.node
         if name in self.remotes:
             raise ClusterError(f"there is already a service called {name!r}")
@@ -163,10 +172,10 @@ class InlineCluster(Cluster):
             raise
         return remote
 
-    async def put(self, value: Any) -> Stored:
-        return Stored(_wire(value))
+    async def put(self, value: Any) -> StoredValue:
+        return StoredValue(_pickle_round_trip(value))
 
-    async def get(self, reference: Stored, *, deadline: float) -> Any:
+    async def get(self, reference: StoredValue, *, deadline: float) -> Any:
         return reference.value
 
     async def close(self) -> None:
@@ -176,33 +185,39 @@ class InlineCluster(Cluster):
 
 
 def _find(number: int, name: str) -> InlineRemote:
+    """Unpickle a handle: return the service's handle in the open cluster with this number."""
     cluster = _clusters.get(number)
     if cluster is None or name not in cluster.remotes:
         raise ClusterError(f"the cluster of {name!r} is closed")
     return cluster.remotes[name]
 
 
-async def _ended(task: asyncio.Task[Any]) -> None:
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait briefly for its end."""
     task.cancel()
     await asyncio.wait([task], timeout=1)
 
 
 async def _next(items: AsyncIterator[Any], done: object) -> Any:
+    """Return the next item, or `done` at the end."""
     return await anext(items, done)
 
 
 def _answer(answer: Any, name: str, method: str) -> Any:
+    """Return a copy of an item, or raise the Failure that it is."""
     if isinstance(answer, Failure):
         raise answer.exception(name, method)
-    return _wire(answer)
+    return _pickle_round_trip(answer)
 
 
-def _wire(value: Any) -> Any:
+def _pickle_round_trip(value: Any) -> Any:
+    """Return a copy of the value, as a real connection would deliver it."""
     return pickle.loads(pickle.dumps(value, protocol=5))
 
 
 def _value(value: Any) -> Any:
-    return value.value if isinstance(value, Stored) else value
+    """Replace a stored value's reference by the value."""
+    return value.value if isinstance(value, StoredValue) else value
 
 
 def _resolved(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
 """The ray backend: every service runs in a process of its own. Imports ray only once a cluster opens.
 
-Invariants: ray listens only on the loopback and requires a token; a service is a named actor in the cluster's own
-namespace, so a handle finds it again after a restart, wherever the handle is; every process is recorded (guardian.py)
-before it serves, so that none outlives the driver.
+Invariants: ray listens on the loopback only and requires a token. A service is a named actor in the cluster's own
+namespace, so any handle, in any process, finds it again after a restart. Every process is recorded (guardian.py) before
+it serves, so none outlives the driver.
 
 Ray ties its first processes to the life of the THREAD that starts them: open a cluster from a thread that lives on.
 """
@@ -24,29 +24,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etude.cluster import direct, guardian
+from etude.cluster import direct_calls, guardian
 from etude.cluster.contract import Cluster, ClusterError, DeadlineExceeded, Health, Launch, ServiceDied
-from etude.cluster.direct import Line, LineLost
+from etude.cluster.direct_calls import CallerConnection, ConnectionLost
+from etude.cluster.extra_nodes import ExtraNode, node_name
 from etude.cluster.failure import Failure
-from etude.cluster.hosting import Hosted, pickled_call
-from etude.cluster.rehearsal import RehearsedNode, node_name
-from etude.cluster.surroundings import (
+from etude.cluster.hosting import HostedService, pickled_call
+from etude.cluster.ray_environment import (
     RAY_FOLDER,
     STORE_BYTES,
     TOKEN,
     prepare_environment,
     private_folder,
+    start_guardian,
     store_folder,
-    watch,
 )
 
-MANY = 10_000
+MAX_CONCURRENCY = 10_000
+"""Maximum number of calls that run at once in a service."""
 JOIN_SECONDS = 60.0
+"""Time limit for extra nodes to join the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """What a host needs to create its service; the same for every start."""
+    """What an actor needs to create its service. It is the same for every start of the service."""
 
     name: str
     service: str
@@ -58,16 +60,18 @@ class _Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where one start of a service runs."""
+class _ServiceStart:
+    """One start of a service: the process that serves, and where it can be reached."""
 
     host: str
+    """Name of the machine."""
     who: str
-    """pid, start time and boot id, as in guardian.identity"""
+    """Identity of the process: pid, start time and boot id, as in guardian.identity."""
     incarnation: int
     started: float
     failure: Failure | None
-    door: str
+    """The exception of the service's constructor, if it raised one."""
+    socket_path: str
     """Path of the unix socket for direct calls from the same machine."""
 
     @property
@@ -76,35 +80,37 @@ class _Place:
 
     @property
     def here(self) -> bool:
+        """Whether the process is on this machine."""
         return self.host == socket.gethostname()
 
 
-class _Host:
-    """The ray actor that hosts one service in its process."""
+class _ServiceActor:
+    """The ray actor: hosts one service in its process."""
 
     def __init__(self, spec: _Spec, incarnation: int) -> None:
         guardian.record(spec.folder, os.getpid())
-        _write_to(spec.log)
+        _redirect_output(spec.log)
         # Torch creates this folder whether it compiles or not; here it is removed with the cluster.
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(spec.folder / "torch"))
         os.environ.update(spec.env)
         os.environ.pop(TOKEN, None)
         failure: Failure | None = None
         try:
-            self._hosted = Hosted(spec.service, *_values_now(spec.args, spec.kwargs))
+            self._hosted = HostedService(spec.service, *_values_now(spec.args, spec.kwargs))
         except Exception as error:  # noqa: BLE001 - the boundary: `start` raises it in the caller
             failure = Failure.of(error)
         who = guardian.identity(os.getpid()) or ""
-        door = str(spec.folder / f"{os.getpid()}.sock")
-        self._place = _Place(socket.gethostname(), who, incarnation, time.time(), failure, door)
+        socket_path = str(spec.folder / f"{os.getpid()}.sock")
+        self._start = _ServiceStart(socket.gethostname(), who, incarnation, time.time(), failure, socket_path)
         self._opening = asyncio.Lock()
         self._server: asyncio.Server | None = None
 
-    async def place(self) -> _Place:
+    async def describe_start(self) -> _ServiceStart:
+        """Open the socket for direct calls, unless it is open, and return where this start of the service runs."""
         async with self._opening:
-            if self._server is None and self._place.failure is None:
-                self._server = await direct.serve(self._place.door, self._hosted.reply)
-        return self._place
+            if self._server is None and self._start.failure is None:
+                self._server = await direct_calls.serve(self._start.socket_path, self._hosted.reply)
+        return self._start
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return await self._hosted.call(method, *await _values(args, kwargs))
@@ -115,16 +121,18 @@ class _Host:
 
 
 class RayRemote:
+    """A handle to a service that runs as a ray actor."""
+
     def __init__(self, name: str, namespace: str, spec: Any, cpus: float, node: str = "") -> None:
-        """`node` is ray's id of the node."""
+        """`spec` is ray's reference to a stored _Spec, `node` ray's id of the node to run on; empty: any node."""
         self._name, self._namespace, self._spec, self._cpus, self._node = name, namespace, spec, cpus, node
         self._actor: Any = None
-        self._place: _Place | None = None
-        self._line: Line | None = None
+        self._start: _ServiceStart | None = None
+        self._connection: CallerConnection | None = None
         self._opening = asyncio.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_actor": None, "_line": None, "_opening": None}
+        return {**self.__dict__, "_actor": None, "_connection": None, "_opening": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _opening=asyncio.Lock())
@@ -136,27 +144,27 @@ class RayRemote:
     async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
         until, submitted = time.monotonic() + deadline, time.time()
         try:
-            answer = await self._waited(self._answer(method, args, kwargs), method, deadline)
+            answer = await self._await_answer(self._answer(method, args, kwargs), method, deadline)
         except ServiceDied:
             # This handle had not noticed a restart: the call never reached a process, so it may be sent again.
-            if not await self._younger_than(submitted, until):
+            if not await self._started_before(submitted, until):
                 raise
             left = max(until - time.monotonic(), 0.001)
-            answer = await self._waited(self._answer(method, args, kwargs), method, left)
+            answer = await self._await_answer(self._answer(method, args, kwargs), method, left)
         return self._result(answer, method)
 
     async def stream(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> AsyncIterator[Any]:
         import ray
 
-        if not await self._current(deadline):
+        if not await self._refresh(deadline):
             raise ServiceDied(f"{self._name} is dead; it was asked for {method}")
-        streaming = self._found(method).stream.options(num_returns="streaming")
+        streaming = self._find_actor(method).stream.options(num_returns="streaming")
         items = _submit(streaming, method, args, kwargs)
         ended = False
         try:
             while True:
                 try:
-                    item = await self._waited(_next(items), method, deadline)
+                    item = await self._await_answer(_next(items), method, deadline)
                 except StopAsyncIteration:
                     ended = True
                     return
@@ -167,22 +175,22 @@ class RayRemote:
 
     async def health(self, *, deadline: float = 5.0) -> Health:
         try:
-            alive = await self._current(deadline)
+            alive = await self._refresh(deadline)
             detail = "no process answers to this name"
         except DeadlineExceeded as late:
             alive, detail = False, str(late)
-        place = self._place
-        if not alive or place is None:
-            pid, incarnation, here = (place.pid, place.incarnation, place.here) if place else (None, 0, False)
+        start = self._start
+        if not alive or start is None:
+            pid, incarnation, here = (start.pid, start.incarnation, start.here) if start else (None, 0, False)
             return Health(False, pid, incarnation, 0.0, detail, here)
-        seconds_up = max(time.time() - place.started, 0.0)
-        return Health(True, place.pid, place.incarnation, seconds_up, here=place.here)
+        seconds_up = max(time.time() - start.started, 0.0)
+        return Health(True, start.pid, start.incarnation, seconds_up, here=start.here)
 
     async def restart(self, *, deadline: float) -> None:
         until = time.monotonic() + deadline
         await self.health(deadline=min(1.0, deadline))
         await self.kill()
-        await self._launch((self._place.incarnation if self._place else 0) + 1, until)
+        await self._launch((self._start.incarnation if self._start else 0) + 1, until)
 
     async def kill(self) -> None:
         import ray
@@ -193,15 +201,16 @@ class RayRemote:
         except ValueError:
             pass  # no such actor: already dead
         self._actor = None
-        place = self._place
-        if place is None or not place.here:
+        start = self._start
+        if start is None or not start.here:
             return
-        guardian.end(place.who)
+        guardian.kill(start.who)
         until = time.monotonic() + 5
-        while guardian.alive(place.who) and time.monotonic() < until:  # noqa: ASYNC110 - another process's end
+        while guardian.alive(start.who) and time.monotonic() < until:  # noqa: ASYNC110 - another process's end
             await asyncio.sleep(0.01)
 
     async def _launch(self, incarnation: int, until: float) -> None:
+        """Start an actor for the service, and wait until its constructor has finished."""
         import ray
 
         deadline = until - time.monotonic()
@@ -210,7 +219,7 @@ class RayRemote:
             "namespace": self._namespace,
             "lifetime": "detached",
             "num_cpus": self._cpus,
-            "max_concurrency": MANY,
+            "max_concurrency": MAX_CONCURRENCY,
             "max_restarts": 0,
         }
         if self._node:
@@ -219,44 +228,45 @@ class RayRemote:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self._node, soft=False)
         while True:
             try:
-                self._actor = ray.remote(_Host).options(**options).remote(self._spec, incarnation)
+                self._actor = ray.remote(_ServiceActor).options(**options).remote(self._spec, incarnation)
                 break
             except ValueError as error:  # the name still belongs to the actor just killed
                 if time.monotonic() > until:
                     raise ClusterError(f"there is already a service called {self._name!r}") from error
                 await asyncio.sleep(0.02)
         try:
-            self._place = place = await self._waited(self._actor.place.remote(), "__init__", deadline)
+            self._start = start = await self._await_answer(self._actor.describe_start.remote(), "__init__", deadline)
         except DeadlineExceeded as late:
             await self.kill()
             raise DeadlineExceeded(f"{late}; it asked for {self._cpus:g} cpus, are they free?") from None
-        if place.failure is not None:
+        if start.failure is not None:
             await self.kill()
-            raise place.failure.exception(self._name, "__init__")
+            raise start.failure.exception(self._name, "__init__")
 
     async def _answer(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a service: directly if it is on this machine, through ray if it is not or an argument is a stored
+        """Call a service: directly if it is on this machine, or through ray if it is not or an argument is a stored
         value."""
         from ray import ObjectRef
 
         stored = any(isinstance(value, ObjectRef) for value in (*args, *kwargs.values()))
-        line = None if stored else await self._line_here(method)
-        if line is None:
-            return await _submit(self._found(method).call, method, args, kwargs)
-        return pickle.loads(await line.ask(pickled_call(method, args, kwargs)))
+        connection = None if stored else await self._direct_connection(method)
+        if connection is None:
+            return await _submit(self._find_actor(method).call, method, args, kwargs)
+        return pickle.loads(await connection.ask(pickled_call(method, args, kwargs)))
 
-    async def _line_here(self, method: str) -> Line | None:
+    async def _direct_connection(self, method: str) -> CallerConnection | None:
         """Return a connection to the current process of the service; None if it is on another machine."""
         async with self._opening:
-            line = self._line
-            if line is not None and not line.lost and line.loop is asyncio.get_running_loop():
-                return line
-            if line is not None or self._actor is None or self._place is None:
-                self._place = await self._found(method).place.remote()
-            self._line = await Line.open(self._place.door) if self._place.here else None
-            return self._line
+            connection = self._connection
+            if connection is not None and not connection.lost and connection.loop is asyncio.get_running_loop():
+                return connection
+            if connection is not None or self._actor is None or self._start is None:
+                self._start = await self._find_actor(method).describe_start.remote()
+            self._connection = await CallerConnection.open(self._start.socket_path) if self._start.here else None
+            return self._connection
 
-    def _found(self, method: str) -> Any:
+    def _find_actor(self, method: str) -> Any:
+        """Return ray's handle of the actor. Raise ServiceDied if there is none."""
         import ray
 
         if not ray.is_initialized():  # otherwise get_actor would start a new cluster
@@ -268,25 +278,26 @@ class RayRemote:
                 raise ServiceDied(f"{self._name} is dead; it was asked for {method}") from None
         return self._actor
 
-    async def _younger_than(self, moment: float, until: float) -> bool:
-        """Whether the service is running now and was started before that moment."""
+    async def _started_before(self, moment: float, until: float) -> bool:
+        """Whether the service is alive and was started before this moment."""
         self._actor = None
-        alive = await self._current(max(until - time.monotonic(), 0.001))
-        return alive and self._place is not None and self._place.started < moment
+        alive = await self._refresh(max(until - time.monotonic(), 0.001))
+        return alive and self._start is not None and self._start.started < moment
 
-    async def _current(self, deadline: float) -> bool:
-        """Ask the service where it runs, looking it up again if the process this handle knows is gone. Returns whether
-        it is alive."""
+    async def _refresh(self, deadline: float) -> bool:
+        """Ask the service where it runs now, looking its actor up again if the known one is gone. Return whether it is
+        alive."""
         for _ in range(2):
             try:
-                actor = self._found("place")
-                self._place = await self._waited(actor.place.remote(), "place", deadline)
+                actor = self._find_actor("describe_start")
+                self._start = await self._await_answer(actor.describe_start.remote(), "describe_start", deadline)
                 return True
             except ServiceDied:
                 self._actor = None
         return False
 
-    async def _waited(self, answer: Awaitable[Any], method: str, deadline: float) -> Any:
+    async def _await_answer(self, answer: Awaitable[Any], method: str, deadline: float) -> Any:
+        """Await an answer until the deadline, turning ray's errors into those of the contract."""
         from ray import exceptions
 
         try:
@@ -294,7 +305,7 @@ class RayRemote:
                 return await answer
         except TimeoutError:
             raise DeadlineExceeded(f"{self._name}.{method} did not answer within {deadline:g} s") from None
-        except LineLost as error:
+        except ConnectionLost as error:
             self._actor = None
             raise ServiceDied(f"{self._name} died; it was asked for {method} ({error})") from error
         except exceptions.RayActorError as error:
@@ -307,22 +318,28 @@ class RayRemote:
             raise ClusterError(f"{self._name}.{method}: {error}") from error
 
     def _result(self, answer: Any, method: str) -> Any:
+        """Return an answer, or raise the Failure that it is."""
         if isinstance(answer, Failure):
             raise answer.exception(self._name, method)
         return answer
 
 
 class RayCluster(Cluster):
+    """A ray cluster that this process, the driver, has started."""
+
     def __init__(self, folder: Path, logs: Path, namespace: str, watcher: subprocess.Popen[bytes]) -> None:
+        """`folder` is the private folder, and `watcher` the guardian process."""
         self._folder, self._logs, self._namespace, self._watcher = folder, logs, namespace, watcher
         self._remotes: dict[str, RayRemote] = {}
-        self._rehearsed: dict[str, RehearsedNode] = {}
+        self._extra_nodes: dict[str, ExtraNode] = {}
         self._cpus = 1
+        """Number of cores that the services of one node may request together."""
         self._closed = False
 
     @classmethod
     def open(cls, run_folder: Path, cpus: int | None) -> RayCluster:
-        """Start ray and open a cluster. Blocks for two to three seconds; see the module docstring on threads."""
+        """Start ray and open a cluster. Blocks for two to three seconds. The module's docstring says which thread may
+        call this."""
         prepare_environment()
         import ray
 
@@ -331,7 +348,7 @@ class RayCluster(Cluster):
         logs = run_folder.absolute() / "logs"
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = private_folder()
-        watcher = watch(folder)
+        watcher = start_guardian(folder)
         terminate = signal.getsignal(signal.SIGTERM)
         cpus = cpus or len(os.sched_getaffinity(0))
         try:
@@ -361,15 +378,15 @@ class RayCluster(Cluster):
         cluster._cpus = cpus
         return cluster
 
-    async def joined_by(self, more: int) -> RayCluster:
-        """Add `more` nodes on this machine and return self once they have joined."""
+    async def add_nodes(self, more: int) -> RayCluster:
+        """Add `more` nodes on this machine. Return self once they have joined."""
         import ray
 
         address = ray.get_runtime_context().gcs_address
         try:
             for number in range(1, more + 1):
-                node = RehearsedNode(number, address, self._cpus, self._folder)
-                self._rehearsed[node.name] = node
+                node = ExtraNode(number, address, self._cpus, self._folder)
+                self._extra_nodes[node.name] = node
             until = time.monotonic() + JOIN_SECONDS
             while len(there := await self.nodes()) <= more:
                 if time.monotonic() > until:
@@ -384,16 +401,17 @@ class RayCluster(Cluster):
         return sorted(self._node_ids(), key=lambda name: (name != node_name(0), name))
 
     def _node_ids(self) -> dict[str, str]:
-        """Ray's id of every living node, by name: the node's own "node-..." resource, or its id if it has none."""
+        """Return ray's id of every living node, by name. The name is the node's resource "node-...", or ray's id if it
+        has none."""
         import ray
 
         living = [node for node in ray.nodes() if node["Alive"]]
         return {next((r for r in n["Resources"] if r.startswith("node-")), n["NodeID"]): n["NodeID"] for n in living}
 
     async def lose_node(self, node: str) -> None:
-        if node not in self._rehearsed:
-            raise ClusterError(f"no node {node!r} that may be lost; there are {', '.join(self._rehearsed) or 'none'}")
-        await asyncio.to_thread(self._rehearsed.pop(node).lose)
+        if node not in self._extra_nodes:
+            raise ClusterError(f"no node {node!r} that may be lost; there are {', '.join(self._extra_nodes) or 'none'}")
+        await asyncio.to_thread(self._extra_nodes.pop(node).lose)
 
     async def launch(self, wanted: Launch, *, deadline: float) -> RayRemote:
         import ray
@@ -432,7 +450,7 @@ class RayCluster(Cluster):
         for remote in self._remotes.values():
             await remote.kill()
         ray.shutdown()
-        for node in self._rehearsed.values():
+        for node in self._extra_nodes.values():
             await asyncio.to_thread(node.lose)
         left = guardian.sweep(self._folder)
         assert self._watcher.stdin is not None
@@ -442,7 +460,8 @@ class RayCluster(Cluster):
             raise ClusterError(f"processes that would not end: {', '.join(who.split()[0] for who in left)}")
 
 
-def _write_to(log: Path) -> None:
+def _redirect_output(log: Path) -> None:
+    """Append everything that this process writes to stdout and stderr to a log file."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -453,6 +472,7 @@ def _write_to(log: Path) -> None:
 
 
 def _submit(method: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Submit a call to an actor's method. Raise ClusterError if its arguments cannot be sent."""
     try:
         return method.remote(name, args, kwargs)
     except (TypeError, AttributeError) as error:
@@ -460,11 +480,12 @@ def _submit(method: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 async def _next(items: Any) -> Any:
+    """Return the next item of a ray stream."""
     return await (await anext(items))
 
 
 async def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Replace references by the stored values."""
+    """Replace references by their stored values."""
     from ray import ObjectRef
 
     got = [await value if isinstance(value, ObjectRef) else value for value in args]
@@ -473,6 +494,7 @@ async def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[
 
 
 def _values_now(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Replace references by their stored values, blocking."""
     import ray
 
     got = tuple(ray.get(value) if isinstance(value, ray.ObjectRef) else value for value in args)

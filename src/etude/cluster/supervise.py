@@ -1,8 +1,8 @@
-"""A supervised service: whoever finds it dead restarts it, a bounded number of times. The journal records why, and
-which process serves now.
+"""A supervised service: any caller that finds it dead restarts it, up to a maximum number of times. The journal records
+each start, with its reason and pid.
 
 However many calls were in flight when the service died, it is restarted once. `call` repeats its call after a restart,
-so only methods that may safely be repeated should use it; for everything else use `remote` and `heal`.
+so it is only for methods that may safely be repeated. For all others, use `remote` and `heal`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ T = TypeVar("T")
 
 
 class OnEvent(Protocol):
-    """Called at every start of the service; `Journal.event` fits."""
+    """Callback for every start of the service; `Journal.event` is one."""
 
     def __call__(self, kind: str, /, **fields: Any) -> object: ...
 
 
 class Supervised:
+    """A service with the restarts that it has left."""
+
     def __init__(
         self, remote: Remote, restarts: int, *, on_event: OnEvent | None = None, start_deadline: float = 60.0
     ) -> None:
@@ -32,7 +34,7 @@ class Supervised:
         self.incarnation = 1
         """Number of the current start of the service. Callers pass the number they saw to `heal`."""
         self.local_pid: int | None = None
-        """Pid of the current process, known once its start was recorded; None if it is on another machine."""
+        """Pid of the current process, known once its start is recorded; None if it is on another machine."""
         self._on_event, self._start_deadline = on_event, start_deadline
         self._used = 0
         self._healing = asyncio.Lock()
@@ -43,10 +45,11 @@ class Supervised:
 
     @property
     def used(self) -> int:
-        """Restarts used so far."""
+        """Number of restarts so far."""
         return self._used
 
     async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
+        """Call a method, restarting the service and repeating the call as often as the service dies."""
         while True:
             seen = self.incarnation
             try:
@@ -55,8 +58,8 @@ class Supervised:
                 await self.heal(seen, str(death))
 
     async def heal(self, seen: int, reason: str) -> None:
-        """Restart the service unless somebody did so since incarnation `seen`. Raises ServiceDied once all restarts are
-        used up."""
+        """Restart the service, unless another caller has done so since incarnation `seen`. Raise ServiceDied once all
+        restarts are used up."""
         async with self._healing:
             while self.incarnation == seen:
                 if self._used >= self.restarts:
@@ -68,25 +71,25 @@ class Supervised:
                     reason = f"{death}, while it was being restarted"
                     continue
                 self.incarnation += 1
-                await self.tell_of_start(reason)
+                await self.record_start(reason)
 
-    async def unharmed(self, seen: int) -> bool:
+    async def still_serves(self, seen: int) -> bool:
         """Whether the process that served as incarnation `seen` is still the current one, and alive."""
         return (await self.remote.health()).alive and self.incarnation == seen
 
     async def watch(self, every: float) -> None:
-        """Restart the service whenever it is found dead; runs until cancelled."""
+        """Check every `every` seconds whether the service is dead, and restart it if so. Runs until cancelled."""
         while True:
             await asyncio.sleep(every)
             seen = self.incarnation
-            # A process that is merely slow, on a busy machine, must not be taken for dead.
+            # The deadline is long, so that a slow process on a busy machine is not taken for dead.
             health = await self.remote.health(deadline=self._start_deadline)
             if not health.alive:
                 await self.heal(seen, f"{self.name} was found dead: {health.detail}")
 
-    async def watched(self, work: Coroutine[Any, Any, T], *, every: float = 1.0) -> T:
-        """Return the result of work that needs the service, restarting the service meanwhile; raises when its restarts
-        are used up."""
+    async def run_watched(self, work: Coroutine[Any, Any, T], *, every: float = 1.0) -> T:
+        """Return the result of work that needs the service, restarting the service if it dies meanwhile. Raise
+        ServiceDied when its restarts are used up."""
         watching, working = asyncio.create_task(self.watch(every)), asyncio.create_task(work)
         both: set[asyncio.Task[Any]] = {watching, working}
         try:
@@ -99,8 +102,8 @@ class Supervised:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
 
-    async def tell_of_start(self, reason: str = "") -> None:
-        """Record the current process as started; `reason` is why the previous one had to be replaced."""
+    async def record_start(self, reason: str = "") -> None:
+        """Report the current process to `on_event` as started. `reason` is why the previous one had to be replaced."""
         health = await self.remote.health()
         self.local_pid = health.pid if health.here else None
         if self._on_event is not None:
@@ -116,5 +119,5 @@ async def start_supervised(
     async with journal.waiting(on=name, deadline=seconds):
         remote = await cluster.start(name, service, *args, cpus=cpus, deadline=seconds)
     supervised = Supervised(remote, limits.restarts, on_event=journal.event, start_deadline=seconds)
-    await supervised.tell_of_start()
+    await supervised.record_start()
     return supervised

@@ -20,7 +20,7 @@ from etude.model import ModelConfig, Transformer, compute_with
 from etude.recipe import Recipe
 from etude.rollout import open_setup
 from etude.sandbox.contract import SandboxError
-from etude.sandbox.open import beside
+from etude.sandbox.open import without_fleet
 from etude.tasks import Judgement, Split, Task, make_tasks, open_source, reference_diff
 from etude.tasks.sources.microrepo.documents import make_document
 from etude.training.compute import Compute
@@ -89,7 +89,7 @@ async def _seconds_of_grading(recipe: Recipe) -> float:
         paths = RunPaths(Path(place))
         source = open_source(recipe.tasks.source, recipe.tasks)
         tasks = make_tasks(source, Split.TRAIN, _AT_ONCE, recipe.seed, paths.tasks)
-        setup, grader = open_setup(recipe.model_copy(update={"sandbox": beside(recipe.sandbox)}), paths)
+        setup, grader = open_setup(recipe.model_copy(update={"sandbox": without_fleet(recipe.sandbox)}), paths)
 
         async def grade(task: Task, times: int) -> None:
             for _ in range(times):

@@ -185,7 +185,7 @@ class RlRun:
             await self._arrived.put((life, Sampled(Finished(start.group, start.member, start.attempt), result)))
             return
         reason = result.trace.error or result.verdict.reason
-        if self.sync and (self._replays < self.rl.retries or not await self.crew.engine.unharmed(engine)):
+        if self.sync and (self._replays < self.rl.retries or not await self.crew.engine.still_serves(engine)):
             await self._replay(life, reason)
             return
         self.journal.event("rollout_lost", rollout=job.id, reason=reason)

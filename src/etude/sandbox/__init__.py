@@ -1,6 +1,9 @@
-"""Sandboxes: isolated, forkable boxes with their own files and processes, and no network unless a policy allows some.
+"""Sandboxes: isolated, forkable boxes with their own files and processes. A box has no network unless an egress policy
+allows some hosts.
 
-The package holds the contract, the embedded backend (no daemon, no root), and one over a container engine."""
+The package holds the contract of sandbox backends, the embedded backend (no daemon, no root), fallbacks for hosts
+without namespaces, and a backend over a container engine (Docker, podman).
+"""
 
 from etude.sandbox.contract import (
     Box,
@@ -25,7 +28,7 @@ from etude.sandbox.contract import (
 )
 from etude.sandbox.embedded import EmbeddedSandboxes, forget_store, store_in, temporary_store
 from etude.sandbox.oci import OciSandboxes
-from etude.sandbox.open import beside, limits_of, open_sandboxes
+from etude.sandbox.open import limits_of, open_sandboxes, without_fleet
 
 __all__ = [
     "Box",
@@ -49,10 +52,10 @@ __all__ = [
     "SandboxUnavailable",
     "Sandboxes",
     "Terminal",
-    "beside",
     "forget_store",
     "limits_of",
     "open_sandboxes",
     "store_in",
     "temporary_store",
+    "without_fleet",
 ]

@@ -1,4 +1,5 @@
-"""The apt settings of this host: the URLs its sources fetch from (both file formats), and the proxies it uses."""
+"""The apt settings of this host: the URLs that its sources fetch from (in both file formats), and the proxies that apt
+uses."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _WEB = re.compile(r"https?://\S+")
 
 
 def apt_addresses(sources: Path = SOURCES) -> list[str]:
-    """The apt source URLs in file order, deduplicated, without trailing slashes. Unreadable files are skipped."""
+    """Return the apt source URLs in file order, deduplicated, without trailing slashes. Unreadable files are
+    skipped."""
     found: list[str] = []
     for path in [sources / "sources.list", *sorted((sources / "sources.list.d").glob("*"))]:
         if path.suffix not in (".list", ".sources"):
@@ -22,34 +24,34 @@ def apt_addresses(sources: Path = SOURCES) -> list[str]:
             lines = path.read_text().splitlines()
         except (OSError, UnicodeDecodeError):
             continue
-        found += _of_stanzas(lines) if path.suffix == ".sources" else _of_lines(lines)
+        found += _urls_of_stanzas(lines) if path.suffix == ".sources" else _urls_of_lines(lines)
     return list(dict.fromkeys(address.rstrip("/") for address in found if _WEB.fullmatch(address)))
 
 
 def proxy_variables() -> dict[str, str]:
-    """`http_proxy` and `https_proxy` for a program that fetches as apt does: from this host's environment, or else from
-    apt's own settings. The names are in lower case, which every program reads."""
+    """Return `http_proxy` and `https_proxy` for a program that fetches packages as apt does: from this host's
+    environment, or else from apt's own settings. The names are in lower case, which every program understands."""
     found = {}
     for kind in ("http", "https"):
         ask = ["apt-config", "dump", "--no-empty", "--format", "%v%n", f"Acquire::{kind}::Proxy"]
         try:
-            said = subprocess.run(ask, capture_output=True, text=True, check=False, timeout=20).stdout.strip()
+            value = subprocess.run(ask, capture_output=True, text=True, check=False, timeout=20).stdout.strip()
         except (OSError, subprocess.TimeoutExpired):
             continue
-        if _WEB.fullmatch(said):  # apt also prints "DIRECT" here, which is no proxy.
-            found[kind] = said
+        if _WEB.fullmatch(value):  # apt also prints "DIRECT" here, which is no proxy.
+            found[kind] = value
     return {f"{kind}_proxy": address for kind, address in (found | getproxies_environment()).items()}
 
 
-def _of_lines(lines: list[str]) -> list[str]:
-    """URLs of a sources.list file, which has one source per line: `deb [options] URL suite components`."""
+def _urls_of_lines(lines: list[str]) -> list[str]:
+    """Return the URLs of a sources.list file, which has one source per line: `deb [options] URL suite components`."""
     matches = (_LINE.match(line.partition("#")[0].strip()) for line in lines)
     return [match[1] for match in matches if match]
 
 
-def _of_stanzas(lines: list[str]) -> list[str]:
-    """URLs of a deb822 .sources file. Each source is a stanza of fields that ends at a blank line; indented lines
-    continue a field. Disabled stanzas are skipped."""
+def _urls_of_stanzas(lines: list[str]) -> list[str]:
+    """Return the URLs of a deb822 .sources file. Each source is a stanza of fields that ends at a blank line; indented
+    lines continue a field. Disabled stanzas are skipped."""
     found: list[str] = []
     fields: dict[str, str] = {}
     name = ""

@@ -1,4 +1,4 @@
-"""How a command starts in a box: the default environment, under the image's own, and the equivalent shell line."""
+"""What all backends share about running a command: the default environment, and a shell line to repeat the command."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PAGER": "cat",
 }
+"""Default environment variables of every command. The image's own override them."""
 
 
 def shell_line(command: list[str] | str, cwd: str | None, env: dict[str, str] | None) -> str:
-    """The shell line that would run this command again."""
+    """Return a shell line that would run this command again, in the same folder and environment."""
     line = command if isinstance(command, str) else shlex.join(command)
     if env:
         words = [f"{name}={value}" for name, value in env.items()]

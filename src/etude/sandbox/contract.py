@@ -1,8 +1,9 @@
-"""The contract of a sandbox backend: a box made from an image, with its own files and processes, no network by default,
-and forkable.
+"""The contract of a sandbox backend: it makes boxes from images. A box has its own files and processes, no network by
+default, and can be forked.
 
-Every backend keeps this contract. tests/contract/sandbox/ is the suite that all of them must pass, third-party ones
-included. What a backend cannot do it leaves out of `features` and refuses with `RequestRefused`.
+Every backend keeps this contract. tests/contract/sandbox/ is the suite that all backends must pass, third-party ones
+included. A backend leaves features that it does not support out of `features`, and refuses calls that need them with
+`RequestRefused`.
 """
 
 from __future__ import annotations
@@ -18,27 +19,29 @@ from etude.sandbox.cpu_share import Share
 
 
 class SandboxError(Exception):
-    """The sandbox could not do what was asked. The message says what was expected, what was found, and what to do."""
+    """Base of the sandbox's errors. Each message says what was expected, what was found, and what to do."""
 
 
 class SandboxLost(SandboxError):
-    """The box is gone (killed, host fault). Never the agent's fault: the rollout is retried, then masked."""
+    """The box is gone: it was killed, or its host failed. Never the agent's fault: the rollout is retried, then
+    masked."""
 
 
 class SandboxUnavailable(SandboxError):
-    """This host cannot run the backend; the message names the missing capability and the knob that grants it."""
+    """This host cannot run the backend. The message names the missing capability and the setting that grants it."""
 
 
 class BoxBusy(SandboxError):
-    """A process holds files open for writing; it is named in the message. `fork(kill=True)` ends it."""
+    """A process in the box may be writing files, so they cannot be copied. The message names it; `fork(kill=True)` ends
+    it."""
 
 
 class RequestRefused(SandboxError):
-    """The request breaks a rule of the box (path outside it, file too large, unknown user); nothing was done."""
+    """The request breaks a rule of the box (a path outside it, a file too large, an unknown user). Nothing was done."""
 
 
 class HostOverloaded(SandboxError):
-    """A command timed out on a host that gave it no CPU time, which says nothing about whoever wrote it."""
+    """A command timed out because its host gave it too little CPU time. The timeout says nothing about the command."""
 
 
 class DiskFull(SandboxError):
@@ -50,15 +53,18 @@ class ImageError(SandboxError):
 
 
 class BuildFailed(ImageError):
-    """The Dockerfile itself does not work. This is its author's fault, whereas every other error is the host's."""
+    """The Dockerfile itself does not work: its author's fault. All other errors of a build are the host's fault."""
 
     def __init__(self, message: str, limit: str = "") -> None:
         super().__init__(message)
         self.limit = limit
-        """The limit that a step hit, as in `ExecResult.limit`, or "disk"; empty if none was hit."""
+        """The limit that a build step hit, as in `ExecResult.limit`, or "disk"; empty if none was hit."""
 
 
 class Feature(StrEnum):
+    """What a backend may support beyond running commands and accessing files. `Sandboxes.features` lists a backend's
+    own."""
+
     FORK = "fork"
     SNAPSHOT = "snapshot"
     NO_NETWORK = "no_network"
@@ -67,48 +73,51 @@ class Feature(StrEnum):
     MEMORY_LIMIT = "memory_limit"
     PROCESS_LIMIT = "process_limit"
     DISK_LIMIT = "disk_limit"
-    """The kernel enforces `disk_mb`. Without it only the size of single files is limited."""
+    """The kernel enforces `disk_mb`. Without this feature, only the size of single files is limited."""
     SECOND_USER = "second_user"
-    """Commands can run as a user that the agent's processes cannot touch, which a sealed grader needs."""
+    """Commands can run as a user whose files and processes the agent cannot touch, which a sealed grader needs."""
     ROOT_USER = "root_user"
-    """Commands can run as the box's root, whose rights cover the box only. Package managers need it."""
+    """Commands can run as root inside the box, without any rights outside it. Package managers need it."""
     PTY = "pty"
     BACKGROUND = "background"
     ISOLATED = "isolated"
-    """The host's files and processes are out of reach. Without it: for trusted code only, and no grading."""
+    """The host's files and processes are out of reach of commands. Without this feature, a backend is for trusted code
+    only and cannot grade."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """Resource limits of one box, or of one command in it."""
+
     memory_mb: int = 512
     processes: int = 64
     cpu_seconds: int = 60
-    """Total CPU time of one command's processes."""
+    """Total CPU time of all processes that one command starts."""
     file_mb: int = 64
-    """Size of the largest single file."""
+    """Maximum size of any single file."""
     disk_mb: int = 256
-    """How much the box may write on top of its image."""
+    """Maximum that the box may write on top of its image."""
     output_bytes: int = 1_000_000
-    """Bytes kept of stdout and of stderr each. The rest is read and thrown away, and the result is marked truncated."""
+    """Maximum bytes kept of stdout, and of stderr. Further output is discarded and the result marked as truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """Which hosts a box may reach: by name ("index.example", "*.packages.example") on ports 443 and 80, or as
-    "host:port".
+    """An egress policy: the hosts that a box may reach. Each is a name ("index.example", "*.packages.example") that
+    stands for ports 443 and 80, or "host:port".
 
-    Hosts that no pattern names cannot be reached. Every request is logged under the policy's name.
+    No other host can be reached. Every request is logged under the policy's name.
     """
 
     name: str = "none"
     allow: tuple[str, ...] = ()
     credentials: bool = False
-    """Let Authorization headers, cookies and the like through; otherwise they are removed from every request."""
+    """Let Authorization headers, cookies and the like through. By default they are removed from every request."""
     private: bool = False
-    """Let allowed names resolve to private addresses and to the host itself; otherwise these are refused."""
+    """Let allowed names resolve to private addresses and to the host itself. By default such requests are refused."""
     proxy: str = field(default="", repr=False)
     """The HTTP proxy through which all allowed hosts are reached (http://[user:password@]host:port). Empty: use the
-    host's own proxy variables. The box never sees it."""
+    proxy variables of the host's environment. The box never sees this address."""
 
 
 NO_EGRESS = Egress()
@@ -116,106 +125,123 @@ NO_EGRESS = Egress()
 
 @dataclass(frozen=True, slots=True)
 class BoxSpec:
+    """What a new box is made from: its image, environment, limits and egress policy."""
+
     image: str
     """An image id of the backend's image store."""
     workdir: str = ""
-    """Folder where commands start and relative paths begin; empty: the image's own."""
+    """Folder where commands start and relative paths begin; empty: the image's own workdir."""
     env: tuple[tuple[str, str], ...] = ()
-    """Variables that override the image's own."""
+    """Environment variables of all commands. They override the image's own."""
     limits: Limits = field(default_factory=Limits)
     egress: Egress = NO_EGRESS
     name: str = ""
+    """A label for the box in logs and messages; need not be unique."""
 
 
 @dataclass(slots=True)
 class ExecResult:
+    """The result of a foreground command."""
+
     code: int
     """Exit code; 128 + signal number for a killed command."""
     stdout: bytes
     stderr: bytes
     seconds: float
+    """Wall-clock time the command took."""
     timed_out: bool = False
     truncated: bool = False
+    """Output beyond `output_bytes` was discarded."""
     limit: str = ""
     """The limit that ended the command: "time", "cpu", "memory" or "file"; empty if the command ended by itself."""
     share: Share = field(default_factory=Share)
-    """How much of the host's CPU time the command could get and did get while it ran."""
+    """The CPU time that the host offered the command while it ran, and what the command used of it."""
 
     @property
     def starved(self) -> bool:
-        """It timed out because the host gave it too little CPU time, so the rest says nothing."""
+        """The command timed out because its host gave it too little CPU time, so its result says nothing about the
+        command."""
         return self.timed_out and self.share.starved
 
 
 OnOutput = Callable[[int, bytes], None]
-"""Callback for output as it arrives: called with 1 (stdout) or 2 (stderr) and bytes, at most `output_bytes` of each."""
+"""Callback for output as it arrives: called with a stream number (1 for stdout, 2 for stderr) and bytes, at most
+`output_bytes` per stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """New output of a background command since the last poll, and its state."""
+    """The state of a background command, and its output since the last poll."""
 
     output: bytes
-    """stdout and stderr interleaved, in the order they arrived."""
+    """stdout and stderr interleaved, in the order in which they arrived."""
     skipped: int
-    """Number of bytes, oldest first, that were dropped because nobody polled in time."""
+    """Number of bytes that were dropped, oldest first, because nobody polled in time."""
     code: int | None
-    """None while the command runs; 128 + signal number for a killed one."""
+    """Exit code; None while the command runs, 128 + signal number if it was killed."""
     limit: str = ""
+    """The limit that ended the command, as in `ExecResult.limit`."""
 
 
 @runtime_checkable
 class Process(Protocol):
-    """A background command. It ends with its box, at its timeout or when killed, with its whole process tree."""
+    """A background command. It and its whole process tree end with the box, at its timeout, or when killed."""
 
     @property
     def id(self) -> int: ...
 
     async def poll(self, *, wait: float = 0.0) -> Poll:
-        """Returns the output so far. With `wait`, blocks for at most that long until there is output or an end.
+        """Return the output since the last poll. With `wait`, block for at most that many seconds until there is output
+        or the command ends.
 
-        Safe to call after the end: it returns the remaining output, then none, always with the same code."""
+        May be called after the end: it returns the remaining output, then none, always with the same exit code.
+        """
         ...
 
     async def write(self, data: bytes) -> None:
-        """Writes to the command's stdin or terminal. RequestRefused once the command has ended or closed its stdin, or
-        while 1 MiB is waiting for it to read."""
+        """Write to the command's stdin or terminal. Raise RequestRefused once the command has ended or closed its
+        stdin, or while 1 MiB is still waiting to be read by it."""
         ...
 
     async def close_stdin(self) -> None:
-        """Closes stdin; on a terminal, sends the end-of-file character."""
+        """Close the command's stdin; on a terminal, send the end-of-file character."""
         ...
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Sets the terminal's size; RequestRefused if the command has no terminal."""
+        """Set the terminal's size. Raise RequestRefused if the command has no terminal."""
         ...
 
     async def kill(self) -> None:
-        """Ends the whole process tree. Safe to call twice."""
+        """Kill the whole process tree. Safe to call twice."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
+    """Size of a command's terminal, in characters."""
+
     rows: int = 40
     columns: int = 120
 
 
 @dataclass(frozen=True, slots=True)
 class BoxStats:
+    """What a box uses now."""
+
     processes: int
     memory_bytes: int
     cpu_seconds: float
-    """CPU time of everything that has run in the box."""
+    """CPU time used by all commands since the box was made."""
     disk_bytes: int
     """Bytes that the box has written on top of its image."""
     seconds: float
-    """Seconds since the box was made."""
+    """Age of the box."""
 
 
 @runtime_checkable
 class Box(Protocol):
-    """One running sandbox. Paths are absolute inside the box, or relative to its workdir, which they must not leave."""
+    """One running sandbox. File paths are absolute inside the box, or relative to its workdir, which relative paths
+    must not leave."""
 
     @property
     def id(self) -> str: ...
@@ -231,10 +257,11 @@ class Box(Protocol):
         user: str = "",
         on_output: OnOutput | None = None,
     ) -> ExecResult:
-        """Runs a command (a string goes to /bin/sh -c) and ends its whole process tree when it returns or times out.
+        """Run a command and wait for its result. A string is run by /bin/sh -c. The whole process tree ends when the
+        command returns or times out.
 
-        `user` is empty (the image's own user: "agent", unless an image says otherwise), "agent", "grader" (with
-        SECOND_USER), "root" (with ROOT_USER), or a user that the image's /etc/passwd names; RequestRefused for others.
+        `user` is "agent", "grader" (needs SECOND_USER), "root" (needs ROOT_USER) or a name in the image's /etc/passwd;
+        RequestRefused for others. Empty is the image's default user, which is "agent" unless the image sets another.
         """
         ...
 
@@ -248,76 +275,86 @@ class Box(Protocol):
         user: str = "",
         terminal: Terminal | None = None,
     ) -> Process:
-        """Runs a command in the background, on its own terminal if one is asked for."""
+        """Start a command in the background, on a terminal of its own if `terminal` is given."""
         ...
 
     async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
-        """Raises FileNotFoundError, IsADirectoryError, or RequestRefused (too large, outside the workdir)."""
+        """Return a file's bytes. Raise FileNotFoundError, IsADirectoryError, or RequestRefused (too large, outside the
+        workdir)."""
         ...
 
-    async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None: ...
+    async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        """Write a file, replacing an existing one and creating missing folders."""
+        ...
 
     async def list_files(self, path: str = ".") -> list[str]:
-        """All regular files below a directory, relative to it and sorted. Links are not followed, and mounts below it
-        (/proc, /dev, folders that the host lends) are not entered. RequestRefused beyond 100,000 files."""
+        """List all regular files below a folder, relative to it and sorted. Symbolic links are not followed, and mount
+        points below the folder (/proc, /dev, folders of the host) are not entered. Raise RequestRefused beyond 100,000
+        files."""
         ...
 
     async def layout(self, paths: Sequence[str]) -> bytes:
-        """Lists path, kind, mode and link target of everything below these folders, in an order that depends on nothing
-        else, so equal layouts give equal bytes. Missing folders are skipped. Mount points are listed but not entered.
+        """Return path, kind, mode and link target of everything below these folders, as bytes that are equal exactly
+        when the layouts are equal. Missing folders are skipped. Mount points are listed but not entered. Raise
         RequestRefused beyond 100,000 names."""
         ...
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
-        """Returns a tar of a directory: the directory itself first, as ".", then its files, folders and links as they
-        are. For a file, the tar holds that file alone, under its own name. RequestRefused beyond the bounds."""
+        """Return a tar of a folder: first the folder itself, as ".", then its files, folders and links. For a file, the
+        tar holds that file alone, under its own name. Raise RequestRefused beyond `max_bytes` or `max_files`."""
         ...
 
     async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
-        """Unpacks a tar into a directory, made if missing. Nothing is written of a tar with a device, a member outside
-        the directory or through a link, or too much content."""
+        """Unpack a tar into a folder, which is created if missing. The tar is refused, and nothing written, if it holds
+        a device, a member outside the folder or below a symbolic link, or more than `max_bytes` or `max_files`."""
         ...
 
-    async def stats(self) -> BoxStats: ...
+    async def stats(self) -> BoxStats:
+        """Measure what the box uses now."""
+        ...
 
     async def snapshot(self) -> str:
-        """Saves what the box has written as a new image and returns its id; the box goes on above that image."""
+        """Save the box's files as a new image and return its id. The box keeps running on top of that image."""
         ...
 
     async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
-        """Makes children with the same files and no processes. BoxBusy if a process is writing, unless `kill` is set.
+        """Make `count` boxes with copies of this box's files and no processes. Raise BoxBusy while a process is
+        writing, unless `kill` is set, which ends all processes first.
 
-        A child that needs its parent's processes must run them again: the parent's `commands` lists them."""
+        A child that needs processes of its parent must start them again; `commands` lists what the parent has run.
+        """
         ...
 
     @property
     def commands(self) -> list[str]:
-        """The commands given to this box and its ancestors, oldest first."""
+        """All commands given to this box and its ancestors, as shell lines, oldest first."""
         ...
 
     async def destroy(self) -> None:
-        """Ends every process and removes every file and mount. Safe to call twice."""
+        """End every process, and remove every file and mount. Safe to call twice."""
         ...
 
 
 @runtime_checkable
 class Sandboxes(Protocol):
-    """A backend: an image store and the boxes made from its images."""
+    """A backend: an image store, and the boxes made from its images."""
 
     @property
     def features(self) -> frozenset[Feature]: ...
 
     async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
-        """Makes an image from a base and files under `workdir`, or finds it: images are content-addressed."""
+        """Make an image from a base image and `files`, by path relative to `workdir`; return its id. Images are
+        content-addressed: the same content gives the same id and is stored once."""
         ...
 
     async def import_image(self, source: Path) -> str:
-        """Imports a root file system from a folder, a tar (also compressed), or an OCI or `docker save` archive. The
-        ImageError for a damaged one names the damaged part."""
+        """Import a root file system from a folder, a tar (may be compressed), or an OCI or `docker save` archive;
+        return the image's id. The ImageError for a damaged source names the damaged part."""
         ...
 
     async def pull_image(self, reference: str) -> str:
-        """Pulls an image from an OCI registry; the reference is "registry/name:tag" or "...@sha256:..."."""
+        """Pull an image from an OCI registry; return its id. The reference is "registry/name:tag" or
+        "...@sha256:..."."""
         ...
 
     async def build_image(
@@ -330,13 +367,16 @@ class Sandboxes(Protocol):
         egress: Egress = NO_EGRESS,
         say: Callable[[str], None] | None = None,
     ) -> str:
-        """Builds a Dockerfile (by default the one in the context). Steps that were built before come from the cache."""
+        """Build an image from a Dockerfile (by default the one in the context) and return its id. Steps that were built
+        before come from the cache. `say` is called with each line of the build's output."""
         ...
 
-    async def create(self, spec: BoxSpec) -> Box: ...
+    async def create(self, spec: BoxSpec) -> Box:
+        """Make a box and return it once it can run commands."""
+        ...
 
     async def close(self) -> None:
-        """Destroys every box of this backend instance."""
+        """Destroy every box that this backend instance made."""
         ...
 
 
@@ -345,29 +385,33 @@ class BuildTerms:
     """Limits and environment of a trial build."""
 
     limits: Limits
-    """Limits of each step, except that `cpu_seconds` is for all steps together."""
+    """Limits of each step, except that `cpu_seconds` is the total for all steps."""
     seconds: float
     """Wall-clock limit for all steps together."""
     env: tuple[tuple[str, str], ...] = ()
-    """Variables for the commands of the build. They override the Dockerfile's own and stay out of the image."""
+    """Environment variables of the build's commands. They override the Dockerfile's own and are not stored in the
+    image."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriedBuild:
+    """The outcome of a trial build: an image, or the Dockerfile's failure."""
+
     sandboxes: Sandboxes
     """The backend that holds the image until the trial ends."""
     image: str
     """Image id; empty if the build failed."""
     failure: BuildFailed | None
+    """The Dockerfile's failure; None if the build succeeded."""
     share: Share
-    """CPU-time share of all steps together, since they run under one clock."""
+    """CPU-time share of all steps together, since one wall-clock limit covers them all."""
     memory_bytes: int
-    """Peak memory of any step."""
+    """Peak memory use of any step."""
 
 
 @runtime_checkable
 class TriesBuilds(Protocol):
-    """A backend that can build from scratch, without cached steps, and leaves nothing behind."""
+    """A backend that can build an image on trial: from scratch, without cached steps, leaving nothing behind."""
 
     def try_build(
         self,
@@ -377,6 +421,6 @@ class TriesBuilds(Protocol):
         arguments: dict[str, str] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> AbstractAsyncContextManager[TriedBuild]:
-        """Builds the context; everything made for the build is deleted on exit. A failure of the Dockerfile is reported
-        in `TriedBuild.failure`, never raised."""
+        """Return a context manager that builds `context`. A failure of the Dockerfile is reported in
+        `TriedBuild.failure`, never raised. Everything made for the build is deleted on exit."""
         ...

@@ -1,7 +1,7 @@
-"""Reports what this host offers to boxes: the mode, who enforces which limit, and the setting that would improve each.
+"""Reports what this host offers to boxes: the mode, what enforces each limit, and the setting that would improve it.
 
-It makes one box in a temporary folder and looks from inside it, so it reports what is so, not what should be. `judge`
-is pure: it turns observations into findings.
+It makes one box in a temporary folder and inspects it from inside, so it reports what is there, not what should be.
+`judge` is pure: it turns observations into findings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from etude.sandbox.embedded.subuids import Lack
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.inside.network import has_ipv6
 from etude.sandbox.inside.users import MAX_ID
-from etude.sandbox.modes import Prospect, prospects
+from etude.sandbox.modes import ModeOption, mode_options
 
 _MODES = {
     "root": "boxes run under unprivileged host ids of their own; every user of an image exists",
@@ -36,45 +36,54 @@ _FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """One line of the report."""
+
     name: str
     good: bool
     held_by: str
-    """Who enforces a limit: kernel, cgroup, watch (pid 1 checks periodically) or nobody. For other findings, one word
-    for what was found."""
+    """What enforces a limit: kernel, cgroup, watch (pid 1 of the box checks periodically) or nobody. For other
+    findings, one word for what was found."""
     text: str
     knob: str = ""
-    """The command or setting that improves it."""
+    """The command or setting that would improve it; empty if nothing would."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class HostFacts:
     """What the embedded backend found out about this host, and what one of its boxes looks like from inside."""
 
     mode: Mode | None = None
+    """How the backend separates boxes; None if no box can be made."""
     ids: IdRange | None = None
-    """The range of ids that boxes get."""
+    """The range of user ids that boxes get; None if each box has only one."""
     lack: Lack | None = None
-    """Why boxes have only one id."""
+    """Why boxes have only one user id."""
     refusal: str = ""
-    """Why no box can be made; the last part of the text is the knob."""
+    """Why no box can be made. The last part of the text is the setting that would help."""
     features: frozenset[Feature] = frozenset()
     controllers: frozenset[str] = frozenset()
+    """The cgroup controllers that boxes can be given."""
     python: str = ""
+    """Version of Python in a box; empty if it does not start there, for the reason in `python_error`."""
     python_error: str = ""
     status: str = ""
+    """The text of /proc/self/status in a box."""
     devices: tuple[str, ...] = ()
+    """The network devices in a box."""
     ipv6: bool = False
 
 
 def doctor() -> list[Finding]:
+    """Inspect this host and return the findings."""
     try:
-        seen = asyncio.run(_look())
+        host = asyncio.run(_inspect_host())
     except SandboxUnavailable as error:
-        seen = Seen(refusal=str(error))
-    return judge(seen, Facts.read(), prospects())
+        host = HostFacts(refusal=str(error))
+    return judge(host, Facts.read(), mode_options())
 
 
 def report(findings: list[Finding]) -> str:
+    """Format the findings as aligned text, each with its improvement on a second line."""
     first, second = (max(len(getattr(finding, name)) for finding in findings) for name in ("name", "held_by"))
     lines = []
     for finding in findings:
@@ -86,10 +95,13 @@ def report(findings: list[Finding]) -> str:
 
 
 def as_json(findings: list[Finding]) -> str:
+    """Format the findings as a JSON list."""
     return json.dumps([{**dataclasses.asdict(each), "name": each.name.strip()} for each in findings], indent=2)
 
 
-async def _look() -> Seen:
+async def _inspect_host() -> HostFacts:
+    """Make one box, look at it from inside, and return what was found. Raise SandboxUnavailable if no box can be
+    made."""
     with temporary_store("etude-doctor-") as folder:
         sandboxes = EmbeddedSandboxes(folder)
         try:
@@ -100,7 +112,7 @@ async def _look() -> Seen:
             network = await box.exec(["cat", "/proc/net/dev"], timeout=20)
         finally:
             await sandboxes.close()
-    return Seen(
+    return HostFacts(
         mode=sandboxes.host.mode,
         ids=sandboxes.host.ids,
         lack=sandboxes.host.lack,
@@ -114,20 +126,21 @@ async def _look() -> Seen:
     )
 
 
-def judge(seen: Seen, facts: Facts, others: list[Prospect]) -> list[Finding]:
-    findings = _mode(seen, others)
-    if seen.mode is not None:
-        findings += [*_walls(seen), *_limits(seen, facts), _users(seen, facts)]
+def judge(host: HostFacts, facts: Facts, others: list[ModeOption]) -> list[Finding]:
+    """Turn observations into findings. `others` are the modes that could be used instead of the embedded backend."""
+    findings = _mode(host, others)
+    if host.mode is not None:
+        findings += [*_isolation(host), *_limits(host, facts), _users(host, facts)]
     return findings
 
 
-def _mode(seen: Seen, others: list[Prospect]) -> list[Finding]:
-    """Findings for the mode that `auto` picks, and for the other modes that can be asked for by name."""
+def _mode(host: HostFacts, others: list[ModeOption]) -> list[Finding]:
+    """Return the findings about modes: the one that `auto` picks, and each other one that can be asked for by name."""
     findings = []
-    if seen.mode is not None:
-        findings.append(Finding("mode", True, seen.mode, _MODES[seen.mode]))
+    if host.mode is not None:
+        findings.append(Finding("mode", True, host.mode, _MODES[host.mode]))
     else:
-        what, _, knob = seen.refusal.partition("): ")
+        what, _, knob = host.refusal.partition("): ")
         taken = next((other for other in others if other.usable and other.isolates), None)
         name = taken.name if taken else "none"
         findings.append(Finding("mode", False, name, f"{what})" if knob else what, knob))
@@ -136,24 +149,26 @@ def _mode(seen: Seen, others: list[Prospect]) -> list[Finding]:
     return findings
 
 
-def _walls(seen: Seen) -> list[Finding]:
-    filtered = "Seccomp:\t2" in seen.status and "NoNewPrivs:\t1" in seen.status
-    python = f"{seen.python} at /opt/python" if seen.python else f"does not start in a box: {seen.python_error}"
+def _isolation(host: HostFacts) -> list[Finding]:
+    """Return the findings about Python, network and system calls in a box."""
+    filtered = "Seccomp:\t2" in host.status and "NoNewPrivs:\t1" in host.status
+    python = f"{host.python} at /opt/python" if host.python else f"does not start in a box: {host.python_error}"
     return [
-        Finding("python", bool(seen.python), "", python),
-        Finding("network", seen.devices == ("lo",), "kernel", f"devices in a box: {', '.join(seen.devices)}"),
-        Finding("egress", True, "proxy", _FAMILIES[seen.ipv6]),
+        Finding("python", bool(host.python), "", python),
+        Finding("network", host.devices == ("lo",), "kernel", f"devices in a box: {', '.join(host.devices)}"),
+        Finding("egress", True, "proxy", _FAMILIES[host.ipv6]),
         Finding("system calls", filtered, "kernel", "a deny-list (seccomp) and no new privileges"),
     ]
 
 
-def _limits(seen: Seen, facts: Facts) -> list[Finding]:
-    disk = Feature.DISK_LIMIT in seen.features
+def _limits(host: HostFacts, facts: Facts) -> list[Finding]:
+    """Return the findings about limits and what enforces them."""
+    disk = Feature.DISK_LIMIT in host.features
     memory = Finding("memory", True, "cgroup", "the box as a whole, with what it writes in memory")
-    if MEMORY not in seen.controllers:
+    if MEMORY not in host.controllers:
         text = "each process by the kernel; all together watched every 50 to 250 ms; buffers by nobody"
         memory = Finding("memory", False, "watch", text, knobs.for_cgroups(facts))
-    whole = PIDS in seen.controllers
+    whole = PIDS in host.controllers
     return [
         memory,
         Finding(
@@ -172,12 +187,13 @@ def _limits(seen: Seen, facts: Facts) -> list[Finding]:
     ]
 
 
-def _users(seen: Seen, facts: Facts) -> Finding:
-    if seen.ids is None:
+def _users(host: HostFacts, facts: Facts) -> Finding:
+    """Return the finding about the users that a box has."""
+    if host.ids is None:
         text = "one per box: grading uses a fresh box; commands of root and grader are refused"
-        return Finding("users", False, "one", text, knobs.for_users(seen.lack, facts) if seen.lack else "")
-    users, groups = seen.ids.subordinate or (seen.ids.first, seen.ids.first)
+        return Finding("users", False, "one", text, knobs.for_users(host.lack, facts) if host.lack else "")
+    users, groups = host.ids.subordinate or (host.ids.first, host.ids.first)
     place = f"from {users}" if users == groups else f"from {users}, of groups from {groups}"
-    text = f"root, agent, grader and those of an image, apart from each other; on the host {seen.ids.count} ids {place}"
-    whole = seen.ids.count > MAX_ID or seen.mode != Mode.SUBUID
+    text = f"root, agent, grader and those of an image, apart from each other; on the host {host.ids.count} ids {place}"
+    whole = host.ids.count > MAX_ID or host.mode != Mode.SUBUID
     return Finding("users", True, "many", text, "" if whole else knobs.for_users(Lack("range"), facts))

@@ -1,5 +1,5 @@
-"""Can an agent tell a box from a person's machine? Runs the probes of fidelity.toml in a box and in a login, and
-compares.
+"""Checks how well a box passes for a person's machine: runs the shell probes of fidelity.toml in a box and in a login
+of this host, and compares the answers.
 
 The login is that of an ordinary user of this host, with a terminal and the few variables that login programs set.
 """
@@ -28,79 +28,91 @@ _NOBODY = 65534
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class FidelityCheck:
+    """One probe by which an agent could notice that it is in a box. fidelity.toml has one table per check."""
+
     name: str
     asks: str
-    """The probe: a line of shell."""
+    """The probe: a line of shell whose output is the answer."""
     differs: str = ""
-    """Why a box may answer differently from a login; empty: it may not."""
+    """Why a box may answer differently from a login. Empty: the answers must be the same."""
     person: str | None = None
-    """What a person's machine answers, for cases where this host may itself be unusual."""
+    """The answer that a box may give instead of this host's, because most people's machines give it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    tell: Tell
+    """A check that was answered differently in the box and in the login."""
+
+    check: FidelityCheck
     box: str
     login: str
 
 
-def load_tells() -> list[Tell]:
+def load_checks() -> list[FidelityCheck]:
+    """Read the checks of fidelity.toml."""
     text = (resources.files("etude.sandbox") / "fidelity.toml").read_text(encoding="utf-8")
-    return [Tell(name, **fields) for name, fields in tomllib.loads(text).items()]
+    return [FidelityCheck(name, **fields) for name, fields in tomllib.loads(text).items()]
 
 
-def compare(tells: list[Tell], box: dict[str, str], login: dict[str, str]) -> list[Difference]:
-    return [Difference(t, box[t.name], login[t.name]) for t in tells if box[t.name] not in (login[t.name], t.person)]
+def compare(checks: list[FidelityCheck], box: dict[str, str], login: dict[str, str]) -> list[Difference]:
+    """Return the checks where the box's answer is neither the login's nor that of a person's machine."""
+    return [Difference(t, box[t.name], login[t.name]) for t in checks if box[t.name] not in (login[t.name], t.person)]
 
 
-def fidelity() -> tuple[list[Tell], list[Difference]]:
-    tells = load_tells()
-    box = asyncio.run(ask_box(tells))
-    return tells, compare(tells, box, ask_login(tells))
+def fidelity() -> tuple[list[FidelityCheck], list[Difference]]:
+    """Run all checks in a box and in a login; return them with the differences."""
+    checks = load_checks()
+    box = asyncio.run(run_in_box(checks))
+    return checks, compare(checks, box, run_in_login(checks))
 
 
-def report(tells: list[Tell], differences: list[Difference]) -> str:
-    width = max(len(tell.name) for tell in tells)
+def report(checks: list[FidelityCheck], differences: list[Difference]) -> str:
+    """Format the differences as text, the unexplained ones first."""
+    width = max(len(check.name) for check in checks)
     lines = []
-    for difference in sorted(differences, key=lambda difference: bool(difference.tell.differs)):
+    for difference in sorted(differences, key=lambda difference: bool(difference.check.differs)):
         box, login = (" ".join(text.split()) or "nothing" for text in (difference.box, difference.login))
-        why = difference.tell.differs or "UNEXPLAINED"
-        lines.append(f"{difference.tell.name:<{width}}  box: {box}; login: {login}\n{'':{width}}  {why}")
-    unexplained = sum(not difference.tell.differs for difference in differences)
-    lines.append(f"{len(tells)} tells, {len(differences)} answered differently, {unexplained} of them unexplained")
+        why = difference.check.differs or "UNEXPLAINED"
+        lines.append(f"{difference.check.name:<{width}}  box: {box}; login: {login}\n{'':{width}}  {why}")
+    unexplained = sum(not difference.check.differs for difference in differences)
+    lines.append(f"{len(checks)} checks, {len(differences)} answered differently, {unexplained} of them unexplained")
     return "\n".join(lines)
 
 
-def script(tells: list[Tell]) -> str:
-    """A shell script that prints each answer between two marker bytes, since a terminal adds output of its own."""
-    asked = (f"printf '\\001%s ' {tell.name}; ({tell.asks}\n) 2>/dev/null; printf '\\002\\n'" for tell in tells)
+def script(checks: list[FidelityCheck]) -> str:
+    """Return a shell script that prints each answer between two marker bytes, since a terminal adds output of its
+    own."""
+    asked = (f"printf '\\001%s ' {check.name}; ({check.asks}\n) 2>/dev/null; printf '\\002\\n'" for check in checks)
     return "\n".join(asked)
 
 
-def parse(said: str) -> dict[str, str]:
+def parse(output: str) -> dict[str, str]:
+    """Return the answers, by check name, in the output of `script`."""
     answers = {}
-    for part in said.replace("\r\n", "\n").split(_BEGIN)[1:]:
+    for part in output.replace("\r\n", "\n").split(_BEGIN)[1:]:
         name, _, answer = part.partition(_END)[0].partition(" ")
         answers[name] = answer.strip()
     return answers
 
 
-async def ask_box(tells: list[Tell]) -> dict[str, str]:
+async def run_in_box(checks: list[FidelityCheck]) -> dict[str, str]:
+    """Run the checks in a new box; return their answers by name."""
     with temporary_store("etude-fidelity-") as folder:
         sandboxes = EmbeddedSandboxes(folder)
         try:
             box = await sandboxes.create(BoxSpec("host"))
-            process = await box.start(["/bin/sh", "-c", script(tells)], timeout=_SECONDS, terminal=Terminal())
-            said = b""
+            process = await box.start(["/bin/sh", "-c", script(checks)], timeout=_SECONDS, terminal=Terminal())
+            output = b""
             while (poll := await process.poll(wait=_SECONDS)).code is None:
-                said += poll.output
-            return parse((said + poll.output).decode("utf-8", "replace"))
+                output += poll.output
+            return parse((output + poll.output).decode("utf-8", "replace"))
         finally:
             await sandboxes.close()
 
 
-def ask_login(tells: list[Tell]) -> dict[str, str]:
+def run_in_login(checks: list[FidelityCheck]) -> dict[str, str]:
+    """Run the checks as an ordinary user of this host, on a terminal; return their answers by name."""
     user = _ordinary_user()
     environment = {
         "HOME": user.pw_dir,
@@ -117,7 +129,7 @@ def ask_login(tells: list[Tell]) -> dict[str, str]:
     try:
         _set_size(theirs)
         process = subprocess.Popen(
-            ["setsid", "--ctty", "--wait", *(ids if os.geteuid() == 0 else []), "/bin/sh", "-c", script(tells)],
+            ["setsid", "--ctty", "--wait", *(ids if os.geteuid() == 0 else []), "/bin/sh", "-c", script(checks)],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -125,16 +137,16 @@ def ask_login(tells: list[Tell]) -> dict[str, str]:
             cwd=user.pw_dir if os.access(user.pw_dir, os.X_OK) else "/",
         )
         os.close(theirs)
-        said = b""
-        # Reading from a terminal that nobody holds open any more fails with an error.
+        output = b""
+        # Once no process has the terminal open any more, reading from it fails with an error.
         with process, contextlib.suppress(OSError):
             while data := os.read(ours, 1 << 16):
-                said += data
+                output += data
     finally:
         os.close(ours)
-    answers = parse(said.decode("utf-8", "replace"))
-    if missing := [tell.name for tell in tells if tell.name not in answers]:
-        raise SandboxError(f"a login as {user.pw_name} did not answer {', '.join(missing)}: {said[-200:]!r}")
+    answers = parse(output.decode("utf-8", "replace"))
+    if missing := [check.name for check in checks if check.name not in answers]:
+        raise SandboxError(f"a login as {user.pw_name} did not answer {', '.join(missing)}: {output[-200:]!r}")
     return answers
 
 
@@ -144,7 +156,7 @@ def _set_size(terminal: int) -> None:
 
 
 def _ordinary_user() -> pwd.struct_passwd:
-    """The current user; for root, the first human user of this host, or else nobody."""
+    """Return the current user; for root, the first human user of this host, or else "nobody"."""
     if os.geteuid() != 0:
         return pwd.getpwuid(os.geteuid())
     people = (user for user in pwd.getpwall() if 1000 <= user.pw_uid < _NOBODY and user.pw_shell.endswith("sh"))

@@ -1,4 +1,5 @@
-"""Starts a Python interpreter that calls one function of ours and imports only the modules that it needs."""
+"""Starts a Python interpreter that calls one function of this project and imports only the modules that the function
+needs."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ getattr(importlib.import_module(module), function)(*arguments)
 
 
 def light_command(module: str, function: str, *arguments: int | str, path: Sequence[str] = ()) -> list[str]:
-    """The words of the command. Without `path`, only the standard library and our modules can be imported."""
+    """Return the command that calls `function` of `module` with these arguments in a new interpreter. `path` becomes
+    sys.path; if empty, only the standard library and this project can be imported."""
     here = Path(__file__).parent
     packages = {"etude": str(here.parent), "etude.sandbox": str(here)}
-    told = json.dumps([packages, list(path), module, function, arguments])
-    return [sys.executable, "-S", "-E", "-c", _BOOT, told]
+    job = json.dumps([packages, list(path), module, function, arguments])
+    return [sys.executable, "-S", "-E", "-c", _BOOT, job]

@@ -1,4 +1,4 @@
-"""Turns a recipe into a backend and its limits. This is the only place that knows every backend by name."""
+"""Opens the sandbox backend that a recipe names. This is the only module that knows every backend by name."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from etude.sandbox.oci import OciSandboxes
 
 
 class OpenFleet(Protocol):
+    """The part of a fleet that `open_sandboxes` needs (see fleet/open_fleet.py)."""
+
     def sandboxes(self) -> Sandboxes: ...
 
 
 def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: OpenFleet | None = None) -> Sandboxes:
-    """Opens the backend that the recipe names, with its images in `root`; SandboxUnavailable says what the host lacks.
+    """Open the backend that the recipe names, with its images in `root`. SandboxUnavailable says what the host lacks.
 
-    If the recipe asks for boxes on the cluster's nodes, they are those of `fleet`, opened by whoever holds the cluster.
+    A recipe with `sandbox.hosts` wants boxes on the cluster's nodes. These come from `fleet`, which the owner of the
+    cluster has opened.
     """
     if recipe.hosts:
         if fleet is None:
@@ -38,10 +41,12 @@ def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: OpenFleet | None = 
     return open_mode(recipe.mode, root)
 
 
-def beside(recipe: SandboxRecipe) -> SandboxRecipe:
-    """The same recipe with boxes in this process, not on a fleet: for a fleet's host, or without a cluster."""
+def without_fleet(recipe: SandboxRecipe) -> SandboxRecipe:
+    """Return the recipe changed so that boxes run on this host, not on a fleet: for use on a fleet's own hosts, or
+    without a cluster."""
     return recipe.model_copy(update={"hosts": 0})
 
 
 def limits_of(recipe: SandboxRecipe) -> Limits:
+    """Return the limits that the recipe sets for each box."""
     return Limits(memory_mb=recipe.memory_mb, processes=recipe.processes, cpu_seconds=math.ceil(recipe.command_seconds))

@@ -1,4 +1,5 @@
-"""The keywords of the contract's long calls, for backends to take and pass on as one; contract.py explains them."""
+"""The keyword arguments of the contract's long calls, as types, so that backends can pass them on as one value.
+contract.py explains each."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from etude.sandbox.contract import NO_EGRESS, Egress, OnOutput, Terminal
 
 
 class ExecOptions(TypedDict, total=False):
+    """The keyword arguments of Box.exec."""
+
     timeout: Required[float]
     cwd: str | None
     env: dict[str, str] | None
@@ -20,6 +23,8 @@ class ExecOptions(TypedDict, total=False):
 
 
 class StartOptions(TypedDict, total=False):
+    """The keyword arguments of Box.start."""
+
     timeout: Required[float]
     cwd: str | None
     env: dict[str, str] | None
@@ -28,6 +33,8 @@ class StartOptions(TypedDict, total=False):
 
 
 class BuildOptions(TypedDict, total=False):
+    """The keyword arguments of Sandboxes.build_image."""
+
     dockerfile: Path | None
     target: str
     arguments: dict[str, str] | None
@@ -37,7 +44,7 @@ class BuildOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What Box.exec or Box.start is asked, with the contract's defaults."""
+    """The arguments of a Box.exec or Box.start call, with the contract's defaults filled in."""
 
     command: list[str] | str
     _: KW_ONLY
@@ -52,7 +59,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What Sandboxes.build_image is asked, with the contract's defaults."""
+    """The arguments of a Sandboxes.build_image call, with the contract's defaults filled in."""
 
     context: Path
     _: KW_ONLY

@@ -1,6 +1,7 @@
-"""How this host itself reaches the web: directly, or through an HTTP proxy, as in many companies.
+"""Reads how this host itself reaches the web: directly, or through an HTTP proxy, as in many companies.
 
-Invariant: a proxy's login is sent to that proxy alone. It is in no message, log or repr, and never inside a box.
+Invariant: a proxy's login is sent to that proxy only. It never appears in a message, log or repr, and never inside a
+box.
 """
 
 from __future__ import annotations
@@ -22,14 +23,20 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class UpstreamProxy:
+    """An HTTP proxy that this host uses: its address, and a login if it wants one."""
+
     host: str
     port: int
     login: str = field(default="", repr=False)
-    """"user:password", or empty."""
+    """The login as "user:password"; empty if the proxy wants none."""
 
     @classmethod
     def parse(cls, text: str, where: str) -> UpstreamProxy:
-        """Parses a proxy address. The RequestRefused for a bad one quotes nothing that could hold a login."""
+        """Parse a proxy address such as http://user:password@host:port. `where` names the variable or setting it came
+        from, for the error.
+
+        Raise RequestRefused for a bad address. The message quotes no part of the address, since it could hold a login.
+        """
         address = text if "://" in text else f"http://{text}"
         try:
             parts = urlsplit(address)
@@ -56,16 +63,20 @@ class UpstreamProxy:
 
 @dataclass(frozen=True, slots=True)
 class NoProxy:
-    """The hosts that are reached without the proxy, as listed in NO_PROXY.
+    """The hosts that are reached directly although a proxy is set, as listed in NO_PROXY.
 
-    A name covers itself and all names below it, with or without a leading dot or "*."; "*" covers everything. Addresses
-    and networks ("10.0.0.0/8") cover hosts whose address lies in them. Each entry may have a port."""
+    A listed name covers itself and all its subdomains, with or without a leading dot or "*."; "*" covers every host. A
+    listed address or network ("10.0.0.0/8") covers hosts whose address lies in it. An entry with a port covers that
+    port only.
+    """
 
     names: tuple[tuple[str, int | None], ...] = ()
+    """(host name, port) of each entry that is a name; port None covers all ports."""
     networks: tuple[tuple[_Network, int | None], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> NoProxy:
+        """Parse the value of NO_PROXY: entries separated by commas or spaces."""
         names, networks = [], []
         for word in re.split(r"[,\s]+", text.lower()):
             host, port = _split_port(word)
@@ -77,13 +88,13 @@ class NoProxy:
         return cls(tuple(names), tuple(networks))
 
     def cover(self, host: str, port: int) -> bool:
-        """Whether this host, a name or an address, is reached without the proxy."""
+        """Return whether this host (a name or an address) is reached without the proxy."""
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
             address = None
         name = host.lower().removesuffix(".")
-        # On the proxy, localhost would be another machine.
+        # The proxy would take localhost for its own machine.
         if name == "localhost" or (address and address.is_loopback):
             return True
         if address and any(address in network for network, only in self.networks if only in (None, port)):
@@ -96,25 +107,30 @@ class NoProxy:
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
+    """The proxies of this host, per protocol, and the hosts that bypass them."""
+
     http: UpstreamProxy | None = None
+    """Proxy for hosts that speak plain HTTP; None: connect directly."""
     https: UpstreamProxy | None = None
-    """Proxy for hosts that speak TLS."""
+    """Proxy for hosts that speak TLS; None: connect directly."""
     exceptions: NoProxy = field(default_factory=NoProxy)
+    """Hosts that bypass both proxies."""
 
     @classmethod
     def of_host(cls) -> Proxies:
-        """Reads the usual variables: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, preferring their lower-case
-        names. RequestRefused for an address that cannot be used."""
+        """Read the usual environment variables: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, preferring their
+        lower-case names. Raise RequestRefused for an address that cannot be used."""
         found = getproxies_environment()
 
-        def proxy_for(kind: str) -> UpstreamProxy | None:
+        def from_variables(kind: str) -> UpstreamProxy | None:
             name = next((name for name in (kind, "all") if found.get(name)), "")
             return UpstreamProxy.parse(found[name], f"{name.upper()}_PROXY") if name else None
 
-        return cls(proxy_for("http"), proxy_for("https"), NoProxy.parse(found.get("no", "")))
+        return cls(from_variables("http"), from_variables("https"), NoProxy.parse(found.get("no", "")))
 
-    def way_to(self, host: str, port: int, *, tls: bool, addresses: Sequence[str] = ()) -> UpstreamProxy | None:
-        """The proxy for this host; None: connect directly. `addresses` are checked against excepted networks."""
+    def proxy_for(self, host: str, port: int, *, tls: bool, addresses: Sequence[str] = ()) -> UpstreamProxy | None:
+        """Return the proxy for this host; None means to connect directly. `addresses` are the host's resolved
+        addresses, to be checked against the networks of NO_PROXY."""
         proxy = self.https if tls else self.http
         if proxy is None or self.exceptions.cover(host, port):
             return None
@@ -122,7 +138,7 @@ class Proxies:
 
 
 def _split_port(word: str) -> tuple[str, int | None]:
-    """Splits off the port of "host:80" or "[::1]:80". An IPv6 address without brackets has no port."""
+    """Split "host:80" or "[::1]:80" into host and port. An IPv6 address without brackets has no port."""
     host, colon, port = word.rpartition(":")
     if colon and port.isascii() and port.isdigit() and (":" not in host or host.endswith("]")):
         return host, int(port)

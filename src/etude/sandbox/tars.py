@@ -1,8 +1,7 @@
-"""Tars on their way into or out of a box, checked as a whole before anything is written.
+"""Tars that are written into a box or read from one. A tar is checked completely before any of it is written.
 
 A tar may hold files, folders, symbolic links, and hard links to its own files. Every name stays below the folder that
-the tar is unpacked in, no member lies below a link or a file, and counts and sizes are known before the first byte is
-used.
+the tar is unpacked into, no member lies below a link or a file, and the number and total size of members are limited.
 """
 
 from __future__ import annotations
@@ -22,25 +21,29 @@ _BROKEN = (tarfile.TarError, ValueError, OverflowError, EOFError, OSError, Recur
 
 @dataclass(frozen=True, slots=True)
 class Member:
+    """One member of a tar: a file, folder or link."""
+
     name: str
     kind: str
-    """"file", "folder", "link", or "hard" (a hard link)."""
+    """"file", "folder", "link" (symbolic) or "hard" (a hard link)."""
     mode: int
     uid: int = 0
     gid: int = 0
     modified: int = 0
+    """Modification time, in seconds since the epoch."""
     size: int = 0
     goal: str = ""
-    """Target of a symbolic link, unchanged; for a hard link, the name of an earlier file of the tar."""
+    """Target of a symbolic link, unchanged. For a hard link, the name of an earlier file of the tar."""
     source: tarfile.TarInfo | None = None
+    """The member as Python's tarfile describes it, through which its content is read."""
 
     def entry(self) -> list[str | int]:
-        """The list form that inside/trees.py takes."""
+        """Return the member as the list that inside/trees.py takes."""
         return [self.name, self.kind, self.mode, self.uid, self.gid, self.modified, self.size, self.goal]
 
 
 class Tar:
-    """A tar that has passed all checks. For a bad one, the constructor raises RequestRefused with the reason."""
+    """A tar that has passed all checks. For a bad tar, the constructor raises RequestRefused with the reason."""
 
     def __init__(self, data: bytes, *, max_bytes: int, max_files: int) -> None:
         if len(data) > max_bytes + (max_files + 2) * 4 * tarfile.RECORDSIZE:
@@ -50,9 +53,10 @@ class Tar:
         except _BROKEN as error:
             raise RequestRefused(f"not a tar (plain, not compressed): {error or type(error).__name__}") from None
         self.members: list[Member] = []
-        self._judge(max_bytes, max_files)
+        self._check_members(max_bytes, max_files)
 
-    def _judge(self, max_bytes: int, max_files: int) -> None:
+    def _check_members(self, max_bytes: int, max_files: int) -> None:
+        """Fill `members`, checking each member on its own and against those before it."""
         kinds: dict[str, str] = {}
         total = 0
         for info in self._infos():
@@ -62,8 +66,8 @@ class Tar:
                 raise RequestRefused(f"a damaged tar: member {info.name!r}: {error}") from None
             if member is None:
                 continue
-            _require_place(member.name, kinds)
-            _require_same_nature(member, kinds)
+            _require_folders_above(member.name, kinds)
+            _require_same_kind(member, kinds)
             if member.kind == "hard" and kinds.get(member.goal) not in ("file", "hard"):
                 raise RequestRefused(f"{member.name} is a hard link to {member.goal!r}, which is no file before it")
             kinds[member.name] = member.kind
@@ -82,14 +86,14 @@ class Tar:
                 raise RequestRefused(f"a damaged tar: {error or type(error).__name__}") from None
             if info is None:
                 return
-            # Checked before the next member is read: a negative size would lead back to this one forever.
+            # Checked before the next member is read: with a negative size, tarfile would read this one again forever.
             if info.size < 0:
                 raise RequestRefused(f"a damaged tar: {info.name} has {info.size} bytes")
             yield info
 
     def batches(self, size: int) -> Iterator[list[Member]]:
-        """Yields all members in order, in batches of at most `size` bytes, and then all folders again. Folders come
-        twice because their write permission can only be removed once everything is in them."""
+        """Yield all members in order, in batches of at most `size` bytes, and then all folders again. The second time
+        sets the folders' real modes: a folder without write permission could not be filled."""
         batch: list[Member] = []
         room = size
         for member in self.members:
@@ -97,12 +101,13 @@ class Tar:
                 yield batch
                 batch, room = [], size
             room -= member.size
-            open_still = member.kind == "folder"
-            batch.append(replace(member, mode=member.mode | 0o700) if open_still else member)
+            is_folder = member.kind == "folder"
+            batch.append(replace(member, mode=member.mode | 0o700) if is_folder else member)
         yield batch
         yield [member for member in reversed(self.members) if member.kind == "folder"]
 
     def contents(self, batch: list[Member]) -> bytes:
+        """Return the bytes of all files of a batch, joined in order."""
         return b"".join(self._content(member) for member in batch if member.kind == "file")
 
     def _content(self, member: Member) -> bytes:
@@ -118,7 +123,7 @@ class Tar:
 
 
 def _member(info: tarfile.TarInfo) -> Member | None:
-    """The checked member; None for the unpacked folder itself."""
+    """Return the checked member; None for the entry of the folder itself."""
     name = _name(info.name)
     if name is None:
         return None
@@ -140,7 +145,8 @@ def _member(info: tarfile.TarInfo) -> Member | None:
 
 
 def _name(name: str) -> str | None:
-    """The name without "." and doubled slashes; None for the unpacked folder itself."""
+    """Return the name without "." and doubled slashes; None for the folder itself. Raise RequestRefused for names
+    outside it."""
     if name.startswith("/") or "\0" in name:
         raise RequestRefused(f"member {name!r}: expected a path relative to the folder")
     steps = [step for step in name.split("/") if step not in ("", ".")]
@@ -151,24 +157,26 @@ def _name(name: str) -> str | None:
     return "/".join(steps) or None
 
 
-def _require_place(name: str, kinds: dict[str, str]) -> None:
+def _require_folders_above(name: str, kinds: dict[str, str]) -> None:
+    """Raise RequestRefused if an earlier member makes a parent folder of `name` a file or a link."""
     above = name.rpartition("/")[0]
     while above:
         if kinds.get(above, "folder") != "folder":
             raise RequestRefused(f"member {name!r} lies below {above!r}, which the tar makes a {kinds[above]}")
-        # From here on the parent is known as a folder, so no later member may make it a link or a file.
+        # Remember the parent as a folder, so that no later member can make it a link or a file.
         kinds[above] = "folder"
         above = above.rpartition("/")[0]
 
 
-def _require_same_nature(member: Member, kinds: dict[str, str]) -> None:
+def _require_same_kind(member: Member, kinds: dict[str, str]) -> None:
+    """Raise RequestRefused if the same name was a folder before and is none now, or the other way round."""
     before = kinds.get(member.name, member.kind)
     if (before == "folder") != (member.kind == "folder"):
         raise RequestRefused(f"member {member.name!r} is a {member.kind}, but was a {before} before")
 
 
 def pack(members: list[Member], contents: bytes) -> bytes:
-    """Makes a tar of these members; `contents` are the bytes of all files, in order."""
+    """Make a tar of these members. `contents` holds the bytes of all files, joined in order."""
     kinds = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
     target, view = io.BytesIO(), memoryview(contents)
     with tarfile.open(fileobj=target, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:

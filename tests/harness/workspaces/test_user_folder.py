@@ -17,7 +17,7 @@ from tests.harness.tools.test_terminal_tools import Bench
 from etude.harness import Answer, ApplyConflict, Permissions, Rule, ToolCall, ToolResult, Wish
 from etude.harness.workspaces.user_folder import FolderWorkspace
 from etude.harness.workspaces.workspace import AGENT_ENV
-from etude.sandbox.cpu_share import Share, Watch
+from etude.sandbox.cpu_share import Share, ShareMeter
 
 CALC = "def larger(a, b):\n    return min(a, b)\n"
 
@@ -77,14 +77,14 @@ def test_a_change_is_shown_then_made(folder: Path) -> None:
 def test_while_the_user_thinks_no_command_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[str] = []
 
-    class Clock(Watch):
+    class Clock(ShareMeter):
         def __init__(self) -> None:
             happened.append("clock")
 
         def share(self, cpu_seconds: float) -> Share:
             return Share(seconds=2.0)
 
-    monkeypatch.setattr("etude.harness.workspaces.terminal.Watch", Clock)
+    monkeypatch.setattr("etude.harness.workspaces.terminal.ShareMeter", Clock)
     asked = Asked()
     asked.meanwhile = lambda: happened.append("question")
 

@@ -16,7 +16,7 @@ from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import Box, BoxSpec, Limits, RequestRefused, SandboxLost
 from etude.sandbox.fleet import Fleet, FleetFull, Policy, open_fleet
 from etude.sandbox.fleet.dispatcher import Dispatcher
-from etude.sandbox.fleet.pressure import Gauge
+from etude.sandbox.fleet.load_meter import LoadMeter
 from etude.sandbox.fleet.remote_box import RemoteBox
 from etude.sandbox.fleet.resources import Resources
 
@@ -153,7 +153,7 @@ async def test_a_new_dispatcher_learns_what_the_hosts_hold(tmp_path: Path) -> No
 async def test_a_dispatcher_ends_though_something_happens_at_that_moment(turns: int) -> None:
     """However many turns of the event loop lie between what happened and its end."""
     dispatcher = Dispatcher({}, ROOMY)
-    keeping_time = asyncio.create_task(dispatcher._keep_time())
+    keeping_time = asyncio.create_task(dispatcher._tick_forever())
     await asyncio.sleep(0.01)
     await dispatcher.renew("nobody")
     for _ in range(turns):
@@ -193,7 +193,7 @@ async def test_a_drained_host_gets_nothing_and_ends_with_its_last_box(tmp_path: 
 
 @in_loop
 async def test_a_full_fleet_says_when_to_come_back(tmp_path: Path) -> None:
-    memory = Gauge(tmp_path).capacity.total.memory_mb
+    memory = LoadMeter(tmp_path).capacity.total.memory_mb
     async with a_fleet(tmp_path, replace(ROOMY, ceiling=Resources(1_000, 2, 1_000), patience=0.5)) as (fleet, _):
         sandboxes = fleet.sandboxes()
         with pytest.raises(RequestRefused, match="no host has room"):

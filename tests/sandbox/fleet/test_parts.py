@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.sandbox.fleet.ledger import HostLedger
+from etude.sandbox.fleet.load_meter import LoadMeter
 from etude.sandbox.fleet.policy import Policy
-from etude.sandbox.fleet.pressure import Gauge
 from etude.sandbox.fleet.resources import Capacity, Resources
 from etude.sandbox.fleet.timers import Timers
 from etude.sandbox.fleet.token_bucket import TokenBucket
@@ -54,10 +54,10 @@ def test_timers_ring_once_at_the_earliest_moment_set(sets: list[tuple[float, str
 
 
 def test_the_gauge_reads_this_machine(tmp_path: Path) -> None:
-    gauge = Gauge(tmp_path)
-    capacity = gauge.capacity
+    meter = LoadMeter(tmp_path)
+    capacity = meter.capacity
     spin = sum(n * n for n in range(300_000))
-    used = gauge.look()
+    used = meter.measure()
     assert spin
     assert 0 < used.memory_mb < capacity.total.memory_mb
     assert used.disk_mb < capacity.total.disk_mb
@@ -71,23 +71,23 @@ def test_files_of_others_take_no_room_from_boxes(tmp_path: Path, monkeypatch: py
     def statvfs(_: object) -> SimpleNamespace:
         return SimpleNamespace(f_blocks=100_000, f_bavail=free[0], f_frsize=1 << 20)
 
-    monkeypatch.setattr("etude.sandbox.fleet.pressure.os.statvfs", statvfs)
-    gauge = Gauge(tmp_path)
-    assert gauge.capacity.total.disk_mb == 10_000
-    ledger = HostLedger("h", gauge.capacity, Policy(), 0.0)
+    monkeypatch.setattr("etude.sandbox.fleet.load_meter.os.statvfs", statvfs)
+    meter = LoadMeter(tmp_path)
+    assert meter.capacity.total.disk_mb == 10_000
+    ledger = HostLedger("h", meter.capacity, Policy(), 0.0)
     for left, used, fits in ((12_000, 0, True), (9_000, 1_000, True), (1_500, 8_500, False)):
         free[0] = left
-        ledger.report(replace(gauge.look(), cpus=0, memory_mb=0), 0.0, 0.0)
+        ledger.report(replace(meter.measure(), cpus=0, memory_mb=0), 0.0, 0.0)
         assert ledger.load.disk_mb == used
         assert ledger.fits(Resources(disk_mb=100), 1) is fits
-    assert ledger.short_of(Resources(disk_mb=100), 1) == ["disk (8,500 of 8,500 MiB in use, 100 wanted)"]
+    assert ledger.shortages(Resources(disk_mb=100), 1) == ["disk (8,500 of 8,500 MiB in use, 100 wanted)"]
 
 
 def test_a_shortage_is_told_in_words() -> None:
     ledger = HostLedger("h", Capacity(Resources(2, 1_000, 1_000), boxes=2), Policy(), 0.0)
-    assert ledger.short_of(Resources(0.25, 800, 800), 1) == []
+    assert ledger.shortages(Resources(0.25, 800, 800), 1) == []
     ledger.reserve(("a", "b"), Resources(1.5, 400, 10))
-    assert ledger.short_of(Resources(0.25, 100, 100), 1) == [
+    assert ledger.shortages(Resources(0.25, 100, 100), 1) == [
         "cores (3.0 of 3.0 busy)",
         "memory (800 of 850 MiB in use, 100 wanted)",
         "boxes (2 of 2 in use, 1 wanted)",

@@ -22,8 +22,8 @@ from etude.sandbox.fleet.events import (
     HostReported,
     Place,
     Rejected,
+    RejectKind,
     Tick,
-    Why,
 )
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.resources import Capacity, Resources
@@ -171,7 +171,7 @@ def test_a_creation_is_tried_elsewhere_and_a_fork_is_not() -> None:
         *_, decision = scheduler.handle(failed, 0.0)
     assert sorted(hosts) == ["a", "b", "c"]
     assert isinstance(decision, Rejected)
-    assert (decision.why, decision.reason) == (Why.FAILED, "disk full")
+    assert (decision.kind, decision.reason) == (RejectKind.FAILED, "disk full")
     (place,) = scheduler.handle(CreateRequested("f", "x", SMALL, 3, pinned="b"), 0.0)
     assert isinstance(place, Place)
     assert (place.host, len(place.boxes)) == ("b", 3)
@@ -183,7 +183,7 @@ def test_a_creation_is_tried_elsewhere_and_a_fork_is_not() -> None:
 def test_what_fits_nowhere_is_refused_at_once(pinned: str) -> None:
     world = World()
     assert not world.ask("r", Resources(1, 8_001, 1), pinned=pinned)
-    assert world.rejected["r"].why is Why.IMPOSSIBLE
+    assert world.rejected["r"].kind is RejectKind.IMPOSSIBLE
 
 
 def test_patience_ends_with_when_to_come_back() -> None:
@@ -191,7 +191,7 @@ def test_patience_ends_with_when_to_come_back() -> None:
     world.ask("r1", WHOLE)
     world.ask("r2", WHOLE)
     world.wait(POLICY.patience + 0.1)
-    assert world.rejected["r2"].why is Why.FULL
+    assert world.rejected["r2"].kind is RejectKind.FULL
     assert world.rejected["r2"].retry_after >= 1.0
 
 
@@ -201,9 +201,9 @@ def test_a_fork_whose_host_is_lost_is_told_so() -> None:
     world.ask("f", WHOLE, pinned=host)
     *_, dropped = [d for d in world.tell(HostLost(host, "gone")) if isinstance(d, DropHost)]
     assert dropped.boxes == ("r1.0",)
-    assert world.rejected["f"].why is Why.GONE
+    assert world.rejected["f"].kind is RejectKind.GONE
     assert not world.ask("g", pinned=host)
-    assert world.rejected["g"].why is Why.GONE
+    assert world.rejected["g"].kind is RejectKind.GONE
 
 
 def test_silence_is_noticed_before_it_is_called_death() -> None:

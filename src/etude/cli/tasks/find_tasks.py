@@ -10,7 +10,7 @@ from pathlib import Path
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
 from etude.sandbox.contract import NO_EGRESS, RequestRefused
-from etude.sandbox.egress import egress_of
+from etude.sandbox.egress import parse_egress
 from etude.tasks import Environments, Grader, Split, Task, TaskError, read_task
 from etude.tasks.directory import find_tasks
 from etude.tasks.environment import Books, user_cache
@@ -45,7 +45,7 @@ def kept_environments(store: Path) -> Path:
 @asynccontextmanager
 async def opened_grader(store: Path, egress: str) -> AsyncIterator[Grader]:
     try:
-        policy = egress_of(egress) if egress else NO_EGRESS
+        policy = parse_egress(egress) if egress else NO_EGRESS
     except RequestRefused as error:
         raise TaskError(f"--egress: {error}") from error
     sandboxes = open_sandboxes(SandboxRecipe(), store.absolute())

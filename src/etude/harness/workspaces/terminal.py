@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from etude.sandbox.contract import Process, RequestRefused, SandboxError, SandboxUnavailable, Terminal
-from etude.sandbox.cpu_share import Watch
+from etude.sandbox.cpu_share import ShareMeter
 
 TAMED = {
     "TERM": "dumb",
@@ -105,7 +105,7 @@ class _Running:
 
     async def hear(self, seconds: float) -> None:
         """Collect output until the command is done, for at most so long."""
-        until, watch = time.monotonic() + seconds, Watch()
+        until, watch = time.monotonic() + seconds, ShareMeter()
         while self.code is None:
             left = until - time.monotonic()
             poll = await self.process.poll(wait=max(0.0, left))

@@ -1,6 +1,6 @@
-"""The certificate authority of one backend. Boxes trust it, so that the proxy can read what they send over TLS.
+"""The certificate authority of one backend. Boxes trust it, so the proxy can read what they send over TLS.
 
-Its key is made at the start, never written to a file, and gone with the process.
+Its key is generated at the start, never written to a file, and gone when the process ends.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_NAME = "Local Root"
+"""Common name of the authority's certificate, which programs in a box can see."""
 _BACKDATED, _LIFETIME = datetime.timedelta(days=2), datetime.timedelta(days=60)
 _MOST_CONTEXTS = 512
 
 
-class AskedObject(ssl.SSLObject):
-    """A TLS connection of a box that remembers the server name (SNI) it was opened for."""
+class NamedConnection(ssl.SSLObject):
+    """The proxy's end of a box's TLS connection. It stores the server name (SNI) that the box asked for."""
 
-    asked: str | None = None
+    server_name: str | None = None
+    """The name in the TLS handshake; None if it had none."""
 
 
 class Authority:
+    """Signs a certificate for each host that boxes connect to. `context_for(name)` returns the TLS context to serve it,
+    from a cache."""
+
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
@@ -40,11 +45,13 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
+        """The authority's own certificate, for boxes to trust."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
     def lookup_name(self) -> str:
-        """File name under which OpenSSL looks for it in a folder of certificates: a hash of its subject."""
+        """File name under which OpenSSL looks for the certificate in a folder of certificates: a hash of its
+        subject."""
         text = AUTHORITY_NAME.lower().encode()
         value = bytes([0x06, 3, 0x55, 0x04, 0x03, 0x0C, len(text)]) + text
         pair = bytes([0x30, len(value)]) + value
@@ -52,13 +59,13 @@ class Authority:
         return f"{int.from_bytes(digest[:4], 'little'):08x}.0"
 
     def _make_context(self, name: str) -> ssl.SSLContext:
-        """Server-side TLS context for the host of this name."""
+        """Make the server-side TLS context for the host of this name."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         context.num_tickets = 0
-        context.sslobject_class = AskedObject
-        context.sni_callback = _remember_name
+        context.sslobject_class = NamedConnection
+        context.sni_callback = _remember_server_name
         # The ssl module reads certificates only from files; a memfd keeps this one off the disk.
         memory = os.memfd_create("certificate", os.MFD_CLOEXEC)
         try:
@@ -70,6 +77,7 @@ class Authority:
         return context
 
     def _certify(self, name: str) -> bytes:
+        """Return a key and a new certificate for this host name, as PEM."""
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if len(name) <= 64 else [])
         builder = _builder(subject, self._name, self._leaf_key.public_key())
         for extension, critical in (
@@ -86,12 +94,13 @@ class Authority:
         return key + builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def _remember_name(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-    assert isinstance(connection, AskedObject)
-    connection.asked = name
+def _remember_server_name(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+    assert isinstance(connection, NamedConnection)
+    connection.server_name = name
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    """Return a certificate builder with names, key, serial number and validity set."""
     now = datetime.datetime.now(datetime.UTC)
     builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key)
     builder = builder.serial_number(x509.random_serial_number())

@@ -1,4 +1,4 @@
-"""Makes connections: to the first of several addresses that answers, and through proxies."""
+"""Opens TCP connections: to the first of several addresses that answers, and to hosts behind a proxy."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ import os
 import socket
 from collections.abc import Sequence
 
-from etude.sandbox.egress.head import MAX_HEAD, BadHead, parse_response
+from etude.sandbox.egress.http_head import MAX_HEAD, BadHead, parse_response
 from etude.sandbox.proxies import UpstreamProxy
 
 HEAD_START_SECONDS = 0.25
-"""How long an address has before the next one is tried too: one address family may silently lead nowhere."""
-OPEN, LOGIN_WANTED = 200, (401, 407)
-"""Proxies' statuses for a tunnel request."""
-Place = tuple[str, int]
+"""How long one address is tried before the next is tried too: one address family may silently lead nowhere."""
+TUNNEL_OPEN, LOGIN_WANTED = 200, (401, 407)
+"""A proxy's statuses in response to a tunnel request: the tunnel is open, or the proxy wants a login."""
+HostPort = tuple[str, int]
+"""(address, port) to connect to."""
 
 
 class Unreachable(Exception):
-    """There is no connection to the real host; the message says why."""
+    """There is no connection to the real host. The message says why."""
 
 
-async def dial(places: Sequence[Place]) -> socket.socket:
-    """Connects to the first place that answers, each tried a little after the one before. OSError if none does."""
-    waiting = list(places)
+async def dial(addresses: Sequence[HostPort]) -> socket.socket:
+    """Connect to the first address that answers. Each is tried HEAD_START_SECONDS after the one before it. Raise
+    OSError if none answers."""
+    waiting = list(addresses)
     dialing: set[asyncio.Task[socket.socket]] = set()
     failure = OSError("no address")
     try:
@@ -40,19 +42,20 @@ async def dial(places: Sequence[Place]) -> socket.socket:
                 failure = error if isinstance(error, OSError) else OSError(str(error))
         raise failure
     finally:
-        await _give_up(dialing)
+        await _cancel(dialing)
 
 
 async def dial_proxy(proxy: UpstreamProxy) -> socket.socket:
-    """Connects to a proxy. Error messages omit the proxy's address, since they may be read in a box."""
+    """Connect to a proxy. Error messages omit the proxy's address, since they may be read in a box."""
     try:
         return await dial(await resolve(proxy.host, proxy.port))
     except OSError as error:
         raise Unreachable(f"the upstream proxy cannot be reached: {_reason(error)}") from error
 
 
-async def ask_for_tunnel(connection: socket.socket, proxy: UpstreamProxy, place: str) -> int:
-    """Asks a proxy for a tunnel to a host; returns the status. On success, the connection now leads to that host."""
+async def request_tunnel(connection: socket.socket, proxy: UpstreamProxy, place: str) -> int:
+    """Ask a proxy for a tunnel to a host ("name:port"); return the status of its response. On success, the connection
+    now leads to that host."""
     login = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.login else ""
     loop = asyncio.get_running_loop()
     answer = b""
@@ -70,26 +73,27 @@ async def ask_for_tunnel(connection: socket.socket, proxy: UpstreamProxy, place:
         status = parse_response(head + end).status
     except BadHead as error:
         raise Unreachable("the upstream proxy does not answer in HTTP/1.1") from error
-    if status == OPEN and more:  # The host has not been sent anything yet.
-        raise Unreachable("the upstream proxy sent more than an answer")
+    if status == TUNNEL_OPEN and more:  # The host can have sent nothing, since it was sent nothing.
+        raise Unreachable("the upstream proxy sent more than its response")
     return status
 
 
-def refused_by_proxy(status: int, place: str) -> Unreachable:
+def proxy_refusal(status: int, place: str) -> Unreachable:
+    """Return the error for a proxy that refused a request with this status."""
     if status in LOGIN_WANTED:
         return Unreachable(f"the upstream proxy wants a login, or another one (HTTP {status})")
     if status >= 500:
         return Unreachable(f"the upstream proxy cannot reach {place} (HTTP {status})")
-    return Unreachable(f"the upstream proxy refuses the way to {place} (HTTP {status})")
+    return Unreachable(f"the upstream proxy refuses connections to {place} (HTTP {status})")
 
 
-async def resolve(name: str, port: int) -> list[Place]:
-    """Resolves a name with the host's resolver, keeping its order; OSError for an unknown name."""
+async def resolve(name: str, port: int) -> list[HostPort]:
+    """Resolve a name with the host's resolver, keeping its order. Raise OSError for an unknown name."""
     found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((str(entry[4][0]), port) for entry in found))
 
 
-async def _connect(place: Place) -> socket.socket:
+async def _connect(place: HostPort) -> socket.socket:
     family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -101,8 +105,8 @@ async def _connect(place: Place) -> socket.socket:
     return connection
 
 
-async def _give_up(tasks: set[asyncio.Task[socket.socket]]) -> None:
-    """Cancels the tasks, and closes connections that have been made meanwhile."""
+async def _cancel(tasks: set[asyncio.Task[socket.socket]]) -> None:
+    """Cancel the tasks, and close connections that they have made meanwhile."""
     for task in tasks:
         task.cancel()
     for found in await asyncio.gather(*tasks, return_exceptions=True):
@@ -111,6 +115,7 @@ async def _give_up(tasks: set[asyncio.Task[socket.socket]]) -> None:
 
 
 def _reason(error: OSError) -> str:
+    """Return why a connection failed, without the address."""
     if isinstance(error, socket.gaierror):
         return "its name has no address"
     return os.strerror(error.errno) if error.errno else str(error)

@@ -1,6 +1,8 @@
-"""A backend's egress: one authority, one log, and for each box with egress a layer, a door and a proxy.
+"""The egress of a backend: one certificate authority and one log, and for each box with egress an image layer and a
+proxy.
 
-It is made with the first such box; a backend without any loads none of this.
+It is created with the backend's first box that has an egress policy. A backend without such boxes never imports this
+module.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from etude.sandbox.contract import Egress, SandboxLost
 from etude.sandbox.egress.authority import Authority
 from etude.sandbox.egress.log import BoxLog, EgressLog
 from etude.sandbox.egress.policy import Policy
-from etude.sandbox.egress.proxy import Crowd, Proxy
-from etude.sandbox.egress.trust import ENVIRONMENT, files_behind_proxy, write_layer
+from etude.sandbox.egress.proxy import ConnectionLimit, Proxy
+from etude.sandbox.egress.proxy_layer import ENVIRONMENT, files_behind_proxy, write_layer
 from etude.sandbox.egress.upstream import Upstream
 from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.stack import Stack
@@ -22,25 +24,29 @@ from etude.sandbox.images.store import ImageStore
 _MOST_SOCKETS = 64
 
 
-class Door:
-    """A box's way out, from before it is made until it is gone."""
+class BoxEgress:
+    """The egress of one box, from before the box is made until it is gone."""
 
     def __init__(self, gate: EgressGate, egress: Egress, box: str) -> None:
         self._gate, self._policy, self._box = gate, Policy(egress), box
         self._proxy: Proxy | None = None
         self._ours, self.box_end = socket.socketpair()
+        """Socket on which the box sends us the listening sockets of its network; given to the box when it is made."""
         self._ours.setblocking(False)
 
     @property
     def env(self) -> dict[str, str]:
+        """Environment variables that make programs trust the authority."""
         return ENVIRONMENT
 
     @property
     def ports(self) -> list[int]:
+        """The ports that the policy allows, on which the box's network listens."""
         return self._policy.ports
 
     def open(self) -> None:
-        """Starts the proxy once the box is ready, as its sockets are here by then. Now it can reach what it may."""
+        """Start the proxy. To be called once the box is ready and has sent its sockets; from then on it can reach what
+        its policy allows."""
         try:
             _, numbers, _, _ = socket.recv_fds(self._ours, 16, _MOST_SOCKETS)
         except BlockingIOError:
@@ -50,10 +56,13 @@ class Door:
         self.box_end.close()
         sockets = [socket.socket(fileno=number) for number in numbers]
         log = BoxLog(self._gate.log, self._box, self._policy.name)
-        self._proxy = Proxy(sockets, self._policy, self._gate.authority, self._gate.upstream, log, self._gate.crowd)
+        self._proxy = Proxy(
+            sockets, self._policy, self._gate.authority, self._gate.upstream, log, self._gate.connection_limit
+        )
 
     def shut(self) -> None:
-        """Closes the way out and all connections. Otherwise the box's network would live on in the owner's process."""
+        """Close the proxy, with all connections and sockets. If these stayed open, the box's network would live on in
+        this process."""
         for end in (self._ours, self.box_end):
             end.close()
         if self._proxy is not None:
@@ -61,19 +70,22 @@ class Door:
 
 
 class EgressGate:
+    """The egress of one backend, shared by its boxes."""
+
     def __init__(self, store: ImageStore, upstream: Upstream) -> None:
-        self.authority, self.upstream, self.crowd = Authority(), upstream, Crowd()
+        self.authority, self.upstream, self.connection_limit = Authority(), upstream, ConnectionLimit()
         _ = upstream.proxies  # Unusable proxy settings are refused here, before a box is made.
         self.log = EgressLog(store.root / "egress", store.owner)
         self._scratch = store.scratch / "egress"
         self._store = store
         self._layers: dict[str, Path] = {}
 
-    def door(self, egress: Egress, box: str) -> Door:
-        return Door(self, egress, box)
+    def for_box(self, egress: Egress, box: str) -> BoxEgress:
+        """Prepare the egress of a box that is about to be made."""
+        return BoxEgress(self, egress, box)
 
     def layer_for(self, image: str, stack: Stack) -> Path:
-        """The layer between the image's layers and what the box writes; made once per image."""
+        """Return the layer that goes between the image's layers and what the box writes. It is made once per image."""
         if image not in self._layers:
             target = self._scratch / image
             _make_layer(self._store, target, stack, self.authority.pem, self.authority.lookup_name)

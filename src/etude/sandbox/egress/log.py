@@ -1,7 +1,7 @@
-"""The log of what boxes asked of the network: one row per request that passed, and per refusal with its reason.
+"""The log of the network requests of boxes: one row per request that passed, and one per refusal, with the reason.
 
-Invariant: no request passes without its row. Refusals cost a box nothing, so only the first thousand per box are
-written; its last row says how many more there were. Each backend appends to its own file; readers merge files by time.
+Invariant: no request passes without a row. A box can cause refusals at no cost, so only the first thousand per box are
+written; a last row counts the others. Each backend appends to its own file; readers merge the files by time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from etude.journal import append_rows, read_rows
 
 MOST_REFUSALS = 1000
+"""Maximum number of refusals that are written for one box."""
 _LONGEST = 2000
 
 
@@ -31,7 +32,7 @@ class EgressLog:
 
 
 class BoxLog:
-    """The rows of one box."""
+    """Writes the rows of one box."""
 
     def __init__(self, log: EgressLog, box: str, policy: str) -> None:
         self._log, self._who = log, {"box": box, "policy": policy}
@@ -39,30 +40,34 @@ class BoxLog:
         self._names: set[str] = set()
 
     def passed(self, **row: Any) -> None:
+        """Log a request that was passed on."""
         self._log.write({**self._who, **_short(row)})
 
     def refused(self, reason: str, **row: Any) -> None:
+        """Log a refusal and its reason, unless the box has caused too many."""
         self._refusals += 1
         if self._refusals <= MOST_REFUSALS:
             self._log.write({**self._who, **_short(row), "refused": reason})
 
     def refused_name(self, name: str, reason: str) -> None:
-        """Logs each refused name once, since resolvers ask for both kinds of address, and repeatedly."""
+        """Log a refused DNS name, each only once: resolvers ask for both kinds of address, and repeatedly."""
         key = name.lower()
         if key not in self._names and len(self._names) < MOST_REFUSALS:
             self._names.add(key)
             self.refused(reason, host=name, kind="name")
 
     def close(self) -> None:
+        """Write how many refusals were not written, if any."""
         if self._refusals > MOST_REFUSALS:
             self._log.write({**self._who, "refused": f"{self._refusals - MOST_REFUSALS} more, not written"})
 
 
 def read_log(folder: Path) -> Iterator[dict[str, Any]]:
-    """The merged rows of all backends that have written to the folder."""
+    """Return the rows of all backends that have written to the folder, merged by time."""
     files = [read_rows(file) for file in sorted(folder.glob("*.jsonl"))]
     return heapq.merge(*files, key=operator.itemgetter("time"))
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row with long texts cut."""
     return {key: value[:_LONGEST] if isinstance(value, str) else value for key, value in row.items()}

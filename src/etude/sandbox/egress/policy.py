@@ -1,4 +1,4 @@
-"""What a box may reach, by host name. A name that no pattern covers does not exist: it gets no address.
+"""What a box may reach, by host name. A name that no pattern covers does not exist for the box: it gets no address.
 
 Names are compared label by label in one normal form: ASCII, lower case, without the trailing dot. International names
 are written in their encoded form ("xn--..."), so that no translation rule can turn one name into another.
@@ -19,7 +19,7 @@ _ADDRESS_LIKE = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 def host_name(text: str) -> str | None:
-    """The normal form of a host name; None if it is not one, for example an address."""
+    """Return the normal form of a host name; None if the text is not a host name, for example an address."""
     if not text.isascii():  # Before lower(), which turns some non-ASCII letters into ASCII ones.
         return None
     name = text.lower().removesuffix(".")
@@ -31,13 +31,17 @@ def host_name(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
+    """One allowed host, or all names below a host, on some ports."""
+
     host: str
     below: bool
-    """Matches any name below the host, but not the host itself."""
+    """Matches every name below the host, but not the host itself."""
     ports: tuple[int, ...]
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
+        """Parse "index.example", "*.packages.example", or either with a port. Raise RequestRefused for anything
+        else."""
         host, colon, port = text.partition(":")
         below = host.startswith("*.")
         name = host_name(host[2:] if below else host)
@@ -55,7 +59,7 @@ class Pattern:
 
 
 class Policy:
-    """A parsed Egress; RequestRefused if it cannot be parsed."""
+    """A parsed egress policy. The constructor raises RequestRefused for one that cannot be parsed."""
 
     def __init__(self, egress: Egress) -> None:
         self.name, self.credentials, self.private = egress.name, egress.credentials, egress.private
@@ -68,5 +72,5 @@ class Policy:
             )
 
     def allows(self, name: str, port: int | None = None) -> bool:
-        """Whether the name (in normal form) is allowed on this port; without a port, on any."""
+        """Whether the name (in normal form) is allowed on this port; without a port, on any port."""
         return any(pattern.covers(name) and (port is None or port in pattern.ports) for pattern in self.patterns)

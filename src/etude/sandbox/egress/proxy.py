@@ -1,8 +1,8 @@
-"""The proxy of one box: answers its DNS queries and takes its connections, in the owner's event loop.
+"""The proxy of one box. It runs in the owner's event loop, answers the box's DNS queries and serves its connections.
 
-Invariant: a connection is served only if it goes to an address that was handed out for a name of the policy. The number
-of simultaneous connections is limited; connections beyond it or to other addresses are closed and logged. An error of
-our own shuts the way out.
+Invariant: a connection is served only if it goes to an address that was handed out for a name that the policy allows.
+The number of simultaneous connections is limited. Connections beyond the limit or to other addresses are closed and
+logged. After an unexpected error of our own, the proxy closes, so that nothing passes unchecked.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from etude.sandbox.egress.authority import AskedObject, Authority
-from etude.sandbox.egress.body import cut
+from etude.sandbox.egress.authority import Authority, NamedConnection
 from etude.sandbox.egress.connection import IDLE_SECONDS, Connection
-from etude.sandbox.egress.head import MAX_HEAD
+from etude.sandbox.egress.http_body import cut
+from etude.sandbox.egress.http_head import MAX_HEAD
 from etude.sandbox.egress.log import BoxLog
-from etude.sandbox.egress.names import Names
+from etude.sandbox.egress.name_server import NameServer
 from etude.sandbox.egress.policy import Policy
 from etude.sandbox.egress.upstream import Upstream
 
 MOST_CONNECTIONS = 128
-"""Most simultaneous connections of one box."""
-_HANDSHAKE_SECONDS, _QUESTION_SECONDS = 10.0, 5.0
-_AT_A_TIME = 32
+"""Maximum number of simultaneous connections of one box."""
+_HANDSHAKE_SECONDS, _QUERY_SECONDS = 10.0, 5.0
+_BATCH = 32
 _DESCRIPTORS = 1 << 16
 _TLS_HANDSHAKE = b"\x16"
 _IP_PKTINFO, _IPV6_FREEBIND = 8, 78  # Python has no names for these.
@@ -35,65 +35,72 @@ _PACKET_INFO = socket.CMSG_SPACE(20)
 _ABORT_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-class Crowd:
-    """The connections of all boxes of a backend. They share the descriptors of its process, two for each connection,
-    and must leave most of them to it.
+class ConnectionLimit:
+    """Counts and limits the simultaneous connections of all boxes of a backend. Each takes two file descriptors of the
+    backend's process. All connections together may take a quarter of its descriptors, since the rest of the process
+    needs many.
 
-    Boxes also hold descriptors, and a hundred boxes use up the 1024 that most hosts start with, so the process raises
-    its limit."""
+    Boxes also hold descriptors, and a hundred boxes use up the 1024 that most hosts allow by default, so the
+    constructor raises the process's limit.
+    """
 
     def __init__(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         taken = max(soft, min(hard, _DESCRIPTORS))
         resource.setrlimit(resource.RLIMIT_NOFILE, (taken, hard))
-        self.most = taken // 8
+        self.maximum = taken // 8
+        """How many connections may be open at once."""
         self.count = 0
+        """How many connections are open now."""
 
 
 class Proxy:
+    """Serves one box until it is closed."""
+
     def __init__(
         self,
-        gate: list[socket.socket],
+        sockets: list[socket.socket],
         policy: Policy,
         authority: Authority,
         upstream: Upstream,
         log: BoxLog,
-        crowd: Crowd,
+        connection_limit: ConnectionLimit,
     ) -> None:
-        """`gate` holds the sockets made by inside/network.py, DNS over UDP and TCP first. They are closed with the
-        proxy."""
-        self._gate, self._policy, self._authority, self._upstream, self._log = gate, policy, authority, upstream, log
-        ipv6 = gate[0].family == socket.AF_INET6
-        self._crowd, self._names = crowd, Names(policy, ipv6=ipv6)
+        """`sockets` are the listening sockets in the box's network, made by inside/network.py: DNS over UDP first, then
+        DNS over TCP, then one for each allowed port. They are closed with the proxy."""
+        self._sockets, self._policy, self._authority = sockets, policy, authority
+        self._upstream, self._log = upstream, log
+        ipv6 = sockets[0].family == socket.AF_INET6
+        self._connection_limit, self._names = connection_limit, NameServer(policy, ipv6=ipv6)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._closed = False
-        for listener in gate:
+        for listener in sockets:
             listener.setblocking(False)
-        questions, questions_by_tcp, *doors = gate
+        dns_socket, tcp_dns_socket, *listeners = sockets
         if ipv6:
-            questions.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
-            questions.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
+            dns_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+            dns_socket.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
         else:
-            questions.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
-        self._loop.add_reader(questions, self._answer, questions)
-        self._listen(questions_by_tcp, self._answer_all)
-        for door in doors:
-            self._listen(door, self._serve)
+            dns_socket.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+        self._loop.add_reader(dns_socket, self._answer_queries, dns_socket)
+        self._listen(tcp_dns_socket, self._answer_tcp_queries)
+        for listener in listeners:
+            self._listen(listener, self._serve)
 
     def close(self) -> None:
-        """Cuts all connections. Safe to call twice, and after the event loop has ended."""
+        """Close all connections. Safe to call twice, and after the event loop has ended."""
         if self._closed:
             return
         self._closed = True
-        for listener in self._gate:
+        for listener in self._sockets:
             if not self._loop.is_closed():
                 self._loop.remove_reader(listener)
             listener.close()
         if not self._loop.is_closed():
             for task in self._tasks:
                 task.cancel()
-        with suppress(OSError):  # It only writes a count, and a full disk may be why we are closing.
+        with suppress(OSError):  # This only writes a count, and a full disk may be the reason for closing.
             self._log.close()
 
     # -- connections
@@ -103,41 +110,44 @@ class Proxy:
             self._loop.add_reader(listener, self._accept, listener, serve)
 
     def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], Coroutine[Any, Any, None]]) -> None:
-        for _ in range(_AT_A_TIME):
+        """Accept waiting connections and start a task that runs `serve` on each, up to the limits."""
+        for _ in range(_BATCH):
             try:
                 connection, _ = listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
-            except OSError as error:  # The owner's descriptors are used up; the rest waits in the kernel's queue.
+            except OSError as error:  # The owner has no descriptor left. The connections wait in the kernel's queue.
                 self._log.refused(f"a connection could not be taken: {error.strerror}")
                 self._loop.remove_reader(listener)
                 self._loop.call_later(1, self._listen, listener, serve)
                 return
             connection.setblocking(False)
-            if len(self._tasks) >= MOST_CONNECTIONS or self._crowd.count >= self._crowd.most:
+            if len(self._tasks) >= MOST_CONNECTIONS or self._connection_limit.count >= self._connection_limit.maximum:
                 own = len(self._tasks) >= MOST_CONNECTIONS
-                who, most = ("a box", MOST_CONNECTIONS) if own else ("all boxes", self._crowd.most)
-                address, port = _goal(connection)
+                who, most = ("a box", MOST_CONNECTIONS) if own else ("all boxes", self._connection_limit.maximum)
+                address, port = _destination(connection)
                 name = self._names.name_of(address) or address
                 self._log.refused(f"more than {most} connections of {who} at once", host=name, port=port)
-                _cut(connection)
+                _reset(connection)
                 continue
             task = self._loop.create_task(serve(connection))
             self._tasks.add(task)
-            self._crowd.count += 1
+            self._connection_limit.count += 1
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        """Forget an ended task. If it raised, close the proxy."""
         self._tasks.discard(task)
-        self._crowd.count -= 1
+        self._connection_limit.count -= 1
         if not task.cancelled() and (error := task.exception()):
-            # Our own error, or a log that cannot be written: nothing passes any more.
+            # Our own error, or the log cannot be written: from now on, nothing may pass.
             self.close()
-            told = {"message": "the way out of a box is shut", "exception": error, "task": task}
-            self._loop.call_exception_handler(told)
+            context = {"message": "the egress proxy of a box is closed", "exception": error, "task": task}
+            self._loop.call_exception_handler(context)
 
     async def _serve(self, connection: socket.socket) -> None:
-        address, port = _goal(connection)
+        """Serve a connection if the policy allows its name and port; otherwise log and reset it."""
+        address, port = _destination(connection)
         name = self._names.name_of(address)
         try:
             if name is None:
@@ -147,10 +157,11 @@ class Proxy:
             else:
                 await self._serve_name(connection, name, port)
         finally:
-            _cut(connection)
+            _reset(connection)
 
     async def _serve_name(self, connection: socket.socket, name: str, port: int) -> None:
-        """Serves a connection to an allowed name. The first byte tells TLS from plain HTTP, whatever the port."""
+        """Serve a connection to an allowed name. Its first byte shows whether it is TLS or plain HTTP, whatever the
+        port."""
         try:
             async with asyncio.timeout(IDLE_SECONDS):
                 await self._readable(connection)
@@ -178,13 +189,14 @@ class Proxy:
             name,
             port,
             tls,
-            asked.asked if isinstance(asked, AskedObject) else None,
+            asked.server_name if isinstance(asked, NamedConnection) else None,
             self._policy,
             self._upstream,
             self._log,
         ).serve()
 
     async def _readable(self, connection: socket.socket) -> None:
+        """Wait until the box has sent something on the connection."""
         ready = asyncio.Event()
         self._loop.add_reader(connection, ready.set)
         try:
@@ -194,23 +206,25 @@ class Proxy:
 
     # -- names
 
-    def _answer(self, questions: socket.socket) -> None:
-        for _ in range(_AT_A_TIME):
+    def _answer_queries(self, dns_socket: socket.socket) -> None:
+        """Answer the DNS queries that wait on the UDP socket."""
+        for _ in range(_BATCH):
             try:
-                data, towards, _, sender = questions.recvmsg(4096, _PACKET_INFO)
+                data, towards, _, sender = dns_socket.recvmsg(4096, _PACKET_INFO)
             except OSError:
                 return
             answer = self._look_up(data)
             if answer:
-                # From the address that was asked, since resolvers accept no answer from another.
+                # Sent from the address that the query went to, since resolvers accept no response from another.
                 with suppress(OSError):
-                    questions.sendmsg([answer], towards, 0, sender)
+                    dns_socket.sendmsg([answer], towards, 0, sender)
 
-    async def _answer_all(self, connection: socket.socket) -> None:
+    async def _answer_tcp_queries(self, connection: socket.socket) -> None:
+        """Answer the DNS queries of one TCP connection until it ends."""
         reader, writer = await asyncio.open_connection(sock=connection)
         try:
             while True:
-                async with asyncio.timeout(_QUESTION_SECONDS):
+                async with asyncio.timeout(_QUERY_SECONDS):
                     length = int.from_bytes(await reader.readexactly(2))
                     answer = self._look_up(await reader.readexactly(length))
                     writer.write(len(answer).to_bytes(2) + answer)
@@ -221,20 +235,22 @@ class Proxy:
             cut(writer)
 
     def _look_up(self, data: bytes) -> bytes:
+        """Return the response to a DNS query, and log the name if it is refused."""
         answer, name, why = self._names.answer(data)
         if why:
             self._log.refused_name(name, why)
         return answer
 
 
-def _goal(connection: socket.socket) -> tuple[str, int]:
-    """The address and port that the box connected to. Dual-stack sockets show IPv4 addresses in IPv6 form."""
+def _destination(connection: socket.socket) -> tuple[str, int]:
+    """Return the address and port that the box connected to. Sockets for both families show IPv4 addresses in IPv6
+    form."""
     address, port, *_ = connection.getsockname()
     return address.removeprefix("::ffff:"), port
 
 
-def _cut(connection: socket.socket) -> None:
-    """Closes with a reset, so that the box notices at once."""
+def _reset(connection: socket.socket) -> None:
+    """Close a connection with a TCP reset, so that the box notices at once."""
     if connection.fileno() >= 0:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT_ON_CLOSE)
         connection.close()

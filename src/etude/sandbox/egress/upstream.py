@@ -1,8 +1,9 @@
-"""Connections from the proxy to the real hosts: the host's own resolver, verified TLS, and no way back into the host.
+"""Connections from the proxy to the real hosts, with the host's own resolver and verified TLS. They never lead back
+into the host, unless the policy allows it.
 
-A name is resolved once, and the checked address is the one that is connected to, so a name server that answers
+A name is resolved once, and the connection goes to the address that was checked. So a name server that answers
 differently the second time gains nothing. If the host itself is behind a proxy, that proxy resolves the names and
-decides what can be reached; TLS passes through it unread, and real hosts still prove their names.
+decides what can be reached. TLS passes through it unread, and real hosts still prove their names.
 """
 
 from __future__ import annotations
@@ -18,41 +19,43 @@ from typing import NamedTuple
 
 from etude.sandbox.egress.dialing import (
     LOGIN_WANTED,
-    OPEN,
-    Place,
+    TUNNEL_OPEN,
+    HostPort,
     Unreachable,
-    ask_for_tunnel,
     dial,
     dial_proxy,
-    refused_by_proxy,
+    proxy_refusal,
+    request_tunnel,
     resolve,
 )
-from etude.sandbox.egress.head import MAX_HEAD
+from etude.sandbox.egress.http_head import MAX_HEAD
 from etude.sandbox.proxies import Proxies, UpstreamProxy
 
 CONNECT_SECONDS = 15.0
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
-class Way(NamedTuple):
-    """An open connection on which a real host can be asked."""
+class UpstreamConnection(NamedTuple):
+    """An open connection to a real host, or to a proxy that passes requests on to it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     by_proxy: UpstreamProxy | None = None
-    """The other end is this proxy, and expects proxy requests. None: the real host, possibly through a tunnel."""
+    """The proxy at the other end, which expects proxy requests. None: the real host, possibly through a tunnel."""
 
 
 @dataclass
 class Upstream:
-    overrides: Mapping[tuple[str, int], Place] = field(default_factory=dict)
-    """(name, port) -> (address, port) to connect to instead, directly and unchecked: a mirror, a test's servers."""
+    """Connects to real hosts. One object serves all boxes of a backend."""
+
+    overrides: Mapping[tuple[str, int], HostPort] = field(default_factory=dict)
+    """(name, port) -> (address, port) to connect to instead, directly and without checks, for mirrors and tests."""
     trust: ssl.SSLContext | None = None
-    """The authorities that must certify real hosts; by default those that the host trusts."""
+    """TLS context with the authorities that must certify real hosts; None: those that this host trusts."""
 
     @cached_property
     def proxies(self) -> Proxies:
-        """This host's own proxies; RequestRefused if its variables cannot be parsed."""
+        """This host's own proxies. RequestRefused if its variables cannot be parsed."""
         return Proxies.of_host()
 
     @cached_property
@@ -63,15 +66,18 @@ class Upstream:
 
     async def connect(
         self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None = None
-    ) -> Way:
-        """Connects to a real host through `proxy`, the policy's own, or else as this host's proxies say."""
+    ) -> UpstreamConnection:
+        """Connect to a real host, through `proxy` if the policy has one of its own, else as this host's proxy settings
+        say. `private` allows private addresses. Raise Unreachable if there is no connection."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await self._connect(name, port, tls=tls, private=private, proxy=proxy)
         except TimeoutError:
             raise Unreachable(f"{name}:{port} did not answer in {CONNECT_SECONDS:.0f} s") from None
 
-    async def _connect(self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None) -> Way:
+    async def _connect(
+        self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None
+    ) -> UpstreamConnection:
         try:
             connection, asked = await self._dial(name, port, tls=tls, private=private, proxy=proxy)
             reader, writer = await asyncio.open_connection(
@@ -84,46 +90,49 @@ class Upstream:
             raise Unreachable(f"{name}:{port}: TLS failed: {error.reason or error}") from error
         except OSError as error:
             raise Unreachable(f"{name}:{port}: {error}") from error
-        return Way(reader, writer, asked)
+        return UpstreamConnection(reader, writer, asked)
 
     async def _dial(
         self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None
     ) -> tuple[socket.socket, UpstreamProxy | None]:
-        """A connection to the real host, or to a proxy, which is then returned too."""
+        """Return a connection to the real host and None, or a connection to a proxy and that proxy."""
         if override := self.overrides.get((name, port)):
             return await dial([override]), None
         if proxy := proxy or await self._proxy_for(name, port, tls=tls):
-            return await _dial_by(proxy, f"{name}:{port}", tls=tls)
-        return await dial(await self._places(name, port, private=private)), None
+            return await _dial_through(proxy, f"{name}:{port}", tls=tls)
+        return await dial(await self._allowed_addresses(name, port, private=private)), None
 
     async def _proxy_for(self, name: str, port: int, *, tls: bool) -> UpstreamProxy | None:
-        proxy = self.proxies.way_to(name, port, tls=tls)
+        """Return this host's proxy for a real host; None: connect directly."""
+        proxy = self.proxies.proxy_for(name, port, tls=tls)
         if proxy is None or not self.proxies.exceptions.networks:
             return proxy
         try:
-            places = await _resolve(name, port)
+            addresses = await _resolve(name, port)
         except Unreachable:  # Behind a proxy, only the proxy may be able to resolve outside names.
             return proxy
-        return self.proxies.way_to(name, port, tls=tls, addresses=[address for address, _ in places])
+        return self.proxies.proxy_for(name, port, tls=tls, addresses=[address for address, _ in addresses])
 
-    async def _places(self, name: str, port: int, *, private: bool) -> list[Place]:
-        places = await _resolve(name, port)
-        open_to_boxes = [place for place in places if may_reach(place[0], private=private)]
+    async def _allowed_addresses(self, name: str, port: int, *, private: bool) -> list[HostPort]:
+        """Resolve a name, and return its addresses that boxes may reach. Raise Unreachable if there are none."""
+        addresses = await _resolve(name, port)
+        open_to_boxes = [place for place in addresses if may_reach(place[0], private=private)]
         if not open_to_boxes:
-            there = ", ".join(address for address, _ in places)
-            raise Unreachable(f"{name} leads to {there}, which this policy keeps from boxes")
+            there = ", ".join(address for address, _ in addresses)
+            raise Unreachable(f"{name} resolves to {there}, which this policy does not let boxes reach")
         return open_to_boxes
 
 
-async def _dial_by(proxy: UpstreamProxy, place: str, *, tls: bool) -> tuple[socket.socket, UpstreamProxy | None]:
-    """A tunnel through the proxy. If the proxy offers tunnels for TLS only, a connection to the proxy itself."""
+async def _dial_through(proxy: UpstreamProxy, place: str, *, tls: bool) -> tuple[socket.socket, UpstreamProxy | None]:
+    """Return a tunnel through the proxy and None. If the proxy offers tunnels for TLS only, and this is plain HTTP,
+    return a connection to the proxy itself, and the proxy."""
     connection = await dial_proxy(proxy)
     try:
-        status = await ask_for_tunnel(connection, proxy, place)
-        if status == OPEN:
+        status = await request_tunnel(connection, proxy, place)
+        if status == TUNNEL_OPEN:
             return connection, None
         if tls or status in LOGIN_WANTED or status >= 500:
-            raise refused_by_proxy(status, place)
+            raise proxy_refusal(status, place)
     except BaseException:
         connection.close()
         raise
@@ -131,24 +140,25 @@ async def _dial_by(proxy: UpstreamProxy, place: str, *, tls: bool) -> tuple[sock
     return await dial_proxy(proxy), proxy
 
 
-async def _resolve(name: str, port: int) -> list[Place]:
+async def _resolve(name: str, port: int) -> list[HostPort]:
+    """Resolve a name. Raise Unreachable if it has no address."""
     try:
-        # The trailing dot keeps the host's search domains out.
+        # With a trailing dot, the resolver does not try the host's search domains.
         return await resolve(f"{name}." if "." in name else name, port)
     except OSError as error:
         raise Unreachable(f"{name} has no address: {error}") from error
 
 
 def may_reach(text: str, *, private: bool) -> bool:
-    """Whether boxes may reach this address: public ones; with `private` also the host's own and those of its networks.
-    Never link-local ones, at which clouds hand out credentials."""
+    """Whether boxes may reach this address: public ones, and with `private` also this host's own and those of its
+    networks. Never link-local addresses, where clouds serve credentials."""
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
         if inner is None and address in _NAT64:
             inner = ipaddress.IPv4Address(address.packed[-4:])
         address = inner or address
-    nobodys = isinstance(address, ipaddress.IPv4Address) and address.is_reserved  # Includes broadcast.
-    if address.is_multicast or address.is_link_local or address.is_unspecified or nobodys:
+    reserved = isinstance(address, ipaddress.IPv4Address) and address.is_reserved  # Includes broadcast.
+    if address.is_multicast or address.is_link_local or address.is_unspecified or reserved:
         return False
     return address.is_global or (private and (address.is_private or address.is_loopback))

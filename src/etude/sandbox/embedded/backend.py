@@ -37,7 +37,7 @@ from etude.sandbox.options import BuildOptions
 from etude.sandbox.served.channel import Channel
 
 if TYPE_CHECKING:
-    from etude.sandbox.egress.gate import Door, EgressGate
+    from etude.sandbox.egress.gate import BoxEgress, EgressGate
 
 _INIT_MB = 16
 """Memory for pid 1 and for what the kernel keeps per box."""
@@ -220,7 +220,7 @@ class EmbeddedSandboxes:
         mib = limits.memory_mb + _INIT_MB + SHM_MB + (limits.disk_mb if self.memory_cells else 0)
         return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
 
-    def _door(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[Door, Lease]:
+    def _door(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[BoxEgress, Lease]:
         """The box's door through the egress gate, and the image's lease with the layer that makes programs use it."""
         if self._egress is None:
             # Imported late: it needs cryptography, which is slow to load.
@@ -229,7 +229,7 @@ class EmbeddedSandboxes:
             self._egress = EgressGate(self.store, self._upstream)
         stack = Stack(tuple(self.store.root / path for path in (*lease.paths, self._skeletons[image.base])))
         layer = self._egress.layer_for(image.id, stack).relative_to(self.store.root)
-        return self._egress.door(egress, box), replace(lease, paths=(str(layer), *lease.paths))
+        return self._egress.for_box(egress, box), replace(lease, paths=(str(layer), *lease.paths))
 
     def new_cell(self, zygote: ZygoteClient) -> Cell:
         folder = "cells" if self.memory_cells else f"store/owners/{self.store.owner}/cells"

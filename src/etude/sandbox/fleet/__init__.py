@@ -1,6 +1,7 @@
-"""Many hosts as one sandbox backend: a sandbox host per node, and a scheduler that places boxes on them.
+"""Many hosts as one sandbox backend: a sandbox host on each node, and a scheduler that places boxes on them.
 
-This package imports nothing heavy. Hosts and dispatcher are services of whatever cluster is opened."""
+This package imports nothing heavy. The hosts and the dispatcher run as services of whatever cluster is opened.
+"""
 
 from etude.sandbox.fleet.client import FleetSandboxes
 from etude.sandbox.fleet.errors import FleetFull

@@ -1,7 +1,7 @@
-"""Assigns hosts to waiting requests, whenever either of them changes.
+"""Assigns hosts to waiting requests whenever either of them changes.
 
-Invariant: a request is searched for when it becomes the first of its line, and again whenever a host that it could use
-gains room; nothing else is looked at. A host that is claimed takes its claimant and nobody else.
+Invariant: hosts are searched for a request when it becomes the first of its queue. After that, only hosts that gain
+room are tried. A host that is claimed takes boxes of its claimant only.
 """
 
 from __future__ import annotations
@@ -13,32 +13,37 @@ from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.resources import Capacity
 from etude.sandbox.fleet.timers import Timers
 from etude.sandbox.fleet.token_bucket import TokenBucket
-from etude.sandbox.fleet.waiting import Pending, WaitingRoom
+from etude.sandbox.fleet.waiting_requests import Pending, WaitingRequests
 
-_TOLD = 3
-"""Number of hosts whose shortage is named in the error when there was no room."""
+_MOST_HOSTS_NAMED = 3
+"""Maximum number of hosts whose shortages are named in the error when there was no room."""
 
 
 class Assigner:
+    """All hosts and all waiting requests."""
+
     def __init__(self, policy: Policy, timers: Timers, now: float) -> None:
         self.policy = policy
         self.hosts: dict[str, HostLedger] = {}
-        self.waiting = WaitingRoom()
+        self.waiting = WaitingRequests()
         self.admission = TokenBucket(policy.fleet_rate, policy.fleet_burst, now)
         self._timers = timers
         self._index = HostIndex()
         self._grown: dict[str, None] = {}
         """Hosts that have gained room since the waiting requests were last tried on them."""
         self._sizes: dict[Capacity, int] = {}
+        """Number of hosts of each capacity."""
 
     # -- hosts
 
     def add(self, host: HostLedger) -> None:
+        """Add a host that has joined."""
         self.hosts[host.name] = host
         self._sizes[host.capacity] = self._sizes.get(host.capacity, 0) + 1
         self.changed(host)
 
     def remove(self, name: str) -> HostLedger | None:
+        """Remove a host and end the claim on it. Return it, or None if there is no such host."""
         host = self.hosts.pop(name, None)
         if host is None:
             return None
@@ -51,7 +56,8 @@ class Assigner:
         return host
 
     def changed(self, host: HostLedger, *, gained: bool = True) -> None:
-        """Updates the index for a changed host. If it may have `gained` room, waiting requests are tried on it."""
+        """Update the index for a changed host. With `gained`, it may have gained room, so waiting requests are tried on
+        it."""
         if host.takes_boxes and host.claimant is None:
             self._index.put(host)
         else:
@@ -60,50 +66,54 @@ class Assigner:
             self._grown[host.name] = None
 
     def could_ever_hold(self, wanted: CreateRequested) -> bool:
-        """Whether some host is large enough. Also True while no host is known, since one may join."""
+        """Whether some host would be large enough if it were empty. Also True while no host is known, since one may
+        join."""
         sizes = [self.hosts[wanted.pinned].capacity] if wanted.pinned else list(self._sizes)
-        fit = (wanted.count <= size.boxes and self._share(size, wanted) <= 1.0 for size in sizes)
+        fit = (wanted.count <= size.boxes and self._fraction_needed(size, wanted) <= 1.0 for size in sizes)
         return not sizes or any(fit)
 
-    def in_the_way(self, pending: Pending) -> str:
-        """Returns what hosts lack to take the request, as text to append to its error message. Names at most _TOLD
-        hosts; empty if no host lacks anything."""
+    def shortages(self, pending: Pending) -> str:
+        """Return what hosts lack to take the request, as text to append to its error message. At most _MOST_HOSTS_NAMED
+        hosts are named. The text is empty if no host lacks anything."""
         wanted = pending.wanted
         hosts = (host for host in self.hosts.values() if wanted.pinned in ("", host.name))
-        short = [(host.name, host.short_of(wanted.demand, wanted.count)) for host in hosts]
-        told = [f"{name} is short of {' and of '.join(words)}" for name, words in short if words]
-        return "".join(f"; {words}" for words in told[:_TOLD])
+        short = [(host.name, host.shortages(wanted.demand, wanted.count)) for host in hosts]
+        texts = [f"{name} is short of {' and of '.join(words)}" for name, words in short if words]
+        return "".join(f"; {words}" for words in texts[:_MOST_HOSTS_NAMED])
 
     # -- requests to hosts
 
     def assign(self, now: float) -> list[Pending]:
-        """Gives hosts to waiting requests, line by line in turns; returns the requests that got one."""
+        """Assign hosts to waiting requests, one request per queue in turns. Return the requests that got a host."""
         placed: list[Pending] = []
         while len(self.waiting) and (self._grown or self.waiting.has_fresh):
             grown, self._grown = self._grown, {}
-            for line in self.waiting.turns(everyone=bool(grown)):
+            for queue in self.waiting.turns(everyone=bool(grown)):
                 if not self._admitted(now):
                     self._grown = {**grown, **self._grown}
                     return placed
-                pending = self.waiting.head(line)
-                host = self._seek(pending, grown)
+                pending = self.waiting.head(queue)
+                host = self._find_host(pending, grown)
                 if host is not None:
-                    self._place(self.waiting.take(line), host, now)
+                    self._place(self.waiting.take(queue), host, now)
                     placed.append(pending)
                 else:
-                    self.waiting.found_nothing(pending)
+                    self.waiting.mark_searched(pending)
                     self.claim(pending, now)
         if not len(self.waiting):
             self._grown.clear()
         return placed
 
     def _admitted(self, now: float) -> bool:
+        """Whether the fleet's token bucket has a token; if not, set a timer for when it has."""
         ready = self.admission.ready_at(now)
         if ready > now:
             self._timers.set(ready, "admission")
         return ready <= now
 
-    def _seek(self, pending: Pending, grown: dict[str, None]) -> HostLedger | None:
+    def _find_host(self, pending: Pending, grown: dict[str, None]) -> HostLedger | None:
+        """Return a host for the request, or None. A request that was searched for before is tried on the hosts in
+        `grown` only."""
         wanted = pending.wanted
         if pending.claim or wanted.pinned:
             host = self.hosts.get(pending.claim or wanted.pinned)
@@ -111,15 +121,16 @@ class Assigner:
         if pending.searched:
             hosts = (self.hosts[name] for name in grown if name in self._index and name not in pending.tried)
             return next((host for host in hosts if host.fits(wanted.demand, wanted.count)), None)
-        share = min((self._share(size, wanted) for size in self._sizes), default=0.0)
+        share = min((self._fraction_needed(size, wanted) for size in self._sizes), default=0.0)
         return self._index.find(wanted, pending.tried, share)
 
     def _may_take(self, host: HostLedger, pending: Pending) -> bool:
+        """Whether the host can take the request now: not claimed by another request, taking boxes, and with room."""
         free = host.claimant is None or host.claimant is pending
         return free and host.takes_boxes and host.fits(pending.wanted.demand, pending.wanted.count)
 
-    def _share(self, size: Capacity, wanted: CreateRequested) -> float:
-        """The fraction of a host's limit that the request needs, in the resource it needs most."""
+    def _fraction_needed(self, size: Capacity, wanted: CreateRequested) -> float:
+        """Return the fraction of a host's limit that the request needs, in the resource of which it needs most."""
         demand, total, ceiling = wanted.demand, size.total, self.policy.ceiling
         return wanted.count * max(
             demand.cpus / (total.cpus * ceiling.cpus),
@@ -128,6 +139,7 @@ class Assigner:
         )
 
     def _place(self, pending: Pending, host: HostLedger, now: float) -> None:
+        """Reserve the host's resources for the request and charge both token buckets."""
         wanted = pending.wanted
         self.unclaim(pending)
         pending.attempt += 1
@@ -145,7 +157,7 @@ class Assigner:
     # -- claims
 
     def claim(self, pending: Pending, now: float) -> None:
-        """Keeps a host free for a request that is the first of its line and has waited for long."""
+        """Keep a host free for a request that is the first of its queue and has waited for long."""
         if pending.host or pending.claim or not pending.searched:
             return
         if now < pending.since + self.policy.patience * self.policy.claim_after:
@@ -157,13 +169,14 @@ class Assigner:
             self.changed(host, gained=False)
 
     def void_claim(self, host: HostLedger) -> None:
-        """Ends the claim on a host that takes no boxes any more. The claimant is searched for again, since it has
-        missed the room that other hosts gained meanwhile."""
+        """End the claim on a host that takes no boxes any more. All hosts are then searched for the claimant again,
+        since other hosts may have gained room while it had the claim."""
         if claimant := host.claimant:
             host.claimant, claimant.claim = None, ""
             self.waiting.search_again(claimant)
 
     def unclaim(self, pending: Pending) -> None:
+        """End the request's claim, so that its host can take other boxes."""
         host = self.hosts.get(pending.claim)
         pending.claim = ""
         if host is not None:

@@ -1,4 +1,5 @@
-"""FleetSandboxes: the fleet as a backend like any other. It can be sent to other services; each copy has its own boxes.
+"""FleetSandboxes: the fleet as a sandbox backend like any other. It can be sent to other services; each copy owns its
+own boxes.
 
 Its boxes live as long as it renews its lease, which it does by itself while its event loop runs.
 """
@@ -14,14 +15,16 @@ from typing import Any, Unpack
 
 from etude.cluster.contract import ClusterError, DeadlineExceeded, Remote, ServiceDied
 from etude.sandbox.contract import Box, BoxSpec, Feature, SandboxError, SandboxUnavailable
-from etude.sandbox.fleet.answer import answered_here
-from etude.sandbox.fleet.images import Making
+from etude.sandbox.fleet.images import ImageCall
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.remote_box import RemoteBox
+from etude.sandbox.fleet.remote_errors import as_sandbox_errors
 from etude.sandbox.options import Build, BuildOptions
 
 
 class FleetSandboxes:
+    """A client of the fleet, and the owner of the boxes that it makes."""
+
     def __init__(self, dispatcher: Remote, features: frozenset[Feature], policy: Policy) -> None:
         self.dispatcher, self.features, self._policy = dispatcher, features, policy
         self._owner = secrets.token_hex(8)
@@ -35,13 +38,13 @@ class FleetSandboxes:
     # -- images
 
     async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
-        return await self._make(Making("add_image", (files,), {"base": base, "workdir": workdir}))
+        return await self._make(ImageCall("add_image", (files,), {"base": base, "workdir": workdir}))
 
     async def import_image(self, source: Path) -> str:
-        return await self._make(Making("import_image", (Path(source).absolute(),), {}))
+        return await self._make(ImageCall("import_image", (Path(source).absolute(),), {}))
 
     async def pull_image(self, reference: str) -> str:
-        return await self._make(Making("pull_image", (reference,), {}))
+        return await self._make(ImageCall("pull_image", (reference,), {}))
 
     async def build_image(self, context: Path, **options: Unpack[BuildOptions]) -> str:
         asked = Build(Path(context).absolute(), **options)
@@ -51,23 +54,26 @@ class FleetSandboxes:
             "arguments": asked.arguments,
             "egress": asked.egress,
         }
-        # Always a stream: when nobody reads it any more, the build on the host ends.
-        return await self._make(Making("build_image", (asked.context,), sent), asked.say or (lambda _: None))
+        # Always as a stream: if this client stops reading it, the build on the host is cancelled.
+        return await self._make(ImageCall("build_image", (asked.context,), sent), asked.say or (lambda _: None))
 
-    async def _make(self, making: Making, say: Callable[[str], None] | None = None) -> str:
+    async def _make(self, image_call: ImageCall, say: Callable[[str], None] | None = None) -> str:
+        """Make an image on one host, passing lines of output to `say`, and tell the dispatcher about it."""
         name, host = await self.ask("image_host")
         seconds = self._policy.image_seconds
-        with answered_here(f"host {name}"):
+        with as_sandbox_errors(f"host {name}"):
             if say is None:
-                image = await host.call("make_image", making.method, making.args, making.options, deadline=seconds)
+                image = await host.call(
+                    "make_image", image_call.method, image_call.args, image_call.options, deadline=seconds
+                )
             else:
-                async for said in host.stream("build_image", making.args, making.options, deadline=seconds):
-                    if isinstance(said, str):
-                        image = said
+                async for item in host.stream("build_image", image_call.args, image_call.options, deadline=seconds):
+                    if isinstance(item, str):
+                        image = item
                     else:
-                        for line in said:
+                        for line in item:
                             say(line)
-        await self.ask("learn_image", image, name, making)
+        await self.ask("learn_image", image, name, image_call)
         return str(image)
 
     # -- boxes
@@ -80,15 +86,18 @@ class FleetSandboxes:
         return RemoteBox(self, box, name, host)
 
     async def fork(self, parent: str, count: int, kill: bool) -> list[str]:
+        """Ask the dispatcher for children of a box; return their ids."""
         request = self.new_request()
         return list(await self.granted(request, "fork", request, self._owner, parent, count, kill))
 
     def new_request(self) -> str:
+        """Return the id of a new request."""
         self._requests += 1
         return f"{self._owner}-{self._requests}"
 
     async def granted(self, request: str, method: str, *args: Any) -> Any:
-        """Asks for boxes, for as long as the scheduler may need. A request that nobody waits for is withdrawn."""
+        """Ask for boxes and wait for as long as the scheduler may need. Withdraw the request if the caller stops
+        waiting."""
         self._renew_from_now_on()
         policy = self._policy
         seconds = policy.patience + policy.attempts * (policy.create_seconds + policy.image_seconds)
@@ -100,6 +109,7 @@ class FleetSandboxes:
             raise
 
     async def ask(self, method: str, *args: Any, deadline: float = 30.0) -> Any:
+        """Call the dispatcher, turning cluster errors into sandbox errors."""
         try:
             return await self.dispatcher.call(method, *args, deadline=deadline)
         except (ServiceDied, DeadlineExceeded) as error:
@@ -118,6 +128,7 @@ class FleetSandboxes:
     # -- the lease
 
     def _renew_from_now_on(self) -> None:
+        """Start to renew the lease on the current event loop, unless that is already being done."""
         task = self._renewing
         if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
             self._renewing = asyncio.create_task(self._renew())

@@ -1,7 +1,8 @@
-"""The dispatcher: the one service that runs the scheduler. It turns calls into events, and decisions into calls.
+"""The dispatcher: the service that runs the scheduler, one per fleet. It turns calls into events for the scheduler, and
+the scheduler's decisions into calls.
 
-Commands and files do not pass through here, since a client talks to its box's host directly. If the dispatcher dies,
-boxes live on; a new one asks the hosts which boxes and images they have.
+Commands and files do not pass through here: a client talks to the host of its box directly. If the dispatcher dies,
+boxes live on, and a new dispatcher asks the hosts which boxes and images they have.
 """
 
 from __future__ import annotations
@@ -26,72 +27,80 @@ from etude.sandbox.contract import (
 )
 from etude.sandbox.fleet import events
 from etude.sandbox.fleet.errors import FleetFull
-from etude.sandbox.fleet.images import FleetImages, Making
+from etude.sandbox.fleet.images import FleetImages, ImageCall
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.resources import demand_of
 from etude.sandbox.fleet.scheduler import Scheduler
 
 _FINAL = (RequestRefused, ImageError, BoxBusy)
-"""Errors that would be the same on any other host."""
+"""Errors that would be the same on any other host, so the request is not tried elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
-class Creation:
+class CreateCall:
+    """A client's request for a new box."""
+
     owner: str
     spec: BoxSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Forking:
+class ForkCall:
+    """A client's request for children of a box."""
+
     owner: str
     parent: str
     kill: bool
+    """End the parent's processes first, instead of failing if they are writing."""
 
 
 @dataclass(slots=True)
-class Asked:
-    """A request that a client is waiting for."""
+class OpenRequest:
+    """A request whose client is still waiting for the answer."""
 
-    what: Creation | Forking
+    what: CreateCall | ForkCall
     answer: asyncio.Future[events.Granted]
     error: Exception | None = None
-    """The error of the last host that was tried."""
+    """The error of the host that was tried last."""
 
 
 class Dispatcher:
+    """The service. `hosts` are the handles of the sandbox hosts, by name."""
+
     def __init__(self, hosts: dict[str, Remote], policy: Policy) -> None:
         self._remotes, self._policy = hosts, policy
         self._scheduler = Scheduler(policy)
         self._images = FleetImages(hosts, policy)
-        self._begun, self._deaf = time.monotonic(), 0.0
-        self._asked: dict[str, Asked] = {}
+        self._begun, self._stalled = time.monotonic(), 0.0
+        self._open_requests: dict[str, OpenRequest] = {}
         self._restarts = dict.fromkeys(hosts, 0)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._poked = asyncio.Event()
+        self._event_came = asyncio.Event()
         self._features: frozenset[Feature] | None = None
         self._drained: set[str] = set()
-        self._turn = 0
+        self._image_turn = 0
 
     async def open(self) -> frozenset[Feature]:
-        """Joins the hosts at the first call; returns the features that all of them have."""
+        """At the first call, let the hosts join. Return the features that all of them have."""
         if self._features is None:
             facts = await asyncio.gather(*(self._join(name) for name in self._remotes))
             self._features = frozenset.intersection(*facts)
-            self._go(self._keep_time())
+            self._spawn(self._tick_forever())
         return self._features
 
-    # -- what clients ask
+    # -- calls of clients
 
     async def create(self, request: str, owner: str, spec: BoxSpec) -> tuple[str, str, Remote]:
-        """Makes a box; returns its id, its host's name, and the handle of that host."""
+        """Make a box. Return its id, its host's name, and the handle of that host."""
         demand = demand_of(spec, self._policy.box_cpus)
         pinned = self._images.only_host_of(spec.image)
         wanted = events.CreateRequested(request, owner, demand, image=spec.image, pinned=pinned)
-        granted = await self._answered(wanted, Creation(owner, spec))
+        granted = await self._await_grant(wanted, CreateCall(owner, spec))
         return granted.boxes[0], granted.host, self._remotes[granted.host]
 
     async def fork(self, request: str, owner: str, parent: str, count: int, kill: bool) -> tuple[str, ...]:
-        """Children are made on their parent's host: they share its files there, and elsewhere would be costly."""
+        """Make children of a box on the same host, where they share its files. Another host would need copies. Return
+        their ids."""
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
         host = self._scheduler.host_of(parent)
@@ -99,96 +108,103 @@ class Dispatcher:
             raise SandboxLost(f"box {parent} is gone")
         demand = self._scheduler.hosts[host].boxes[parent]
         wanted = events.CreateRequested(request, owner, demand, count, pinned=host)
-        granted = await self._answered(wanted, Forking(owner, parent, kill))
+        granted = await self._await_grant(wanted, ForkCall(owner, parent, kill))
         return granted.boxes
 
     async def drop(self, request: str) -> None:
-        self._tell(events.RequestDropped(request))
+        """Withdraw a request, since its client no longer waits."""
+        self._handle(events.RequestDropped(request))
 
     async def end(self, box: str) -> None:
+        """Destroy a box."""
         host = self._scheduler.host_of(box)
         if host:
             with contextlib.suppress(ClusterError):
                 await self._remotes[host].call("destroy", box, deadline=self._policy.create_seconds)
-            self._tell(events.BoxEnded(box))
+            self._handle(events.BoxEnded(box))
 
     async def renew(self, owner: str) -> None:
-        self._tell(events.OwnerRenewed(owner))
+        """Extend the lease of an owner's boxes."""
+        self._handle(events.OwnerRenewed(owner))
 
     async def leave(self, owner: str) -> None:
-        """Ends the owner's lease; returns when its boxes are gone."""
-        self._tell(events.OwnerLeft(owner))
+        """End the owner's lease. Return when its boxes are gone."""
+        self._handle(events.OwnerLeft(owner))
         await asyncio.gather(*[task for task in self._tasks if task.get_name() == "destroy"])
 
     async def image_host(self) -> tuple[str, Remote]:
-        """The host where the next new image is made; hosts take turns."""
+        """Return the name and handle of the host that makes the next new image; hosts take turns."""
         names = sorted(self._scheduler.hosts)
         if not names:
             raise SandboxUnavailable("the fleet has no host; see the logs of its sandbox hosts")
-        self._turn += 1
-        name = names[self._turn % len(names)]
+        self._image_turn += 1
+        name = names[self._image_turn % len(names)]
         return name, self._remotes[name]
 
-    async def learn_image(self, image: str, host: str, making: Making | None) -> None:
-        self._images.learn(image, host, making)
+    async def learn_image(self, image: str, host: str, image_call: ImageCall | None) -> None:
+        """Record that a host has an image, and the call that made it (None for a snapshot)."""
+        self._images.learn(image, host, image_call)
 
-    # -- what operators ask
+    # -- calls of operators
 
     async def drain(self, host: str, seconds: float) -> None:
-        """Places nothing more on the host, and ends it when its boxes are gone, or after that time."""
+        """Place no more boxes on the host, and close it once its boxes are gone, or after `seconds` at the latest."""
         if host not in self._scheduler.hosts:
             raise RequestRefused(f"no host {host!r}; there are {', '.join(sorted(self._scheduler.hosts))}")
         self._drained.add(host)
-        self._tell(events.HostDraining(host, self._now() + seconds))
+        self._handle(events.HostDraining(host, self._now() + seconds))
 
     async def census(self) -> dict[str, int]:
-        """Number of boxes on each living host, including those that are still being made."""
+        """Return the number of boxes on each living host, including boxes that are still being made."""
         return {name: len(host.boxes) for name, host in sorted(self._scheduler.hosts.items())}
 
     # -- decisions
 
-    def _tell(self, event: events.Event) -> None:
+    def _handle(self, event: events.Event) -> None:
+        """Give an event to the scheduler and carry out its decisions."""
         for decision in self._scheduler.handle(event, self._now()):
             match decision:
                 case events.Place():
-                    self._go(self._make(decision))
+                    self._spawn(self._make(decision))
                 case events.Granted(request=request):
-                    _settle(self._asked.pop(request).answer, decision)
+                    _settle(self._open_requests.pop(request).answer, decision)
                 case events.Rejected(request=request):
-                    asked = self._asked.pop(request)
-                    _settle(asked.answer, _error_of(decision, asked.error))
+                    open_request = self._open_requests.pop(request)
+                    _settle(open_request.answer, _error_of(decision, open_request.error))
                 case events.Destroy():
-                    self._go(self._destroy(decision), "destroy")
+                    self._spawn(self._destroy(decision), "destroy")
                 case events.DropHost():
-                    self._go(self._replace(decision.host))
+                    self._spawn(self._replace(decision.host))
                 case events.HostDrained(host=host):
-                    self._go(self._retire(host))
-        self._poked.set()
+                    self._spawn(self._retire(host))
+        self._event_came.set()
 
-    async def _answered(self, wanted: events.CreateRequested, what: Creation | Forking) -> events.Granted:
+    async def _await_grant(self, wanted: events.CreateRequested, what: CreateCall | ForkCall) -> events.Granted:
+        """Ask the scheduler for boxes. Return when they are made, or raise why they are not."""
         answer: asyncio.Future[events.Granted] = asyncio.get_running_loop().create_future()
-        self._asked[wanted.request] = Asked(what, answer)
-        self._tell(wanted)
+        self._open_requests[wanted.request] = OpenRequest(what, answer)
+        self._handle(wanted)
         return await answer
 
     async def _make(self, place: events.Place) -> None:
-        asked = self._asked[place.request]
+        """Make a request's boxes on the host that the scheduler chose, and report the outcome to it."""
+        open_request = self._open_requests[place.request]
         remote, deadline = self._remotes[place.host], self._policy.create_seconds
         try:
-            match asked.what:
-                case Creation(owner, spec):
+            match open_request.what:
+                case CreateCall(owner, spec):
                     spec = replace(spec, image=await self._images.on_host(spec.image, place.host))
                     await remote.call("create", place.boxes[0], owner, spec, deadline=deadline)
-                case Forking(owner, parent, kill):
+                case ForkCall(owner, parent, kill):
                     await remote.call("fork", parent, place.boxes, owner, kill, deadline=deadline)
         except ServiceDied as death:
-            self._tell(events.HostLost(place.host, str(death)))
+            self._handle(events.HostLost(place.host, str(death)))
         except (SandboxError, ClusterError) as error:
-            asked.error = error
+            open_request.error = error
             elsewhere = not isinstance(error, _FINAL)
-            self._tell(events.CreateFailed(place.request, place.host, place.boxes, str(error), elsewhere))
+            self._handle(events.CreateFailed(place.request, place.host, place.boxes, str(error), elsewhere))
         else:
-            self._tell(events.CreateDone(place.request, place.host, place.boxes))
+            self._handle(events.CreateDone(place.request, place.host, place.boxes))
 
     async def _destroy(self, what: events.Destroy) -> None:
         with contextlib.suppress(ClusterError):
@@ -197,33 +213,35 @@ class Dispatcher:
     # -- hosts
 
     async def _join(self, name: str) -> frozenset[Feature]:
+        """Start a host and let it join the scheduler's hosts. Return its features."""
         facts = await self._remotes[name].call("open", deadline=self._policy.create_seconds)
-        self._tell(events.HostJoined(name, facts.capacity, facts.held))
-        for image, making in facts.images.items():
-            self._images.learn(image, name, making)
-        self._go(self._listen(name))
+        self._handle(events.HostJoined(name, facts.capacity, facts.held))
+        for image, image_call in facts.images.items():
+            self._images.learn(image, name, image_call)
+        self._spawn(self._receive_reports(name))
         return frozenset(facts.features)
 
-    async def _listen(self, name: str) -> None:
-        """Receives the host's reports, for as long as the host belongs to the fleet."""
+    async def _receive_reports(self, name: str) -> None:
+        """Receive the host's reports, for as long as the host belongs to the fleet."""
         seen = 0
         while name in self._scheduler.hosts:
             asked_at = self._now()
             try:
                 report = await self._remotes[name].call("report", seen, deadline=self._policy.lost_seconds)
             except ServiceDied as death:
-                self._tell(events.HostLost(name, str(death)))
+                self._handle(events.HostLost(name, str(death)))
                 return
             except DeadlineExceeded:
-                continue  # The scheduler's own timer notices the host's silence.
+                continue  # The scheduler has a timer of its own for hosts that do not report.
             seen += len(report.ended)
             for box in report.ended:
-                self._tell(events.BoxEnded(box))
-            self._tell(events.HostReported(name, report.used, asked_at))
+                self._handle(events.BoxEnded(box))
+            self._handle(events.HostReported(name, report.used, asked_at))
             await asyncio.sleep(self._policy.beat_seconds)
 
     async def _replace(self, name: str) -> None:
-        """Kills a host that was given up, whether or not it answers, and restarts it if its node still lives."""
+        """Kill a host that the scheduler gave up, whether or not it answers. Restart its service if its node is still
+        alive."""
         remote = self._remotes[name]
         await remote.kill()
         while name not in self._drained and self._restarts[name] < self._policy.restarts:
@@ -236,31 +254,35 @@ class Dispatcher:
                 await asyncio.sleep(self._policy.beat_seconds * 2 ** self._restarts[name])
 
     async def _retire(self, name: str) -> None:
+        """Close a host that is drained."""
         with contextlib.suppress(ClusterError):
             await self._remotes[name].call("close", deadline=self._policy.create_seconds)
-        self._tell(events.HostLost(name, "it was drained"))
+        self._handle(events.HostLost(name, "it was drained"))
 
     # -- time
 
     def _now(self) -> float:
-        """Seconds in which this process could receive: what it slept through is not a host's silence."""
-        return time.monotonic() - self._begun - self._deaf
+        """Return the scheduler's time: seconds in which this process could receive reports. Time during which it was
+        suspended is left out, so that it does not count as silence of the hosts."""
+        return time.monotonic() - self._begun - self._stalled
 
-    async def _keep_time(self) -> None:
+    async def _tick_forever(self) -> None:
+        """Wake the scheduler when one of its timers is due, and notice when this process was suspended."""
         beat = self._policy.beat_seconds
         while True:
             wake, now = self._scheduler.next_wake, self._now()
             nap = beat if wake is None else min(beat, max(0.0, wake - now))
-            self._poked.clear()
+            self._event_came.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(nap):
-                    await self._poked.wait()
+                    await self._event_came.wait()
             overslept = self._now() - now - nap
             if overslept > beat:
-                self._deaf += overslept
-            self._tell(events.Tick())
+                self._stalled += overslept
+            self._handle(events.Tick())
 
-    def _go(self, work: Coroutine[Any, Any, Any], name: str = "") -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str = "") -> None:
+        """Run `work` as a task that is kept until it ends."""
         task = asyncio.ensure_future(work)
         task.set_name(name)
         self._tasks.add(task)
@@ -268,6 +290,7 @@ class Dispatcher:
 
 
 def _settle(answer: asyncio.Future[events.Granted], outcome: events.Granted | Exception) -> None:
+    """Give a waiting client its answer, unless it no longer waits."""
     if answer.done():
         return
     if isinstance(outcome, Exception):
@@ -276,13 +299,14 @@ def _settle(answer: asyncio.Future[events.Granted], outcome: events.Granted | Ex
         answer.set_result(outcome)
 
 
-def _error_of(rejected: events.Rejected, said: Exception | None) -> Exception:
-    match rejected.why:
-        case events.Why.FULL:
+def _error_of(rejected: events.Rejected, last: Exception | None) -> Exception:
+    """Return the error for a rejected request. `last` is the error of the host that was tried last."""
+    match rejected.kind:
+        case events.RejectKind.FULL:
             return FleetFull(f"the fleet has no room: {rejected.reason}", rejected.retry_after)
-        case events.Why.IMPOSSIBLE:
+        case events.RejectKind.IMPOSSIBLE:
             return RequestRefused(f"{rejected.reason}; ask for less, or add larger hosts")
-        case events.Why.GONE | events.Why.LEFT:
+        case events.RejectKind.GONE | events.RejectKind.LEFT:
             return SandboxLost(rejected.reason)
-        case events.Why.FAILED:
-            return said if isinstance(said, SandboxError) else SandboxUnavailable(rejected.reason)
+        case events.RejectKind.FAILED:
+            return last if isinstance(last, SandboxError) else SandboxUnavailable(rejected.reason)

@@ -1,4 +1,4 @@
-"""The fleet's addition to the contract's errors."""
+"""The error that a fleet adds to the errors of the sandbox contract."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from etude.sandbox.contract import SandboxError
 
 
 class FleetFull(SandboxError):
-    """There was no room in time, and nothing was done. Ask again after `retry_after` seconds."""
+    """No host had room in time, and nothing was done. Ask again after `retry_after` seconds."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message, retry_after)

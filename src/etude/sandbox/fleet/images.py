@@ -1,7 +1,8 @@
-"""Which host has which image, and how other hosts get it.
+"""Records which host has which image, and makes images on other hosts when they are needed.
 
-An image is made on one host. Another host makes it again from the same source when it first gets a box of it; layers
-are named by their content, so both are the same. A snapshot has no source, so its boxes are made where it was taken.
+An image is made on one host. Another host makes it again from the same source when it first gets a box of it. Layers
+are named by their content, so both images are the same. A snapshot cannot be made again, so boxes of it are placed on
+the host where it was taken.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from etude.sandbox.fleet.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
-    """The backend call that makes an image. Paths in it must mean the same on every host."""
+class ImageCall:
+    """The backend call that makes an image, so that it can be repeated on another host. Paths in it must mean the same
+    on every host."""
 
     method: str
     args: tuple[Any, ...]
@@ -24,37 +26,50 @@ class Making:
 
 
 @dataclass(slots=True)
-class Known:
-    making: Making | None
+class KnownImage:
+    """What is known about one image."""
+
+    image_call: ImageCall | None
+    """The call that makes it; None for a snapshot."""
     local: dict[str, str] = field(default_factory=dict)
-    """Host -> image id there. Hosts of another kind may name the same content differently."""
+    """Host -> image id on that host. Hosts of another kind may give the same content another id."""
     busy: dict[str, asyncio.Lock] = field(default_factory=dict)
+    """Host -> lock that is held while the image is being made there."""
 
 
 class FleetImages:
+    """The images of the fleet's hosts."""
+
     def __init__(self, remotes: dict[str, Remote], policy: Policy) -> None:
         self._remotes, self._policy = remotes, policy
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownImage] = {}
 
-    def learn(self, image: str, host: str, making: Making | None) -> None:
-        known = self._known.setdefault(image, Known(making))
-        known.making = known.making or making
+    def learn(self, image: str, host: str, image_call: ImageCall | None) -> None:
+        """Record that a host has an image, and the call that made it (None for a snapshot)."""
+        known = self._known.setdefault(image, KnownImage(image_call))
+        known.image_call = known.image_call or image_call
         known.local[host] = image
 
     def only_host_of(self, image: str) -> str:
-        """The only host of a snapshot; empty if any host will do."""
+        """Return the only host where boxes of this image can be made, which is so for a snapshot; empty if any host
+        will do."""
         known = self._known.get(image)
-        return next(iter(known.local)) if known is not None and known.making is None else ""
+        return next(iter(known.local)) if known is not None and known.image_call is None else ""
 
     async def on_host(self, image: str, host: str) -> str:
-        """Sees to it that the host has the image; returns its id there. Images of elsewhere are left to the host."""
+        """Make the image on the host if it is missing there. Return its id there. An image that the fleet did not make
+        is left to the host."""
         known = self._known.get(image)
         if known is None:
             return image
         async with known.busy.setdefault(host, asyncio.Lock()):
-            if host not in known.local and known.making is not None:
-                making = known.making
+            if host not in known.local and known.image_call is not None:
+                image_call = known.image_call
                 known.local[host] = await self._remotes[host].call(
-                    "make_image", making.method, making.args, making.options, deadline=self._policy.image_seconds
+                    "make_image",
+                    image_call.method,
+                    image_call.args,
+                    image_call.options,
+                    deadline=self._policy.image_seconds,
                 )
         return known.local.get(host, image)

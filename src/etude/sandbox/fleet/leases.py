@@ -1,10 +1,12 @@
-"""Which owner has which boxes, and until when. An owner is a client; one renewal covers all its boxes."""
+"""Records which boxes each owner has, and until when. An owner is a client; one renewal extends the lease on all its
+boxes."""
 
 from __future__ import annotations
 
 
 class Leases:
-    """Each owner's deadline. Nothing expires by itself: the scheduler's timers check at the times `renew` returns."""
+    """The deadline and the boxes of each owner. Nothing expires by itself: the scheduler sets a timer for the deadline
+    that `renew` returns."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -18,22 +20,25 @@ class Leases:
         return len(self._until)
 
     def renew(self, owner: str, now: float) -> float:
-        """Extends the lease, opening it if necessary; returns its deadline."""
+        """Extend the owner's lease, opening it if necessary. Return its new deadline."""
         self._until[owner] = until = now + self._seconds
         self._boxes.setdefault(owner, {})
         return until
 
     def deadline(self, owner: str) -> float | None:
+        """Return when the owner's lease ends; None if it has none."""
         return self._until.get(owner)
 
     def add(self, owner: str, box: str) -> None:
+        """Record a box of an owner whose lease is open."""
         self._boxes[owner][box] = None
 
     def remove(self, owner: str, box: str) -> None:
+        """Forget a box that has ended."""
         if owner in self._boxes:
             self._boxes[owner].pop(box, None)
 
     def end(self, owner: str) -> list[str]:
-        """Closes the lease; returns the boxes it held, oldest first."""
+        """Close the owner's lease. Return the boxes it covered, oldest first."""
         self._until.pop(owner, None)
         return list(self._boxes.pop(owner, ()))

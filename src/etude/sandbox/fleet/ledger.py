@@ -1,7 +1,8 @@
 """The scheduler's bookkeeping of one host.
 
-Load is what the host last reported, plus a reservation for each box that is too new to show in that report. A
-reservation ends with the first report sampled `settle_seconds` after its box was made, so every box is counted.
+A host's load is what it last reported, plus a reservation for each box that is too new to show in that report. A
+reservation ends with the first report that was sampled `settle_seconds` after its box was made. So every box counts
+once, as a reservation or in the report.
 """
 
 from __future__ import annotations
@@ -11,40 +12,49 @@ from enum import StrEnum
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.resources import Capacity, Resources
 from etude.sandbox.fleet.token_bucket import TokenBucket
-from etude.sandbox.fleet.waiting import Pending
+from etude.sandbox.fleet.waiting_requests import Pending
 
 
 class HostState(StrEnum):
+    """Whether a host gets new boxes."""
+
     UP = "up"
     SILENT = "silent"
-    """Its report is late: it keeps its boxes and gets no new ones."""
+    """The host's report is late. It keeps its boxes and gets no new ones."""
     DRAINING = "draining"
+    """The host gets no new boxes and is closed once its boxes are gone."""
 
 
 class HostLedger:
+    """One host: its size, boxes, load and state."""
+
     def __init__(self, name: str, capacity: Capacity, policy: Policy, now: float) -> None:
         self.name, self.capacity = name, capacity
         self.state = HostState.UP
         self.bucket = TokenBucket(policy.host_rate, policy.host_burst, now)
-        self.heard = now
+        self.last_report = now
+        """When the host last reported or joined."""
         self.claimant: Pending | None = None
-        """The request that this host is kept free for."""
+        """The waiting request that this host is kept free for, if any."""
         self.cooling = False
         """Whether its token bucket is empty."""
         self.boxes: dict[str, Resources] = {}
-        """Every box that exists or is being made, with its demand."""
+        """Every box that exists or is being made here, with its demand."""
         self._settle = policy.settle_seconds
         total, ceiling = capacity.total, policy.ceiling
         self.limit = Resources(
             total.cpus * ceiling.cpus, total.memory_mb * ceiling.memory_mb, total.disk_mb * ceiling.disk_mb
         )
+        """The load up to which boxes are placed here."""
         self._used = Resources()
         self._unseen: dict[str, float | None] = {}
-        """Boxes that no report shows yet, oldest first: when each was ready, or None while it is being made."""
-        self._cpus = self._memory = self._disk = 0.0  # The sum of their reservations.
+        """Boxes that no report shows yet, oldest first, with the time at which each was ready; None while it is being
+        made."""
+        self._cpus = self._memory = self._disk = 0.0  # Sums of all reservations.
 
     @property
     def load(self) -> Resources:
+        """The last reported use plus all reservations."""
         used = self._used
         return Resources(used.cpus + self._cpus, used.memory_mb + self._memory, used.disk_mb + self._disk)
 
@@ -53,6 +63,7 @@ class HostLedger:
         return self.state is HostState.UP and not self.cooling
 
     def fits(self, demand: Resources, count: int) -> bool:
+        """Whether `count` boxes with this demand each fit now."""
         limit, used = self.limit, self._used
         return (
             used.memory_mb + self._memory + demand.memory_mb * count <= limit.memory_mb
@@ -61,8 +72,9 @@ class HostLedger:
             and len(self.boxes) + count <= self.capacity.boxes
         )
 
-    def short_of(self, demand: Resources, count: int) -> list[str]:
-        """Why the boxes do not fit, in words; empty if they do."""
+    def shortages(self, demand: Resources, count: int) -> list[str]:
+        """Return the resources that are too scarce for these boxes, each with its figures as text; an empty list if the
+        boxes fit."""
         wanted, load = demand.times(count), self.load
         short = [
             f"{what} ({had:,.0f} of {most:,.0f}{unit} in use, {more:,.0f} wanted)"
@@ -78,10 +90,11 @@ class HostLedger:
         return short
 
     def could_ever_fit(self, demand: Resources, count: int) -> bool:
+        """Whether these boxes would fit on the host if it were empty."""
         return count <= self.capacity.boxes and demand.times(count).within(self.limit)
 
     def free(self) -> float:
-        """The free fraction of its limit, 0 to 1, in the scarcest resource."""
+        """Return the free fraction (0 to 1) of the host's scarcest resource."""
         limit, used = self.limit, self._used
         return max(
             0.0,
@@ -94,22 +107,25 @@ class HostLedger:
         )
 
     def reserve(self, boxes: tuple[str, ...], demand: Resources) -> None:
+        """Reserve the demand of boxes that are about to be made."""
         for box in boxes:
             self.boxes[box] = demand
             self._unseen[box] = None
             self._count(demand, 1)
 
     def ready(self, boxes: tuple[str, ...], now: float) -> None:
+        """Note that boxes have been made, so that a later report will show them."""
         for box in boxes:
             self._unseen.pop(box, None)
             self._unseen[box] = now
 
     def adopt(self, box: str, demand: Resources, now: float) -> None:
+        """Record a box that the host already had when it joined."""
         self.reserve((box,), demand)
         self.ready((box,), now)
 
     def release(self, box: str) -> bool:
-        """Frees what the box used; returns whether the box was here."""
+        """Free what the box used. Return whether it was on this host."""
         demand = self.boxes.pop(box, None)
         if demand is None:
             return False
@@ -119,7 +135,8 @@ class HostLedger:
         return True
 
     def report(self, used: Resources, sampled: float, now: float) -> None:
-        self._used, self.heard = used, now
+        """Take the use that the host measured at `sampled`, and end the reservations that it now shows."""
+        self._used, self.last_report = used, now
         if self.state is HostState.SILENT:
             self.state = HostState.UP
         seen = [box for box, at in self._unseen.items() if at is not None and at + self._settle <= sampled]
@@ -127,9 +144,10 @@ class HostLedger:
             del self._unseen[box]
             self._count(self.boxes[box], -1)
         if not self._unseen:
-            self._cpus = self._memory = self._disk = 0.0  # Removes what rounding has left.
+            self._cpus = self._memory = self._disk = 0.0  # Remove rounding errors.
 
     def _count(self, demand: Resources, sign: int) -> None:
+        """Add (sign 1) or subtract (sign -1) a reservation."""
         self._cpus += sign * demand.cpus
         self._memory += sign * demand.memory_mb
         self._disk += sign * demand.disk_mb

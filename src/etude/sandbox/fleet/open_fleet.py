@@ -1,4 +1,4 @@
-"""Opens a fleet on a cluster: a sandbox host on each node, and the dispatcher beside the driver."""
+"""Opens a fleet on a cluster: a sandbox host on each node, and the dispatcher on the driver's node."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from etude.recipe.acting import SandboxRecipe
 from etude.sandbox.contract import Feature, SandboxError, SandboxUnavailable
 from etude.sandbox.fleet.client import FleetSandboxes
 from etude.sandbox.fleet.policy import Policy
-from etude.sandbox.open import beside
+from etude.sandbox.open import without_fleet
 
 _CPUS = 0.1
-"""CPU share of each service in the cluster's accounting; the fleet itself accounts for the boxes."""
+"""CPUs that each service requests from the cluster. The boxes' CPUs are accounted for by the fleet itself."""
 
 
 @dataclass(slots=True)
 class Fleet:
+    """An open fleet: its services, and the features that all of its hosts have."""
+
     dispatcher: Remote
     hosts: dict[str, Remote]
     features: frozenset[Feature]
     policy: Policy
 
     def sandboxes(self) -> FleetSandboxes:
-        """Returns a new client with its own boxes."""
+        """Return a new client, which owns its own boxes."""
         return FleetSandboxes(self.dispatcher, self.features, self.policy)
 
     async def keep(self, restarts: int, on_event: OnEvent) -> None:
-        """Restarts the dispatcher whenever it has died, until cancelled. The new one asks the hosts what they have."""
+        """Restart the dispatcher whenever it has died, until cancelled. A new dispatcher asks the hosts which boxes and
+        images they have."""
         deadline = self.policy.create_seconds
         supervised = Supervised(self.dispatcher, restarts, on_event=on_event, start_deadline=deadline)
         while True:
@@ -42,23 +45,25 @@ class Fleet:
                 await self.dispatcher.call("open", deadline=deadline)
 
     async def close(self) -> None:
-        """Ends every box of every client, and the services."""
+        """Destroy every box of every client, and end the services."""
         with contextlib.suppress(ClusterError):
             await self.dispatcher.kill()
         await asyncio.gather(*(_end(host) for host in self.hosts.values()))
 
 
 async def open_fleet(cluster: Cluster, recipe: SandboxRecipe, root: Path, *, policy: Policy | None = None) -> Fleet:
-    """Opens a fleet on `recipe.hosts` of the cluster's nodes, or on all nodes if that is 0.
+    """Open a fleet on `recipe.hosts` of the cluster's nodes, or on all nodes if that is 0.
 
-    `root` is a folder that exists on every node, local or shared; each host keeps its images in a folder below it."""
+    `root` is a folder that exists on every node, local or shared. Each host keeps its images in a folder of its own
+    below it.
+    """
     policy = policy or Policy()
     nodes = await cluster.nodes()
     if recipe.hosts > len(nodes):
         raise SandboxUnavailable(
             f"sandbox.hosts = {recipe.hosts}, but the cluster has {len(nodes)}: {', '.join(nodes)}; see cluster.nodes"
         )
-    service, own = "etude.sandbox.fleet.host:SandboxHost", beside(recipe)
+    service, own = "etude.sandbox.fleet.host:SandboxHost", without_fleet(recipe)
     hosts: dict[str, Remote] = {}
     try:
         for node in nodes[: recipe.hosts or None]:
@@ -75,6 +80,7 @@ async def open_fleet(cluster: Cluster, recipe: SandboxRecipe, root: Path, *, pol
 
 
 async def _end(host: Remote) -> None:
+    """Destroy the boxes of a host and kill its service."""
     with contextlib.suppress(ClusterError):
         await host.call("close", deadline=30.0)
     await host.kill()

@@ -1,8 +1,9 @@
-"""Finds the fullest host on which a request still fits, without looking at every host.
+"""Finds the fullest host on which a request still fits, without trying every host.
 
-Hosts are sorted into levels by the free fraction of their scarcest resource. A host at a level above the fraction that
-a request needs fits for certain, so the search starts there, goes up and usually ends at once. Hosts below may still
-fit if the request needs little of what is scarce; they are searched only if no host above will do.
+Hosts are sorted into levels by the free fraction of their scarcest resource. The request fits for certain on any host
+whose level is above the fraction that it needs. So the search starts at that level and goes up, and usually ends at
+once. Hosts at lower levels may still fit, if the request needs little of what is scarce there; they are tried only if
+no host above will do.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from etude.sandbox.fleet.events import CreateRequested
 from etude.sandbox.fleet.ledger import HostLedger
 
 LEVELS = 64
-NEAR = 4
-"""Number of hosts remembered per image, those that made boxes of it last; they are tried first."""
-IMAGES = 10_000
+"""Number of levels."""
+HOSTS_PER_IMAGE = 4
+"""Number of hosts remembered per image: those that made boxes of it last, which are tried first."""
+MOST_IMAGES = 10_000
+"""Number of images for which hosts are remembered."""
 
 
 class HostIndex:
@@ -23,13 +26,13 @@ class HostIndex:
         self._levels: list[dict[str, HostLedger]] = [{} for _ in range(LEVELS + 1)]
         self._level_of: dict[str, int] = {}
         self._occupied = 0  # Bit n is set if level n holds a host.
-        self._near: dict[str, list[str]] = {}
+        self._image_hosts: dict[str, list[str]] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self._level_of
 
     def put(self, host: HostLedger) -> None:
-        """Puts a host into the level of its current free fraction."""
+        """Put a host into the level of its current free fraction."""
         level = int(host.free() * LEVELS)
         if self._level_of.get(host.name) == level:
             return
@@ -39,6 +42,7 @@ class HostIndex:
         self._occupied |= 1 << level
 
     def remove(self, name: str) -> None:
+        """Take a host out of the index, for as long as it can be given no boxes."""
         level = self._level_of.pop(name, None)
         if level is not None:
             del self._levels[level][name]
@@ -46,8 +50,9 @@ class HostIndex:
                 self._occupied &= ~(1 << level)
 
     def find(self, wanted: CreateRequested, tried: frozenset[str], share: float) -> HostLedger | None:
-        """Finds a host. `share` is the smallest fraction of any host's limit that the request needs."""
-        for name in self._near.get(wanted.image, ()) if wanted.image else ():
+        """Return a host for the request that is not in `tried`, or None. `share` is the smallest fraction of any host's
+        limit that the request needs."""
+        for name in self._image_hosts.get(wanted.image, ()) if wanted.image else ():
             level = self._level_of.get(name)
             if level is not None and name not in tried:
                 host = self._levels[level][name]
@@ -69,7 +74,8 @@ class HostIndex:
         return None
 
     def roomiest(self, wanted: CreateRequested, tried: frozenset[str]) -> HostLedger | None:
-        """When the request fits nowhere: the host with the most room, which will be the first to have enough."""
+        """Return the host with the most room that is large enough for the request. It will probably be the first to
+        have room."""
         for level in range(LEVELS, -1, -1):
             for name, host in self._levels[level].items():
                 if name not in tried and host.could_ever_fit(wanted.demand, wanted.count):
@@ -77,23 +83,24 @@ class HostIndex:
         return None
 
     def remember(self, image: str, name: str) -> None:
-        """Notes that a host has made boxes of this image, and so has its layers."""
+        """Note that a host has made boxes of this image, and so has its layers."""
         if not image:
             return
-        near = self._near.pop(image, [])
+        near = self._image_hosts.pop(image, [])
         if name in near:
             near.remove(name)
-        self._near[image] = [name, *near][:NEAR]
-        if len(self._near) > IMAGES:
-            del self._near[next(iter(self._near))]
+        self._image_hosts[image] = [name, *near][:HOSTS_PER_IMAGE]
+        if len(self._image_hosts) > MOST_IMAGES:
+            del self._image_hosts[next(iter(self._image_hosts))]
 
     def forget(self, name: str) -> None:
+        """Remove a host that is gone for good."""
         self.remove(name)
-        for image, near in list(self._near.items()):
+        for image, near in list(self._image_hosts.items()):
             if name in near:
                 near.remove(name)
                 if not near:
-                    del self._near[image]
+                    del self._image_hosts[image]
 
     def _in_level(self, level: int, wanted: CreateRequested, tried: frozenset[str]) -> HostLedger | None:
         for name, host in self._levels[level].items():

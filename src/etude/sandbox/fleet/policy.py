@@ -1,4 +1,4 @@
-"""All tunable numbers of the fleet, in one place."""
+"""All tunable numbers of the fleet."""
 
 from __future__ import annotations
 
@@ -7,35 +7,42 @@ from dataclasses import dataclass
 from etude.sandbox.fleet.resources import Resources
 
 CEILING = Resources(cpus=1.5, memory_mb=0.85, disk_mb=0.85)
+"""Default of Policy.ceiling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """The numbers by which a fleet places boxes, waits, and gives up."""
+
     ceiling: Resources = CEILING
-    """Fraction of a host's capacity up to which boxes are placed. Cores are time-shared, so theirs may be above 1."""
+    """Fraction of a host's capacity up to which boxes are placed. Boxes share cores in time, so the fraction of cores
+    may be above 1."""
     box_cpus: float = 0.25
-    """Cores that a new box is expected to keep busy."""
+    """Number of cores that a new box is expected to keep busy."""
     settle_seconds: float = 3.0
-    """Time after which a new box's use shows in its host's reports; until then its demand is reserved."""
+    """Time after which a new box's use shows in its host's reports. Until then its demand is reserved."""
     host_rate: float = 40.0
-    """Creations per second on one host; `host_burst` is how many at once after a pause."""
+    """Box creations per second on one host, in the long run."""
     host_burst: int = 40
+    """Box creations that one host may start at once after a pause."""
     fleet_rate: float = 2_000.0
-    """Creations per second in the whole fleet."""
+    """Box creations per second in the whole fleet, in the long run."""
     fleet_burst: int = 2_000
+    """Box creations that the fleet may start at once after a pause."""
     patience: float = 60.0
-    """How long a request waits for room before it is rejected with a time to ask again."""
+    """Seconds that a request waits for room before it is rejected, with a time after which to ask again."""
     claim_after: float = 0.25
-    """Fraction of its patience after which a host is kept free for a request."""
+    """Fraction of `patience` after which a host is kept free for a waiting request."""
     queue: int = 20_000
-    """Maximum number of waiting requests; further ones are rejected at once."""
+    """Maximum number of waiting requests. Further requests are rejected at once."""
     attempts: int = 3
-    """Number of hosts on which one creation is tried."""
+    """Number of hosts on which the creation of a box is tried."""
     create_seconds: float = 60.0
     """Time limit of one attempt, not counting the making of its image."""
     image_seconds: float = 1_800.0
+    """Time limit for making an image on a host."""
     lease_seconds: float = 60.0
-    """A client that is silent for this long loses its boxes."""
+    """A client that does not renew its lease for this long loses its boxes."""
     beat_seconds: float = 1.0
     """Time between two reports of a host."""
     silent_seconds: float = 5.0
@@ -45,4 +52,4 @@ class Policy:
     orphan_seconds: float = 120.0
     """A host that the dispatcher has not called for this long destroys its boxes."""
     restarts: int = 5
-    """How often a host's service is restarted."""
+    """How often a host's service is restarted after it was lost."""

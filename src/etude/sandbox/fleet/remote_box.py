@@ -1,6 +1,6 @@
-"""A box on some host, as its client sees it: each request is one call to that host's service.
+"""A box on another host, as its client sees it: each request is one call to that host's service.
 
-A command is never sent twice. Whatever keeps the host from answering makes the box lost, at least for its client.
+A command is never sent twice. If the host does not answer, for whatever reason, the box counts as lost for its client.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Protocol, Unpack
 
 from etude.cluster.contract import Remote
 from etude.sandbox.contract import Box, BoxStats, ExecResult, Process, SandboxError
-from etude.sandbox.fleet.answer import answered_here, opened
-from etude.sandbox.fleet.host import Ran
+from etude.sandbox.fleet.host import CommandOutcome
+from etude.sandbox.fleet.remote_errors import as_sandbox_errors, unwrap
 from etude.sandbox.fleet.remote_process import RemoteProcess
 from etude.sandbox.options import ExecOptions, StartOptions
 
 _ANSWER_SECONDS = 60.0
-"""Time limit for the host's answer beyond a command's own timeout; it must be enough for large trees."""
+"""Time limit for the host's answer, beyond a command's own timeout. It must be enough for large trees."""
 
 
 class Dispatcher(Protocol):
-    """What a box needs of the fleet's client."""
+    """The part of the fleet's client that a box calls (FleetSandboxes)."""
 
     async def ask(self, method: str, *args: Any, deadline: float = ...) -> Any: ...
 
@@ -31,6 +31,8 @@ class Dispatcher(Protocol):
 
 
 class RemoteBox:
+    """A box of a fleet."""
+
     def __init__(self, fleet: Dispatcher, id: str, host_name: str, host: Remote) -> None:
         self.id, self.host_name = id, host_name
         self._fleet, self._host = fleet, host
@@ -43,21 +45,21 @@ class RemoteBox:
         on_output = options.pop("on_output", None)
         args, deadline = (self.id, ticket, known, command, options), max(options["timeout"], 0.0) + _ANSWER_SECONDS
         try:
-            with answered_here(self._place):
+            with as_sandbox_errors(self._description):
                 if on_output is None:
-                    ran = await self._host.call("exec", *args, deadline=deadline)
+                    outcome = await self._host.call("exec", *args, deadline=deadline)
                 else:
-                    async for said in self._host.stream("exec_streamed", *args, deadline=deadline):
-                        ran = said
-                        if not isinstance(said, Ran):
-                            for stream, data in said:
+                    async for item in self._host.stream("exec_streamed", *args, deadline=deadline):
+                        outcome = item
+                        if not isinstance(item, CommandOutcome):
+                            for stream, data in item:
                                 on_output(stream, data)
         except BaseException as error:
-            if not isinstance(error, SandboxError):  # Cancelled, or on_output failed: the command must not go on.
+            if not isinstance(error, SandboxError):  # Cancelled, or on_output failed: end the command.
                 with contextlib.suppress(SandboxError):
                     await asyncio.shield(self.call("cancel", ticket))
             raise
-        result: ExecResult = self._noted(ran, known)
+        result: ExecResult = self._noted(outcome, known)
         return result
 
     async def start(self, command: list[str] | str, **options: Unpack[StartOptions]) -> Process:
@@ -66,10 +68,11 @@ class RemoteBox:
             self.call, self.id, self._noted(await self.call("start", self.id, known, command, options), known)
         )
 
-    def _noted(self, ran: Ran, known: int) -> Any:
-        if known + len(ran.commands) > len(self._commands):
-            self._commands[known:] = ran.commands
-        return ran.result
+    def _noted(self, outcome: CommandOutcome, known: int) -> Any:
+        """Add the commands that the host reports to the box's list, and return the result."""
+        if known + len(outcome.commands) > len(self._commands):
+            self._commands[known:] = outcome.commands
+        return outcome.result
 
     @property
     def commands(self) -> list[str]:
@@ -106,7 +109,7 @@ class RemoteBox:
     # -- copies and the end
 
     async def snapshot(self) -> str:
-        """Takes a snapshot. The image lives on this box's host, so boxes made from it are placed there."""
+        """Take a snapshot. Its image exists only on this box's host, so boxes made from it are placed there."""
         image: str = await self._ask("snapshot")
         await self._fleet.ask("learn_image", image, self.host_name, None)
         return image
@@ -125,12 +128,15 @@ class RemoteBox:
     # -- calls
 
     async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the box on its host."""
         return await self.call("ask", self.id, method, args, options)
 
     async def call(self, method: str, *args: Any, patience: float = 0.0) -> Any:
-        with answered_here(self._place):
-            return opened(await self._host.call(method, *args, deadline=patience + _ANSWER_SECONDS))
+        """Call the host's service. `patience` is how long the method itself may take."""
+        with as_sandbox_errors(self._description):
+            return unwrap(await self._host.call(method, *args, deadline=patience + _ANSWER_SECONDS))
 
     @property
-    def _place(self) -> str:
+    def _description(self) -> str:
+        """The box and its host, as named in errors."""
         return f"box {self.id}: its host {self.host_name}"

@@ -1,7 +1,7 @@
-"""A background command on some host.
+"""A background command on another host, as its client sees it.
 
-A poll that its caller gives up loses nothing: it is cancelled on the host, and what it had already taken is kept here
-for the next poll.
+No output is lost if a caller gives up a poll (is cancelled): the poll is cancelled on the host too, and output that it
+had already taken is kept here for the next poll.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from etude.sandbox.contract import Poll, SandboxError, SandboxLost
 
 
 class RemoteProcess:
+    """A background command of a RemoteBox."""
+
     def __init__(self, call: Callable[..., Awaitable[Any]], box: str, id: int) -> None:
-        """`call` sends a request to the host of the box."""
+        """`call` sends a request to the host of the box. `id` is the command's id on that host."""
         self.id = id
         self._call, self._box = call, box
         self._given_up: set[asyncio.Task[Any]] = set()
@@ -30,36 +32,39 @@ class RemoteProcess:
         ticket = secrets.token_hex(8)
         asking = asyncio.ensure_future(self._ask_poll(ticket, 0.0 if self._left else wait))
         try:
-            said = await asyncio.shield(asking)
+            polled = await asyncio.shield(asking)
         except asyncio.CancelledError:
             self._give_up(asking, self._keep)
             self._give_up(asyncio.ensure_future(self._call("cancel", ticket)), _forget)
             raise
-        if said.code is not None:
-            self._end = Poll(b"", 0, said.code, said.limit)
-        output, self._left = self._left + said.output, b""
-        skipped, self._left_skipped = self._left_skipped + said.skipped, 0
-        return Poll(output, skipped, said.code, said.limit)
+        if polled.code is not None:
+            self._end = Poll(b"", 0, polled.code, polled.limit)
+        output, self._left = self._left + polled.output, b""
+        skipped, self._left_skipped = self._left_skipped + polled.skipped, 0
+        return Poll(output, skipped, polled.code, polled.limit)
 
     async def _ask_poll(self, ticket: str, wait: float) -> Poll:
+        """Poll on the host. `ticket` is a name by which the poll can be cancelled there."""
         try:
-            said = await self._call("poll", self._box, self.id, ticket, wait, patience=wait)
+            polled = await self._call("poll", self._box, self.id, ticket, wait, patience=wait)
         except SandboxLost:
             if self._end is None:
                 raise
-            said = self._end  # Of a lost box, the known end of a command remains.
-        return said or Poll(b"", 0, None)
+            polled = self._end  # The box is lost, but this command was known to have ended before.
+        return polled or Poll(b"", 0, None)
 
     def _give_up(self, task: asyncio.Task[Any], then: Any) -> None:
+        """Let a task finish in the background, then call `then` with it. The next poll waits for it."""
         self._given_up.add(task)
         task.add_done_callback(then)
         task.add_done_callback(self._given_up.discard)
 
     def _keep(self, asking: asyncio.Task[Poll]) -> None:
+        """Keep the output of a poll that was given up."""
         with contextlib.suppress(SandboxError, asyncio.CancelledError):
-            said = asking.result()
-            self._left += said.output
-            self._left_skipped += said.skipped
+            polled = asking.result()
+            self._left += polled.output
+            self._left_skipped += polled.skipped
 
     async def write(self, data: bytes) -> None:
         await self._ask("write", data)
@@ -77,7 +82,7 @@ class RemoteProcess:
         await self._call("ask_process", self._box, self.id, method, args)
 
 
-def _forget(calling_back: asyncio.Task[Any]) -> None:
-    """If cancelling the poll failed, so will the poll itself."""
+def _forget(cancelling: asyncio.Task[Any]) -> None:
+    """Ignore an error of the cancelling call. If it failed, the cancelled poll fails too."""
     with contextlib.suppress(SandboxError, asyncio.CancelledError):
-        calling_back.result()
+        cancelling.result()

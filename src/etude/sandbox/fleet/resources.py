@@ -1,4 +1,5 @@
-"""What boxes demand and hosts have: cores, memory, disk. Plain numbers, and the only arithmetic of the scheduler."""
+"""The resources that boxes demand and hosts have: cores, memory, disk. Plain numbers, and the scheduler's arithmetic on
+them."""
 
 from __future__ import annotations
 
@@ -9,26 +10,31 @@ from etude.sandbox.contract import BoxSpec
 
 @dataclass(frozen=True, slots=True)
 class Resources:
+    """An amount of each resource."""
+
     cpus: float = 0.0
     memory_mb: float = 0.0
     disk_mb: float = 0.0
 
     def times(self, count: int) -> Resources:
+        """Return the amount that `count` boxes need."""
         return Resources(self.cpus * count, self.memory_mb * count, self.disk_mb * count)
 
     def within(self, other: Resources) -> bool:
+        """Whether no resource exceeds that of `other`."""
         return self.cpus <= other.cpus and self.memory_mb <= other.memory_mb and self.disk_mb <= other.disk_mb
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """A host's size."""
+    """The size of a host."""
 
     total: Resources
     boxes: int = 2_000
-    """Maximum number of boxes, however idle they are."""
+    """Maximum number of boxes, even if they are idle."""
 
 
 def demand_of(spec: BoxSpec, cpus: float) -> Resources:
-    """What a box is assumed to need until its host's reports show it: its limits, and a fraction of a core."""
+    """Return what a new box is assumed to need until its host's reports show its real use: the memory and disk of its
+    limits, and `cpus` (a fraction of a core)."""
     return Resources(cpus, float(spec.limits.memory_mb), float(spec.limits.disk_mb))

@@ -1,11 +1,11 @@
 """The fleet's scheduler: a pure state machine. Events and the time go in, decisions come out. It has no clock, makes no
 calls, and uses no randomness.
 
-Always true, whatever comes in whatever order (tests/sandbox/fleet/test_machine.py):
+Invariants, for all events in any order (tests/sandbox/fleet/test_machine.py):
 
 - every request is answered exactly once, by Granted or Rejected;
-- a box is on one host at most, and a host gets no box that would exceed its ceiling, by the load known at that time;
-- a host that is silent, draining or gone gets nothing; a lost host loses its own boxes and no others.
+- a box is on one host at most, and no host gets a box that would exceed its ceiling, by the load known at that time;
+- a host that is silent, draining or gone gets no boxes; a lost host loses its own boxes and no others.
 
 A request waits until a host has room and both token buckets, the fleet's and the host's, have a token (assigning.py).
 After a fixed part of its maximum waiting time it claims a host, which then takes no other boxes until the request fits.
@@ -20,10 +20,12 @@ from etude.sandbox.fleet.leases import Leases
 from etude.sandbox.fleet.ledger import HostLedger, HostState
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.timers import Timers
-from etude.sandbox.fleet.waiting import Pending
+from etude.sandbox.fleet.waiting_requests import Pending
 
 
 class Scheduler:
+    """The state of the fleet: hosts, waiting requests, boxes, leases and timers."""
+
     def __init__(self, policy: Policy, now: float = 0.0) -> None:
         self.policy = policy
         self._timers = Timers()
@@ -31,10 +33,11 @@ class Scheduler:
         self.hosts, self.waiting = self.assigner.hosts, self.assigner.waiting
         self.leases = Leases(policy.lease_seconds)
         self._pending: dict[str, Pending] = {}
-        """Requests that wait or whose boxes are being made."""
+        """Requests that wait or whose boxes are being made, by id."""
         self._where: dict[str, tuple[str, str]] = {}
         """Host and owner of every granted box."""
         self._drains: dict[str, float] = {}
+        """Time by which each draining host is to be empty."""
         self._now = now
         self._out: list[events.Decision] = []
         self._on_event = {
@@ -61,10 +64,11 @@ class Scheduler:
             "admission": lambda _: None,
         }
 
-    # -- the outside
+    # -- interface
 
     def handle(self, event: events.Event, now: float) -> list[events.Decision]:
-        """Returns the decisions on one event. Time never runs backwards: an earlier `now` counts as the latest."""
+        """Return the decisions on one event. Time never runs backwards: an earlier `now` is replaced by the latest one
+        seen."""
         self._now = max(now, self._now)
         while (due := self._timers.pop(self._now)) is not None:
             kind, key = due
@@ -76,11 +80,11 @@ class Scheduler:
 
     @property
     def next_wake(self) -> float | None:
-        """When a Tick would change something, if nothing else happens before."""
+        """When a Tick would change something if no event comes before."""
         return self._timers.next_moment
 
     def host_of(self, box: str) -> str:
-        """The box's host; empty if there is no such box."""
+        """Return the box's host; empty if there is no such box."""
         return self._where[box][0] if box in self._where else ""
 
     # -- requests
@@ -89,13 +93,15 @@ class Scheduler:
         if event.request in self._pending:
             raise ValueError(f"request {event.request!r} was made before")
         self._renewed(events.OwnerRenewed(event.owner))
-        if event.pinned and (gone := self._why_not(event.pinned)):
-            self._reject(event.request, events.Why.GONE, gone)
+        if event.pinned and (gone := self._unavailable(event.pinned)):
+            self._reject(event.request, events.RejectKind.GONE, gone)
         elif not self.assigner.could_ever_hold(event):
-            self._reject(event.request, events.Why.IMPOSSIBLE, f"no host has room for {event.count} x {event.demand}")
+            self._reject(
+                event.request, events.RejectKind.IMPOSSIBLE, f"no host has room for {event.count} x {event.demand}"
+            )
         elif len(self.waiting) >= self.policy.queue:
             self._reject(
-                event.request, events.Why.FULL, f"{len(self.waiting)} requests wait already", self._retry_after()
+                event.request, events.RejectKind.FULL, f"{len(self.waiting)} requests wait already", self._retry_after()
             )
         else:
             self._pending[event.request] = pending = Pending(event, self._now)
@@ -105,6 +111,7 @@ class Scheduler:
                 self._wait(pending)
 
     def _wait(self, pending: Pending) -> None:
+        """Set the timers at which a waiting request claims a host and is rejected."""
         patience, request = self.policy.patience, pending.wanted.request
         self._timers.set(pending.since + patience, "patience", request)
         self._timers.set(pending.since + patience * self.policy.claim_after, "claim", request)
@@ -114,32 +121,37 @@ class Scheduler:
             self.assigner.claim(pending, self._now)
 
     def _serve(self) -> None:
+        """Assign hosts to waiting requests, and emit the decisions."""
         for pending in self.assigner.assign(self._now):
             self._out.append(events.Place(pending.wanted.request, pending.host, pending.wanted.boxes))
 
     def _dropped(self, event: events.RequestDropped) -> None:
-        self._give_up(event.request, events.Why.LEFT, "its client no longer waits")
+        self._give_up(event.request, events.RejectKind.LEFT, "its client no longer waits")
 
     def _impatient(self, request: str) -> None:
+        """Reject a request that has waited for the maximum time."""
         pending = self._pending.get(request)
         if pending is not None and not pending.host:
-            reason = f"no room within {self._now - pending.since:.1f} s{self.assigner.in_the_way(pending)}"
-            self._give_up(request, events.Why.FULL, reason, self._retry_after())
+            reason = f"no room within {self._now - pending.since:.1f} s{self.assigner.shortages(pending)}"
+            self._give_up(request, events.RejectKind.FULL, reason, self._retry_after())
 
-    def _give_up(self, request: str, why: events.Why, reason: str, retry_after: float = 0.0) -> None:
+    def _give_up(self, request: str, kind: events.RejectKind, reason: str, retry_after: float = 0.0) -> None:
+        """Reject a request and stop waiting for it. If its boxes are still being made, they are destroyed when that is
+        done."""
         pending = self._pending.get(request)
         if pending is None or pending.answered:
             return
         pending.answered = True
-        self._reject(request, why, reason, retry_after)
+        self._reject(request, kind, reason, retry_after)
         if not pending.host:
             self.waiting.remove(pending)
             self._forget(pending)
 
-    def _reject(self, request: str, why: events.Why, reason: str, retry_after: float = 0.0) -> None:
-        self._out.append(events.Rejected(request, why, reason, retry_after))
+    def _reject(self, request: str, kind: events.RejectKind, reason: str, retry_after: float = 0.0) -> None:
+        self._out.append(events.Rejected(request, kind, reason, retry_after))
 
     def _retry_after(self) -> float:
+        """Return the seconds after which a rejected client should ask again."""
         return max(1.0, len(self.waiting) / self.policy.fleet_rate)
 
     def _forget(self, pending: Pending) -> None:
@@ -149,8 +161,10 @@ class Scheduler:
     # -- creations
 
     def _done(self, event: events.CreateDone) -> None:
+        """Grant a request whose boxes have been made, unless it was given up meanwhile."""
         pending = self._pending.get(event.request)
-        if pending is None or pending.host != event.host:  # Too late: it is being tried elsewhere, or was given up.
+        if pending is None or pending.host != event.host:
+            # Too late: the request is being tried elsewhere, or was given up.
             self._destroy(event.boxes, event.host, "made too late")
             return
         self._forget(pending)
@@ -166,35 +180,39 @@ class Scheduler:
         self._out.append(events.Granted(event.request, event.host, event.boxes, self._now - pending.since))
 
     def _failed(self, event: events.CreateFailed) -> None:
+        """Handle a failed creation: free what was reserved, and try another host if that may help."""
         pending = self._pending.get(event.request)
         if pending is None or pending.host != event.host:
             return
-        if event.elsewhere:  # The boxes may have been made all the same, with only the answer lost.
+        if event.elsewhere:  # The boxes may have been made, and only the answer lost.
             self._destroy(event.boxes, event.host, event.reason)
         self._release(event.boxes, self.hosts[event.host])
         self._again(pending, event.reason, elsewhere=event.elsewhere)
 
     def _again(self, pending: Pending, reason: str, *, elsewhere: bool) -> None:
-        """Tries the creation on another host, if that makes sense. Only creations are tried twice: a failed one is not
-        known to have happened, and nobody has seen its boxes."""
+        """Try the creation on another host, if that may help. Only creations are tried twice: a failed one may not have
+        happened, and nobody has used its boxes yet."""
         wanted = pending.wanted
         pending.tried |= {pending.host}
         pending.host, pending.searched = "", False
         if pending.answered:
             self._forget(pending)
         elif not elsewhere or wanted.pinned or pending.attempt >= self.policy.attempts:
-            self._give_up_unplaced(pending, events.Why.FAILED, reason)
+            self._give_up_unplaced(pending, events.RejectKind.FAILED, reason)
         elif self._now >= pending.since + self.policy.patience:
-            self._give_up_unplaced(pending, events.Why.FULL, f"{reason}; no time is left for another host")
+            self._give_up_unplaced(pending, events.RejectKind.FULL, f"{reason}; no time is left for another host")
         elif self.hosts and pending.tried.issuperset(self.hosts):
-            self._give_up_unplaced(pending, events.Why.FAILED, f"every host failed, the last so: {reason}")
+            self._give_up_unplaced(pending, events.RejectKind.FAILED, f"every host failed, the last so: {reason}")
         else:
             self.waiting.add(pending, first=True)
             self._wait(pending)
 
-    def _give_up_unplaced(self, pending: Pending, why: events.Why, reason: str) -> None:
+    def _give_up_unplaced(self, pending: Pending, kind: events.RejectKind, reason: str) -> None:
+        """Reject a request that has just lost its host and is in no queue."""
         self._forget(pending)
-        self._reject(pending.wanted.request, why, reason, self._retry_after() if why is events.Why.FULL else 0.0)
+        self._reject(
+            pending.wanted.request, kind, reason, self._retry_after() if kind is events.RejectKind.FULL else 0.0
+        )
 
     # -- boxes and owners
 
@@ -211,6 +229,7 @@ class Scheduler:
             self._timers.set(until, "lease", event.owner)
 
     def _lease_due(self, owner: str) -> None:
+        """Check an owner's lease at what was its deadline: set the timer again if it was renewed, else end it."""
         until = self.leases.deadline(owner)
         if until is not None and until > self._now:
             self._timers.set(until, "lease", owner)
@@ -221,18 +240,20 @@ class Scheduler:
         self._close(event.owner, "its owner has left")
 
     def _close(self, owner: str, reason: str) -> None:
+        """End an owner's lease: reject its requests and destroy its boxes."""
         for request in [name for name, pending in self._pending.items() if pending.wanted.owner == owner]:
-            self._give_up(request, events.Why.LEFT, reason)
+            self._give_up(request, events.RejectKind.LEFT, reason)
         for box in self.leases.end(owner):
             host, _ = self._where.pop(box)
             self._destroy((box,), host, reason)
             self._release((box,), self.hosts[host])
 
     def _destroy(self, boxes: tuple[str, ...], host: str, reason: str) -> None:
-        if host in self.hosts:  # Otherwise the host was ended with everything on it.
+        if host in self.hosts:  # Otherwise the host was killed, with everything on it.
             self._out += [events.Destroy(box, host, reason) for box in boxes]
 
     def _release(self, boxes: tuple[str, ...], host: HostLedger) -> None:
+        """Free what the boxes used. If the host was draining and is now empty, it is drained."""
         for box in boxes:
             host.release(box)
         self.assigner.changed(host)
@@ -243,6 +264,7 @@ class Scheduler:
     # -- hosts
 
     def _joined(self, event: events.HostJoined) -> None:
+        """Add a host with the boxes that it already has."""
         if event.host in self.hosts:
             raise ValueError(f"host {event.host!r} is there already")
         host = HostLedger(event.host, event.capacity, self.policy, self._now)
@@ -258,17 +280,18 @@ class Scheduler:
         host = self.hosts.get(event.host)
         if host is not None:
             host.report(event.used, event.sampled, self._now)
-            # If the host was silent, its timer was set to the time of its loss.
+            # For a silent host, the timer was set to the time of giving it up, which is later than this one.
             self._timers.set(self._now + self.policy.silent_seconds, "silence", event.host)
             self.assigner.changed(host)
 
     def _silence_due(self, name: str) -> None:
+        """Mark a host as silent if its report is late, or give it up if it has been silent for too long."""
         host = self.hosts.get(name)
         if host is None:
             return
-        late, lost = host.heard + self.policy.silent_seconds, host.heard + self.policy.lost_seconds
+        late, lost = host.last_report + self.policy.silent_seconds, host.last_report + self.policy.lost_seconds
         if self._now >= lost:
-            self._lost(events.HostLost(name, f"it has not reported for {self._now - host.heard:.1f} s"))
+            self._lost(events.HostLost(name, f"it has not reported for {self._now - host.last_report:.1f} s"))
             return
         if self._now >= late and host.state is HostState.UP:
             host.state = HostState.SILENT
@@ -276,6 +299,7 @@ class Scheduler:
         self._timers.set(lost if self._now >= late else late, "silence", name)
 
     def _cooled(self, name: str) -> None:
+        """Let a host take boxes again, since its token bucket has a token."""
         host = self.hosts.get(name)
         if host is not None:
             host.cooling = False
@@ -293,6 +317,7 @@ class Scheduler:
         self._release((), host)
 
     def _drain_due(self, name: str) -> None:
+        """Destroy the remaining boxes of a draining host when its time is up."""
         if name not in self._drains:
             return
         if self._drains[name] <= self._now:
@@ -303,6 +328,7 @@ class Scheduler:
             self._timers.set(max(self._drains[name], self._now + self.policy.beat_seconds), "drain", name)
 
     def _lost(self, event: events.HostLost) -> None:
+        """Remove a host with its boxes, and try the requests that it was working on elsewhere."""
         host = self.assigner.remove(event.host)
         if host is None:
             return
@@ -317,10 +343,12 @@ class Scheduler:
         self._reject_pinned(event.host, f"host {event.host} was lost: {event.reason}")
 
     def _reject_pinned(self, name: str, reason: str) -> None:
+        """Reject the waiting requests that only this host could have taken."""
         for request in [n for n, p in self._pending.items() if p.wanted.pinned == name and not p.host]:
-            self._give_up(request, events.Why.GONE, reason)
+            self._give_up(request, events.RejectKind.GONE, reason)
 
-    def _why_not(self, name: str) -> str:
+    def _unavailable(self, name: str) -> str:
+        """Return why a request pinned to this host cannot be taken; empty if it can."""
         host = self.hosts.get(name)
         if host is None:
             return f"host {name} is lost"

@@ -1,4 +1,5 @@
-"""Timers, one per kind and key. Setting an earlier time replaces the timer; setting a later one has no effect."""
+"""Timers, at most one per kind and key. Setting an earlier time replaces the timer; setting a later one has no
+effect."""
 
 from __future__ import annotations
 
@@ -6,24 +7,28 @@ from heapq import heappop, heappush
 
 
 class Timers:
+    """The timers that are set."""
+
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str, str]] = []
         self._armed: dict[tuple[str, str], float] = {}
         self._count = 0
 
     def set(self, moment: float, kind: str, key: str = "") -> None:
+        """Set a timer, unless it is already set to an earlier time."""
         armed = self._armed.get((kind, key))
         if armed is None or moment < armed:
             self._armed[kind, key] = moment
-            self._count += 1  # Of two timers that are due together, the one set first comes first.
+            self._count += 1  # Timers that are due at the same time fire in the order in which they were set.
             heappush(self._heap, (moment, self._count, kind, key))
 
     @property
     def next_moment(self) -> float | None:
+        """When `pop` may next return a timer; None if none is set."""
         return self._heap[0][0] if self._heap else None
 
     def pop(self, now: float) -> tuple[str, str] | None:
-        """Removes and returns the earliest timer that is due, or None."""
+        """Remove and return (kind, key) of the earliest timer that is due; None if none is."""
         while self._heap and self._heap[0][0] <= now:
             moment, _, kind, key = heappop(self._heap)
             if self._armed.get((kind, key)) == moment:

@@ -1,12 +1,15 @@
-"""A token bucket; the caller passes the time in.
+"""A token bucket, which limits a rate. The caller passes the time in.
 
-A caller needs one whole token but may take more and leave a debt, which later time pays. So over any span, no more is
-taken than burst + rate * seconds, plus what the last caller took beyond its token."""
+A caller needs one whole token, but may take more and leave a debt that later time pays off. So over any time span, at
+most burst + rate * seconds are taken, plus what the last caller took beyond its token.
+"""
 
 from __future__ import annotations
 
 
 class TokenBucket:
+    """A bucket that gains `rate` tokens per second and holds at most `burst`."""
+
     __slots__ = ("_at", "_burst", "_rate", "_tokens")
 
     def __init__(self, rate: float, burst: int, now: float) -> None:
@@ -16,12 +19,13 @@ class TokenBucket:
         self._tokens, self._at = float(burst), now
 
     def ready_at(self, now: float) -> float:
-        """The time from which a token is available; `now` if one is available already."""
+        """Return the time from which a token is available; `now` if one is available already."""
         self._fill(now)
         # A tiny tolerance for rounding; without it, the promised time could come and find no whole token.
         return now if self._tokens >= 1.0 - 1e-6 else now + (1.0 - self._tokens) / self._rate
 
     def take(self, count: int, now: float) -> None:
+        """Take `count` tokens, even more than there are."""
         self._fill(now)
         self._tokens -= count
 

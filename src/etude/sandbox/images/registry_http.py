@@ -96,9 +96,9 @@ class _HostsWay(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         tls = request.url.scheme == "https"
         host, port = request.url.host, request.url.port or (443 if tls else 80)
-        proxy = self._proxies.way_to(host, port, tls=tls)
+        proxy = self._proxies.proxy_for(host, port, tls=tls)
         if proxy and self._proxies.exceptions.networks:
-            proxy = self._proxies.way_to(host, port, tls=tls, addresses=_addresses(host, port))
+            proxy = self._proxies.proxy_for(host, port, tls=tls, addresses=_addresses(host, port))
         return self._ways[proxy].handle_request(request)
 
     def close(self) -> None:

@@ -1,8 +1,10 @@
-"""Fallback modes for hosts whose kernel gives us no namespaces: a box is a folder of the host, a fork a copy of it.
+"""Fallback modes for hosts whose kernel gives us no namespaces: a box is a folder of the host, and a fork is a copy of
+that folder.
 
-Commands are confined by bubblewrap, by Landlock, or not at all; each mode says so by its features."""
+Commands are confined by bubblewrap, by Landlock, or not at all. The features of each mode state what it enforces.
+"""
 
-from etude.sandbox.modes.choice import MODES, Prospect, open_mode, prospects
-from etude.sandbox.modes.folders import FolderSandboxes
+from etude.sandbox.modes.folder_backend import FolderSandboxes
+from etude.sandbox.modes.mode_choice import MODES, ModeOption, mode_options, open_mode
 
-__all__ = ["MODES", "FolderSandboxes", "Prospect", "open_mode", "prospects"]
+__all__ = ["MODES", "FolderSandboxes", "ModeOption", "mode_options", "open_mode"]

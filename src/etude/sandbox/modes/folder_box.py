@@ -1,4 +1,5 @@
-"""A box that is a folder of the host: we read and write its files directly, and run its commands behind walls."""
+"""A box that is a folder of the host. Its files are read and written directly; its commands run confined
+(confinement.py)."""
 
 from __future__ import annotations
 
@@ -23,46 +24,60 @@ from etude.sandbox.contract import (
     RequestRefused,
     SandboxLost,
 )
-from etude.sandbox.cpu_share import Watch
+from etude.sandbox.cpu_share import ShareMeter
 from etude.sandbox.images.host_base import SYSTEM
 from etude.sandbox.images.image import Image
 from etude.sandbox.inside import files, trees
+from etude.sandbox.modes.confinement import BoxFolder, Confinement
 from etude.sandbox.modes.folder_process import FolderProcess
-from etude.sandbox.modes.run import Run
-from etude.sandbox.modes.walls import Place, Walls
+from etude.sandbox.modes.runner_client import CommandRun
 from etude.sandbox.options import Command, ExecOptions, StartOptions
 from etude.sandbox.tars import Member, Tar, pack
 
 T = TypeVar("T")
 _CHUNK = 1 << 16
 _NOT_FILES = ("/proc", "/dev", "/sys", *SYSTEM)
+"""Folders that exist in the box but are not part of its folder on the host."""
 _NO_PROC = -1
-"""inside/files.py refuses files on the device of /proc; a folder box has none below it."""
+"""Stands for the device of /proc, on which inside/files.py refuses files. A folder box has no /proc of its own below
+it."""
 
 
-class Folders(Protocol):
-    """What a box needs of the backend that made it."""
+class FolderBackend(Protocol):
+    """The part of the backend that a box calls (FolderSandboxes)."""
 
-    walls: Walls
+    confinement: Confinement
 
-    def size(self, tree: Path) -> int: ...
+    def size(self, tree: Path) -> int:
+        """Return the total size of a tree's files."""
+        ...
 
-    def size_of(self, image: Image) -> int: ...
+    def size_of(self, image: Image) -> int:
+        """Return the total size of the files that a new box of this image has."""
+        ...
 
-    async def keep(self, box: FolderBox) -> str: ...
+    async def keep(self, box: FolderBox) -> str:
+        """Save the box's files as an image; return its id."""
+        ...
 
-    async def copy_of(self, box: FolderBox) -> FolderBox: ...
+    async def copy_of(self, box: FolderBox) -> FolderBox:
+        """Make a box with a copy of this box's files."""
+        ...
 
-    async def forget(self, box: FolderBox) -> None: ...
+    async def forget(self, box: FolderBox) -> None:
+        """Remove the box's folder."""
+        ...
 
 
 class FolderBox:
+    """A box of the fallback modes."""
+
     def __init__(
-        self, backend: Folders, name: str, spec: BoxSpec, image: Image, place: Place, commands: list[str]
+        self, backend: FolderBackend, name: str, spec: BoxSpec, image: Image, folder: BoxFolder, commands: list[str]
     ) -> None:
-        self.id, self.spec, self.image, self.place = name, spec, image, place
+        self.id, self.spec, self.image, self.folder = name, spec, image, folder
         self._backend, self._commands = backend, list(commands)
-        self._runs: dict[Run, str] = {}
+        self._runs: dict[CommandRun, str] = {}
         self._made, self._spent, self._ended = time.monotonic(), 0.0, False
 
     @property
@@ -73,7 +88,7 @@ class FolderBox:
 
     async def exec(self, command: list[str] | str, **options: Unpack[ExecOptions]) -> ExecResult:
         asked = Command(command, **options)
-        watch, run = Watch(), await self._start(asked)
+        watch, run = ShareMeter(), await self._start(asked)
         room = self.spec.limits.output_bytes
         kept = {1: bytearray(), 2: bytearray()}
         truncated = False
@@ -102,7 +117,7 @@ class FolderBox:
             raise
         finally:
             clock.cancel()
-            self._over(run)
+            self._count_run(run)
         if self._ended:
             raise self._lost()
         seconds = time.monotonic() - run.began
@@ -112,20 +127,24 @@ class FolderBox:
     async def start(self, command: list[str] | str, **options: Unpack[StartOptions]) -> Process:
         asked = Command(command, **options)
         if asked.terminal is not None:
-            raise RequestRefused(f"mode {self._backend.walls.name} has no terminals; see `etude sandbox doctor`")
+            raise RequestRefused(f"mode {self._backend.confinement.name} has no terminals; see `etude sandbox doctor`")
         run = await self._start(asked, merged=True)
 
-        return FolderProcess(run, asked.timeout, self.spec.limits.output_bytes, lambda: self._over(run), self._check)
+        return FolderProcess(
+            run, asked.timeout, self.spec.limits.output_bytes, lambda: self._count_run(run), self._require_alive
+        )
 
-    def _over(self, run: Run) -> None:
+    def _count_run(self, run: CommandRun) -> None:
+        """Forget an ended command and add its CPU time to the box's."""
         if self._runs.pop(run, None) is not None:
             self._spent += run.cpu_seconds
 
-    async def _start(self, asked: Command, *, merged: bool = False) -> Run:
-        self._check()
+    async def _start(self, asked: Command, *, merged: bool = False) -> CommandRun:
+        """Start a command. With `merged`, its stderr goes into its stdout."""
+        self._require_alive()
         command, cwd, env = asked.command, asked.cwd, asked.env
         if asked.user not in ("", "agent", "1000"):
-            raise RequestRefused(f"user {asked.user!r}: mode {self._backend.walls.name} has agent alone")
+            raise RequestRefused(f"user {asked.user!r}: mode {self._backend.confinement.name} has agent alone")
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else command
         if any("\0" in word for word in (*argv, cwd or "", *(env or {}), *(env or {}).values())):
             raise RequestRefused("a word of the command has a zero byte, which no program can be given")
@@ -138,13 +157,14 @@ class FolderBox:
         where = os.path.normpath(os.path.join(self.spec.workdir, cwd or "."))  # noqa: PTH118
         limits = self.spec.limits
         used = {"memory_mb": limits.memory_mb, "file_mb": limits.file_mb, "cpu_seconds": limits.cpu_seconds}
-        job = {**self._backend.walls.job(self.place, argv, where, full), "limits": used}
+        job = {**self._backend.confinement.job(self.folder, argv, where, full), "limits": used}
         self._commands.append(shell_line(command, cwd, env) + (" &" if merged else ""))
-        run = await Run.start(job, f"box {self.id}", merged=merged)
+        run = await CommandRun.start(job, f"box {self.id}", merged=merged)
         self._runs[run] = argv[-1][:80]
         return run
 
-    async def _feed(self, run: Run, stdin: bytes) -> None:
+    async def _feed(self, run: CommandRun, stdin: bytes) -> None:
+        """Write all of `stdin` to the command and close it. The command may have ended before it read everything."""
         assert run.process.stdin is not None
         with contextlib.suppress(ConnectionError):
             run.process.stdin.write(stdin)
@@ -154,22 +174,24 @@ class FolderBox:
     # -- files
 
     async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
-        return await self._ask(path, lambda top, rest: files.read(top, rest, max_bytes, _NO_PROC))
+        return await self._with_path(path, lambda top, rest: files.read(top, rest, max_bytes, _NO_PROC))
 
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
         largest = self.spec.limits.file_mb
         if len(data) > largest << 20:
             raise RequestRefused(f"{len(data)} bytes for {path}; a file has at most file_mb = {largest} MiB")
-        await self._ask(path, lambda top, rest: files.write(top, rest, data, executable=executable, proc=_NO_PROC))
+        await self._with_path(
+            path, lambda top, rest: files.write(top, rest, data, executable=executable, proc=_NO_PROC)
+        )
 
     async def list_files(self, path: str = ".") -> list[str]:
-        return await self._ask(path, files.list_below)
+        return await self._with_path(path, files.list_below)
 
     async def layout(self, paths: Sequence[str]) -> bytes:
         found: list[str] = []
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
-                found += await self._ask(path, files.layout_below)
+                found += await self._with_path(path, files.layout_below)
         return "\0".join(found).encode("utf-8", "surrogateescape")
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
@@ -177,27 +199,28 @@ class FolderBox:
             entries, contents = trees.read(top, rest, max_bytes, max_files, _NO_PROC)
             return pack([Member(*entry) for entry in entries], contents)  # type: ignore[arg-type]
 
-        return await self._ask(path, read)
+        return await self._with_path(path, read)
 
     async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
-        judged = await asyncio.to_thread(lambda: Tar(tar, max_bytes=max_bytes, max_files=max_files))
+        checked = await asyncio.to_thread(lambda: Tar(tar, max_bytes=max_bytes, max_files=max_files))
         largest = self.spec.limits.file_mb << 20
-        for member in judged.members:
+        for member in checked.members:
             if member.size > largest:
                 raise RequestRefused(f"{member.name} has {member.size} bytes; a file has at most {largest}")
 
         def write(top: str, rest: str) -> None:
-            trees.check(top, rest, [member.entry() for member in judged.members])
-            for batch in judged.batches(4 << 20):
+            trees.check(top, rest, [member.entry() for member in checked.members])
+            for batch in checked.batches(4 << 20):
                 entries = [member.entry() for member in batch]
-                trees.write(top, rest, entries, judged.contents(batch), owners=False)
+                trees.write(top, rest, entries, checked.contents(batch), owners=False)
 
-        await self._ask(path, write)
+        await self._with_path(path, write)
 
-    async def _ask(self, path: str, work: Callable[[str, str], T]) -> T:
-        """Runs `work` on a path below the box's folder, where absolute paths start; no link leads out of it."""
-        self._check()
-        root = str(self.place.root)
+    async def _with_path(self, path: str, work: Callable[[str, str], T]) -> T:
+        """Call `work` in a thread with a top folder on the host and the rest of the path below it. Absolute paths start
+        at the box's folder, relative ones at its workdir. `work` must follow no link out of the top folder."""
+        self._require_alive()
+        root = str(self.folder.root)
         if path.startswith(_NOT_FILES):
             raise RequestRefused(f"{path} is not among the box's own files; a command can look there")
         top, rest = (root, path.lstrip("/") or ".") if path.startswith("/") else (f"{root}{self.spec.workdir}", path)
@@ -211,9 +234,9 @@ class FolderBox:
             raise
 
     async def stats(self) -> BoxStats:
-        self._check()
+        self._require_alive()
         usages = [run.usage() for run in self._runs]
-        size = await asyncio.to_thread(self._backend.size, self.place.root)
+        size = await asyncio.to_thread(self._backend.size, self.folder.root)
         before = await asyncio.to_thread(self._backend.size_of, self.image)
         return BoxStats(
             processes=sum(count for count, _, _ in usages),
@@ -225,23 +248,24 @@ class FolderBox:
 
     # -- copies and the end
 
-    def _require_quiet(self) -> None:
+    def _require_no_commands(self) -> None:
+        """Raise BoxBusy while commands run, since they may be writing."""
         if self._runs:
             names = "; ".join(self._runs.values())
             raise BoxBusy(f"box {self.id} runs commands that may write: {names}: wait, or kill=True")
 
     async def snapshot(self) -> str:
-        self._check()
-        self._require_quiet()
+        self._require_alive()
+        self._require_no_commands()
         return await self._backend.keep(self)
 
     async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
-        self._check()
+        self._require_alive()
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
         if kill:
             await self._end_runs()
-        self._require_quiet()
+        self._require_no_commands()
         return [await self._backend.copy_of(self) for _ in range(count)]
 
     async def _end_runs(self) -> None:
@@ -257,7 +281,8 @@ class FolderBox:
         await self._end_runs()
         await self._backend.forget(self)
 
-    def _check(self) -> None:
+    def _require_alive(self) -> None:
+        """Raise SandboxLost if the box has been destroyed."""
         if self._ended:
             raise self._lost()
 

@@ -1,4 +1,5 @@
-"""A background command of a folder box: its output is kept until the next poll, dropping the oldest bytes first."""
+"""A background command of a folder box. Its output is kept until the next poll; if too much waits, the oldest bytes are
+dropped."""
 
 from __future__ import annotations
 
@@ -7,17 +8,21 @@ import contextlib
 from collections.abc import Callable
 
 from etude.sandbox.contract import Poll, RequestRefused, SandboxLost
-from etude.sandbox.modes.run import Run
+from etude.sandbox.modes.runner_client import CommandRun
 
 _CHUNK = 1 << 16
 _WAITING = 1 << 20
-"""Most bytes that may wait for a command that does not read."""
+"""Most bytes that may wait for a command that does not read its stdin."""
 
 
 class FolderProcess:
+    """A background command of a folder box."""
+
     def __init__(
-        self, run: Run, timeout: float, room: int, over: Callable[[], None], check: Callable[[], None]
+        self, run: CommandRun, timeout: float, room: int, over: Callable[[], None], check: Callable[[], None]
     ) -> None:
+        """`room` is how many bytes of output are kept between polls. `over` is called once the command has ended.
+        `check` raises SandboxLost if the box is gone."""
         self.id = run.process.pid
         self._run, self._room, self._over, self._check = run, room, over, check
         self._output, self._skipped = bytearray(), 0
@@ -28,6 +33,7 @@ class FolderProcess:
         self._task = asyncio.create_task(self._attend())
 
     async def _attend(self) -> None:
+        """Collect output until the command ends, then record its exit code."""
         assert self._run.process.stdout is not None
         while data := await self._run.process.stdout.read(_CHUNK):
             self._output += data

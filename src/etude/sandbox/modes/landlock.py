@@ -1,6 +1,6 @@
-"""Landlock: a process gives up access to all files that are not below given places, for itself and its descendants.
+"""Landlock: a process gives up access to all files except those below given paths, for itself and its descendants.
 
-It needs no rights and no namespaces. The kernel's Landlock version determines what can be given up.
+This needs no privileges and no namespaces. The kernel's Landlock version determines what can be given up.
 """
 
 from __future__ import annotations
@@ -14,44 +14,47 @@ import struct
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH = 1, 1
 _EXECUTE, _READ_FILE, _READ_FOLDER = 1, 4, 8
-_OF_FILES = 0b111 | 1 << 14 | 1 << 15
-"""Rights that a rule on a single file may grant: execute, write, read, truncate, and device commands."""
-_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
-"""Landlock version -> the number of file rights it knows."""
+_FILE_RIGHTS = 0b111 | 1 << 14 | 1 << 15
+"""Access rights that a rule on a single file may grant: execute, write, read, truncate, and device commands."""
+_RIGHT_COUNTS = {1: 13, 2: 14, 3: 15, 5: 16}
+"""Landlock version -> number of file access rights that exist from this version on."""
 _TCP = 0b11
+"""Rights to bind and to connect TCP sockets, which are given up from version 4 on."""
 _SCOPES = 0b11
-"""Abstract sockets and signals do not pass the boundary."""
+"""Given up from version 6 on: connecting to abstract sockets of other processes, and signalling them."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def version() -> int:
-    """The kernel's Landlock version; 0 if it has none."""
+    """Return the kernel's Landlock version; 0 if it has none."""
     return max(0, int(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), _ASK_VERSION)))
 
 
 def restrict(read: list[str], write: list[str]) -> None:
-    """Allows reading and executing below `read`, all below `write`, and else no files or TCP, if the kernel can."""
+    """Allow this process to read and execute files below the paths `read`, and to do everything below `write`. All
+    other files are closed to it, and TCP too if the kernel supports that."""
     known = version()
-    files = (1 << max(count for first, count in _RIGHTS.items() if first <= max(known, 1))) - 1
+    files = (1 << max(count for first, count in _RIGHT_COUNTS.items() if first <= max(known, 1))) - 1
     attributes = struct.pack("=QQQ", files, _TCP if known >= 4 else 0, _SCOPES if known >= 6 else 0)
     size = 24 if known >= 6 else 16 if known >= 4 else 8
     rules = _check(_libc.syscall(_CREATE, ctypes.c_char_p(attributes), ctypes.c_size_t(size), 0))
     try:
-        for places, rights in ((read, _EXECUTE | _READ_FILE | _READ_FOLDER), (write, files)):
-            for place in places:
+        for paths, rights in ((read, _EXECUTE | _READ_FILE | _READ_FOLDER), (write, files)):
+            for path in paths:
                 with contextlib.suppress(FileNotFoundError):
-                    _add(rules, place, rights)
+                    _add(rules, path, rights)
         _check(_libc.syscall(_RESTRICT, rules, 0))
     finally:
         os.close(rules)
 
 
-def _add(rules: int, place: str, rights: int) -> None:
-    number = os.open(place, os.O_PATH | os.O_CLOEXEC)
+def _add(rules: int, path: str, rights: int) -> None:
+    """Allow access to everything below a path. `rights` is a bit mask."""
+    number = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         if not stat.S_ISDIR(os.fstat(number).st_mode):
-            rights &= _OF_FILES
+            rights &= _FILE_RIGHTS
         rule = struct.pack("=Qi", rights, number)
         _check(_libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, ctypes.c_char_p(rule), 0))
     finally:
@@ -59,6 +62,7 @@ def _add(rules: int, place: str, rights: int) -> None:
 
 
 def _check(result: int) -> int:
+    """Return the result of a system call, or raise its error."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"landlock: {os.strerror(number)}")

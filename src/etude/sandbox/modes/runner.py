@@ -1,8 +1,10 @@
-"""Runs one command of a folder box and ends its process tree. One process per command, standard library only.
+"""Runs one command of a folder box and ends its process tree. One runner process per command; it uses only the standard
+library.
 
 The runner is the subreaper of everything that the command starts: a process that loses its parent becomes a child of
-the runner, so walking down from the runner finds all processes. The owner holds the other end of a pipe, the leash.
-When that is closed, in whatever way, the tree is ended. The result goes to the owner as one line of JSON.
+the runner, so walking down from the runner finds all processes. The owner holds the write end of a pipe, called the
+leash. When that is closed, for whatever reason, the runner ends the tree. It sends the result to the owner as one line
+of JSON.
 """
 
 # Plain strings and descriptors instead of Path, since nothing else is imported here.
@@ -23,24 +25,27 @@ from typing import Any, NoReturn
 from etude.sandbox.inside import kernel, seccomp
 from etude.sandbox.modes import landlock
 
-FILTER = 9
+FILTER_DESCRIPTOR = 9
+"""File descriptor on which bubblewrap reads the seccomp program."""
 _WATCH_SECONDS = 0.1
-_LOOK_SECONDS = 0.001
+_REAP_SECONDS = 0.001
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SUBREAPER, _DROP_CAPABILITY = 36, 24
 _LAST_CAPABILITY = 63
 
 
 def main(job_text: str, leash: int, answer: int) -> None:
+    """Run the job and write its result to the descriptor `answer`. `leash` is the read end of the owner's pipe; a
+    limit's name written to it becomes the job's."""
     job: dict[str, Any] = json.loads(job_text)
     kernel.prctl(_SUBREAPER, 1)
     pid = os.fork()
     if pid == 0:
-        _become(job)
+        _exec_command(job)
     for number in range(3):  # Only the command may hold the streams, or they would never end.
         os.close(number)
-    status, limit = _attend(pid, leash, job["limits"])
-    _end_all()
+    status, limit = _wait(pid, leash, job["limits"])
+    _kill_all()
     code = os.waitstatus_to_exitcode(status)
     code = code if code >= 0 else 128 - code
     limit = limit or {128 + signal.SIGXCPU: "cpu", 128 + signal.SIGXFSZ: "file"}.get(code, "")
@@ -49,8 +54,9 @@ def main(job_text: str, leash: int, answer: int) -> None:
     os.write(answer, json.dumps({"code": code, "limit": limit, "cpu_seconds": seconds}).encode() + b"\n")
 
 
-def _attend(pid: int, leash: int, limits: dict[str, int]) -> tuple[int, str]:
-    """Waits until the command ends, or ends it when the owner says so or the tree uses too much."""
+def _wait(pid: int, leash: int, limits: dict[str, int]) -> tuple[int, str]:
+    """Wait until the command ends, and kill it when the owner asks for that or the tree exceeds a limit. Return its
+    wait status and the limit's name, if any."""
     poll = select.poll()
     poll.register(os.pidfd_open(pid), select.POLLIN)
     poll.register(leash, select.POLLIN)
@@ -60,13 +66,14 @@ def _attend(pid: int, leash: int, limits: dict[str, int]) -> tuple[int, str]:
             if number != leash:
                 return os.waitpid(pid, 0)[1], limit
             limit = limit or (os.read(leash, 64).decode() or "cancelled")
-        limit = limit or _over(limits)
+        limit = limit or _exceeded_limit(limits)
         if limit:
             os.kill(pid, signal.SIGKILL)
             return os.waitpid(pid, 0)[1], limit
 
 
-def _over(limits: dict[str, int]) -> str:
+def _exceeded_limit(limits: dict[str, int]) -> str:
+    """Return "memory" or "cpu" if the process tree exceeds that limit, else an empty string."""
     memory, seconds = usage(descendants(os.getpid()))
     if memory > limits["memory_mb"] << 20:
         return "memory"
@@ -74,7 +81,7 @@ def _over(limits: dict[str, int]) -> str:
 
 
 def usage(pids: list[int]) -> tuple[int, float]:
-    """Memory bytes and CPU seconds of these processes."""
+    """Return memory in bytes and CPU seconds of these processes together."""
     memory = ticks = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -86,6 +93,7 @@ def usage(pids: list[int]) -> tuple[int, float]:
 
 
 def descendants(top: int) -> list[int]:
+    """Return the pids of all living descendants of a process."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
@@ -98,18 +106,19 @@ def descendants(top: int) -> list[int]:
     return found
 
 
-def _end_all() -> None:
-    """Kills until no process is left: one that is told to stop in the middle of a fork still makes its child."""
+def _kill_all() -> None:
+    """Kill until no process is left. One pass may miss some: a process that is stopped in the middle of a fork still
+    makes its child."""
     with contextlib.suppress(ChildProcessError):
         while True:
-            _kill_known()
+            _stop_and_kill()
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_REAP_SECONDS)
 
 
-def _kill_known() -> None:
-    """Stops all processes, then kills them: stopped ones cannot fork, so even a fork bomb comes to rest."""
+def _stop_and_kill() -> None:
+    """Stop all processes, then kill them. Stopped processes cannot fork, so even a fork bomb is caught."""
     known: set[int] = set()
     while fresh := set(descendants(os.getpid())) - known:
         for pid in fresh:
@@ -127,7 +136,8 @@ def _send(pid: int, number: signal.Signals) -> None:
 # -- in the child
 
 
-def _become(job: dict[str, Any]) -> NoReturn:
+def _exec_command(job: dict[str, Any]) -> NoReturn:
+    """In the forked child: apply limits and confinement, then execute the command."""
     try:
         os.setsid()
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -153,6 +163,7 @@ def _become(job: dict[str, Any]) -> NoReturn:
 
 
 def _limit(limits: dict[str, int]) -> None:
+    """Set the resource limits of this process, which its descendants inherit."""
     memory, file, cpu = limits["memory_mb"] << 20, limits["file_mb"] << 20, limits["cpu_seconds"]
     for kind, soft, hard in (
         (resource.RLIMIT_DATA, memory, memory),
@@ -168,7 +179,8 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _confine(places: dict[str, list[str]]) -> None:
-    """Landlock for files, TCP and signals; no capabilities; our deny-list of system calls; local sockets only."""
+    """Confine this process: Landlock for files, TCP and signals; no capabilities; our deny-list of system calls; local
+    sockets only."""
     for capability in range(_LAST_CAPABILITY):
         ctypes.CDLL(None).prctl(_DROP_CAPABILITY, capability, 0, 0, 0)
     program = seccomp.build_program(kernel.MACHINE, families=("unix",))
@@ -177,8 +189,8 @@ def _confine(places: dict[str, list[str]]) -> None:
 
 
 def _offer_filter() -> None:
-    """Provides the seccomp program on a descriptor. Bubblewrap installs it when its own work is done."""
+    """Open the seccomp program on FILTER_DESCRIPTOR. Bubblewrap installs it when its own work is done."""
     number = os.memfd_create("filter", 0)
     os.write(number, seccomp.build_program(kernel.MACHINE))
     os.lseek(number, 0, os.SEEK_SET)
-    os.dup2(number, FILTER)
+    os.dup2(number, FILTER_DESCRIPTOR)

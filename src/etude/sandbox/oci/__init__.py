@@ -1,6 +1,8 @@
-"""The OCI backend: boxes are containers of a Docker or podman engine, with our own init as their first process.
+"""The OCI backend: boxes are containers of a Docker or podman engine, with this project's own init as their first
+process.
 
-The engine isolates them; what runs inside is the same as in the embedded backend."""
+The engine isolates the containers. What runs inside them is the same as in the embedded backend.
+"""
 
 from etude.sandbox.oci.backend import OciSandboxes
 

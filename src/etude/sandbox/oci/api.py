@@ -1,7 +1,8 @@
-"""The Docker Engine API, as served by both Docker and podman: typed as far as we use it, with one error family.
+"""A client of the Docker Engine API, which both Docker and podman serve. It covers the calls that we use, and has one
+family of errors.
 
 Each call has its own connection, so a client keeps no state and may be used from any event loop. Where the two engines
-differ, the difference is handled here and named in a comment.
+differ, the difference is handled here and explained in a comment.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from etude.sandbox.contract import DiskFull, SandboxError, SandboxLost, SandboxUnavailable
-from etude.sandbox.oci.attach import Attachment
+from etude.sandbox.oci.attachment import Attachment
 
 _VERSION = "/v1.40"
 _CALL_SECONDS = 60.0
@@ -25,7 +26,7 @@ Content = bytes | AsyncIterable[bytes]
 
 
 class EngineError(SandboxError):
-    """The engine refused a call; `status` is the HTTP status of its response."""
+    """The engine refused a call. `status` is the HTTP status of its response."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -33,8 +34,10 @@ class EngineError(SandboxError):
 
 
 class Engine:
+    """A client of one container engine."""
+
     def __init__(self, endpoint: str) -> None:
-        """`endpoint` is unix:///path or tcp://host:port. SandboxUnavailable if no engine answers there."""
+        """`endpoint` is unix:///path or tcp://host:port. Raise SandboxUnavailable if no engine answers there."""
         self.endpoint = endpoint
         parts = urlsplit(endpoint)
         self._socket = parts.path if parts.scheme == "unix" else None
@@ -57,13 +60,14 @@ class Engine:
         options = ",".join(info.get("SecurityOptions") or ())
         # Rootless Docker reports this as a security option, rootless podman as its own field.
         self.root_is_apart = "name=userns" in options or "name=rootless" in options or info.get("Rootless") is True
-        """Whether a container's root has another id on the host than the host's root."""
+        """Whether a container's root has another user id on the host than the host's root."""
         self._runtimes = sorted(info.get("Runtimes") or ())
         # podman has one runtime for all containers, and ignores what a request says.
         self._only_runtime = str(info.get("DefaultRuntime")) if "Rootless" in info else ""
 
     def require_runtime(self, name: str) -> None:
-        """Raises SandboxUnavailable unless containers can have this runtime; the default, "", always works."""
+        """Raise SandboxUnavailable unless containers can use this runtime. An empty name means the engine's default,
+        which always works."""
         if name and self._only_runtime and name != self._only_runtime:
             raise SandboxUnavailable(
                 f"sandbox.runtime = {name!r}: the podman at {self.endpoint} runs all containers by "
@@ -77,7 +81,7 @@ class Engine:
 
     @property
     def local(self) -> bool:
-        """Whether the engine shares our file system: only then can boxes be made over this host's folders."""
+        """Whether the engine shares our file system. Only then can boxes be made over this host's folders."""
         return self._socket is not None
 
     # -- calls
@@ -92,7 +96,8 @@ class Engine:
         content: Content | None = None,
         patience: float = _CALL_SECONDS,
     ) -> Any:
-        """Makes a call and returns the JSON response, or None if there is none; EngineError if the engine refuses."""
+        """Make a call and return the JSON response, or None if the response has no JSON. Raise EngineError if the
+        engine refuses."""
         headers = {"Content-Type": "application/x-tar"} if content is not None else {}
         try:
             async with self._client(patience) as client:
@@ -106,7 +111,7 @@ class Engine:
         return answer.json() if answer.headers.get("content-type", "").startswith("application/json") else None
 
     async def download(self, path: str, *, params: dict[str, Any], limit: int) -> bytes:
-        """Downloads a body of at most `limit` bytes; EngineError 413 beyond."""
+        """Download a body of at most `limit` bytes. Raise EngineError with status 413 beyond."""
         parts, size = [], 0
         try:
             async with (
@@ -127,7 +132,8 @@ class Engine:
     async def progress(
         self, path: str, *, params: dict[str, Any], content: Content | None = None, say: Callable[[str], None]
     ) -> None:
-        """A POST whose response is a stream of JSON reports (pull, load, build); raises if one is an error."""
+        """Make a POST call whose response is a stream of JSON reports (pull, load, build), and pass their texts to
+        `say`. Raise EngineError if a report is an error."""
         headers = {"Content-Type": "application/x-tar"} if content is not None else {}
         try:
             async with (
@@ -151,11 +157,12 @@ class Engine:
     # -- containers
 
     async def create(self, name: str, body: dict[str, Any]) -> str:
+        """Create a container and return its id. `body` is the engine's JSON request."""
         answer = await self.call("POST", "/containers/create", params={"name": name}, body=body)
         return str(answer["Id"])
 
     async def attach(self, container: str, channel: asyncio.Protocol) -> Attachment:
-        """Connects the container's standard streams to `channel`, before the container starts."""
+        """Connect the container's standard streams to `channel`. To be called before the container starts."""
         loop = asyncio.get_running_loop()
         attachment = Attachment(container, channel)
         try:
@@ -169,11 +176,13 @@ class Engine:
         return attachment
 
     async def put(self, container: str, path: str, tar: Content) -> None:
+        """Unpack a tar into a folder of a container."""
         path, params = f"/containers/{container}/archive", {"path": path}
         await self.call("PUT", path, params=params, content=tar, patience=_TRANSFER_SECONDS)
 
     async def remove(self, kind: str, name: str) -> bool:
-        """Removes the object; returns whether it is gone. False while it is in use."""
+        """Remove a container, volume or image (`kind` in the plural). Return whether it is gone; False while it is in
+        use."""
         params = {"force": "true", "v": "true"} if kind == "containers" else {}
         # The engine removes an ended container by itself, and refuses our request while it does.
         for _ in range(_REMOVALS if kind == "containers" else 1):
@@ -190,6 +199,7 @@ class Engine:
     # -- images
 
     async def image(self, reference: str) -> dict[str, Any] | None:
+        """Return the engine's description of an image; None if there is no such image."""
         try:
             found: dict[str, Any] = await self.call("GET", f"/images/{quote(reference, safe=':/')}/json")
         except EngineError as error:
@@ -199,23 +209,25 @@ class Engine:
         return found
 
     async def tag(self, image: str, repository: str, tag: str) -> None:
+        """Give an image a further name."""
         await self.call("POST", f"/images/{quote(image, safe=':/')}/tag", params={"repo": repository, "tag": tag})
 
     async def commit(self, container: str, repository: str, tag: str) -> None:
-        # podman reads a body even if there is nothing to say in it.
+        """Save a container's files as an image."""
+        # podman wants a body, even an empty one.
         params = {"container": container, "repo": repository, "tag": tag, "pause": "false"}
         await self.call("POST", "/commit", params=params, body={}, patience=_TRANSFER_SECONDS)
 
     async def import_root(self, tar: Content, labels: dict[str, str]) -> str:
-        """Imports a tar as an image of one layer; returns its id."""
+        """Import a tar as an image of one layer; return the image's id."""
         reports: list[str] = []
         # podman takes no tag here, and puts everything into one report with the image's id.
         params = {"fromSrc": "-", "changes": [f"LABEL {key}={value}" for key, value in labels.items()]}
         await self.progress("/images/create", params=params, content=tar, say=reports.append)
         return reports[-1].strip() if reports else ""
 
-    async def names_with(self, kind: str, label: str) -> Iterable[dict[str, Any]]:
-        """All containers, volumes or images with a label, as the engine lists them."""
+    async def list_labelled(self, kind: str, label: str) -> Iterable[dict[str, Any]]:
+        """List all containers, volumes or images that have this label, as the engine describes them."""
         params = {"filters": json.dumps({"label": [label]}), "all": "true"}
         path = {"containers": "/containers/json", "volumes": "/volumes", "images": "/images/json"}[kind]
         answer = await self.call("GET", path, params=params)
@@ -224,6 +236,7 @@ class Engine:
 
 
 def _refusal(method: str, path: str, status: int, text: str) -> SandboxError:
+    """Return the error for a response with an error status."""
     try:
         text = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):
@@ -234,6 +247,7 @@ def _refusal(method: str, path: str, status: int, text: str) -> SandboxError:
 
 
 def _report(line: str, path: str, say: Callable[[str], None]) -> None:
+    """Pass one report of a progress stream to `say`. Raise EngineError if it reports an error."""
     try:
         report = json.loads(line)
     except ValueError:

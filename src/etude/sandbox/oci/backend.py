@@ -1,8 +1,8 @@
 """The OCI backend: boxes are containers of a Docker or podman engine, in which our own init is pid 1.
 
-Invariant: a box lives as long as the connection to its container's streams. The engine closes them when the owner goes;
-then init ends, and the engine removes the container. What a command can do is decided by the same init as in the
-embedded backend, so both keep one contract.
+Invariant: a box lives as long as the connection to its container's streams. The engine closes the streams when the
+owner goes; then init ends, and the engine removes the container. The same init as in the embedded backend decides what
+a command can do, so both backends keep one contract.
 """
 
 from __future__ import annotations
@@ -21,27 +21,29 @@ from etude.sandbox.images.image import HOST
 from etude.sandbox.images.store import check_workdir
 from etude.sandbox.inside.zygote_root import HOSTNAME
 from etude.sandbox.oci.box import ForkImage, OciBox
-from etude.sandbox.oci.carried import HOME, INIT, carried_tar
 from etude.sandbox.oci.endpoint import find_engine
-from etude.sandbox.oci.images import Known, OciImages
-from etude.sandbox.oci.owner import FORKS, OWNER, Owner, remove_dead
+from etude.sandbox.oci.images import EngineImage, OciImages
+from etude.sandbox.oci.init_bundle import BUNDLE_FOLDER, INIT, write_init_bundle
+from etude.sandbox.oci.owner import FORKS, OWNER, Owner, remove_leftovers
 from etude.sandbox.oci.tars import chunks
 from etude.sandbox.options import Build, BuildOptions
 from etude.sandbox.served.channel import Channel
 
 _INIT_MB, _INIT_PROCESSES = 32, 4
-"""What init itself may use. The engine's memory limit is twice the box's. It is the last line, behind the limits of
-single processes and init's watch over all, which can name the command to blame; it covers memory that no process
-maps."""
-# Init has these for a moment, to map the container's ids into its user namespace; commands never have them.
+"""Memory and processes that init itself may use, beyond the box's limits. The engine's memory limit is twice the box's.
+It is the last resort behind the limits of single processes and init's watch over all of them, which can name the
+command to blame; it also covers memory that no process maps."""
+# Capabilities that init has briefly, to map the container's ids into its user namespace. Commands never have them.
 _RIGHTS = ["SETUID", "SETGID", "SETFCAP"]
 
 
 class OciSandboxes:
+    """A backend whose boxes are containers of an engine. `root` is the folder of its image store."""
+
     def __init__(self, root: Path, *, endpoint: str = "", runtime: str = "", base: str = "") -> None:
-        """`base` is an image of the engine or a tar; empty: this host's system folders, if the engine is here.
-        `endpoint` is as for find_engine. `runtime` is runc, crun, runsc or kata; empty: the engine's default.
-        """
+        """`base` is the base image of "host" images: an image of the engine or a tar. If empty, it is this host's
+        system folders, which requires an engine on this host. `endpoint` is as for find_engine. `runtime` is runc,
+        crun, runsc or kata; empty: the engine's default."""
         self.engine, self.runtime, self.owner = find_engine(endpoint), runtime, Owner.new()
         self.engine.require_runtime(runtime)
         self._root = Path(root).absolute()
@@ -79,16 +81,19 @@ class OciSandboxes:
 
     async def create(self, spec: BoxSpec) -> Box:
         _refuse_egress(spec.egress)
-        known = await self.images.known(spec.image)
+        engine_image = await self.images.find_image(spec.image)
         if spec.workdir:
             check_workdir(spec.workdir)
-        return await self.create_over(replace(spec, workdir=spec.workdir or known.image.config.workdir), known, None)
+        return await self.create_over(
+            replace(spec, workdir=spec.workdir or engine_image.image.config.workdir), engine_image, None
+        )
 
-    async def create_over(self, spec: BoxSpec, known: Known, fork_image: ForkImage | None) -> OciBox:
-        await self._open(known)
+    async def create_over(self, spec: BoxSpec, engine_image: EngineImage, fork_image: ForkImage | None) -> OciBox:
+        """Make a box from an image of the engine. `fork_image` is given for the child of a fork."""
+        await self._open(engine_image)
         number = next(self._names)
         name = f"etude-{self.owner.name}-{number}"
-        config = known.image.config
+        config = engine_image.image.config
         message = {
             "id": name,
             "workdir": spec.workdir,
@@ -97,11 +102,11 @@ class OciSandboxes:
             "limits": asdict(spec.limits),
             "env": {**ENVIRONMENT, **dict(config.env), **dict(spec.env)},
         }
-        container = await self.engine.create(name, self._container(spec, known, message))
+        container = await self.engine.create(name, self._container(spec, engine_image, message))
         try:
             channel = Channel(spec.name or name)
             attachment = await self.engine.attach(container, channel)
-            box = OciBox(self, spec, known, name, channel, container, attachment, fork_image)
+            box = OciBox(self, spec, engine_image, name, channel, container, attachment, fork_image)
             await self.engine.call("POST", f"/containers/{container}/start")
             await box.wait_until_ready()
         except BaseException:
@@ -112,8 +117,9 @@ class OciSandboxes:
             fork_image.users += 1
         return box
 
-    def _container(self, spec: BoxSpec, known: Known, message: dict[str, Any]) -> dict[str, Any]:
-        image = replace(known.image, config=replace(known.image.config, workdir=spec.workdir))
+    def _container(self, spec: BoxSpec, engine_image: EngineImage, message: dict[str, Any]) -> dict[str, Any]:
+        """Return the engine's request for a box's container. `message` tells init what to set up."""
+        image = replace(engine_image.image, config=replace(engine_image.image.config, workdir=spec.workdir))
         memory = (2 * spec.limits.memory_mb + _INIT_MB) << 20
         host = {
             "Runtime": self.runtime,
@@ -122,7 +128,7 @@ class OciSandboxes:
             "IpcMode": "private",
             "CgroupnsMode": "private",
             "LogConfig": {"Type": "none"},
-            "Binds": [f"{self._volume}:{HOME}:ro", *self._binds(known)],
+            "Binds": [f"{self._volume}:{BUNDLE_FOLDER}:ro", *self._binds(engine_image)],
             "CapDrop": ["ALL"],
             "CapAdd": _RIGHTS,
             # Init installs our own deny-list for itself and its descendants; the engine's would deny init its
@@ -134,7 +140,7 @@ class OciSandboxes:
             "PidsLimit": spec.limits.processes + _INIT_PROCESSES,
         }
         return {
-            "Image": known.reference,
+            "Image": engine_image.reference,
             "Entrypoint": INIT,
             "Cmd": [json.dumps(message)],
             "User": "0:0",
@@ -151,53 +157,60 @@ class OciSandboxes:
             "HostConfig": host,
         }
 
-    def _binds(self, known: Known) -> list[str]:
-        return self.images.binds if known.image.base == HOST else []
+    def _binds(self, engine_image: EngineImage) -> list[str]:
+        """Return the host folders to mount, in the engine's notation; none unless the image is made over the host's
+        folders."""
+        return self.images.binds if engine_image.image.base == HOST else []
 
-    def mount_points(self, known: Known) -> list[str]:
-        return [bind.split(":")[1] for bind in self._binds(known)]
+    def mount_points(self, engine_image: EngineImage) -> list[str]:
+        """Return the folders in a container over which host folders are mounted."""
+        return [bind.split(":")[1] for bind in self._binds(engine_image)]
 
-    async def _open(self, known: Known) -> None:
-        """Prepares the backend once, before the first box; concurrent callers wait for the same preparation."""
+    async def _open(self, engine_image: EngineImage) -> None:
+        """Prepare the backend once, before the first box. Concurrent callers wait for the same preparation."""
         if self._closed:
             raise SandboxError("this backend is closed; open another")
-        opening = self._opening = self._opening or asyncio.ensure_future(self._prepare(known))
+        opening = self._opening = self._opening or asyncio.ensure_future(self._prepare(engine_image))
         try:
             await asyncio.shield(opening)
         except (SandboxError, OSError):
             self._opening = None
             raise
 
-    async def _prepare(self, known: Known) -> None:
-        """Removes what dead owners left, and makes our own volume with what every container is given."""
-        await remove_dead(self.engine)
+    async def _prepare(self, engine_image: EngineImage) -> None:
+        """Remove what dead owners left. Then make the volume with the files of our init, which is mounted in every
+        container."""
+        await remove_leftovers(self.engine)
         labels = {OWNER: str(self.owner)}
         await self.engine.call("POST", "/volumes/create", body={"Name": self._volume, "Labels": labels})
-        host = {"Binds": [f"{self._volume}:{HOME}"], "NetworkMode": "none"}
-        body = {"Image": known.reference, "Cmd": ["-"], "Labels": labels, "HostConfig": host}
+        host = {"Binds": [f"{self._volume}:{BUNDLE_FOLDER}"], "NetworkMode": "none"}
+        body = {"Image": engine_image.reference, "Cmd": ["-"], "Labels": labels, "HostConfig": host}
         container = await self.engine.create("", body)
         try:
-            tar = await asyncio.to_thread(carried_tar, self._root)
-            await self.engine.put(container, HOME, chunks(tar))
+            tar = await asyncio.to_thread(write_init_bundle, self._root)
+            await self.engine.put(container, BUNDLE_FOLDER, chunks(tar))
         finally:
             await self.engine.remove("containers", container)
 
     # -- frozen copies
 
     async def keep(self, container: str, name: str) -> None:
+        """Commit a container as image `name` of the store, unless the store has that image already."""
         if await self.engine.image(f"{self.images.repository}:{name}") is None:
             await self.engine.commit(container, self.images.repository, name)
 
     async def commit_fork(self, box: OciBox) -> ForkImage:
+        """Commit the box's container as the image for the children of a fork."""
         tag = f"{self.owner.name}-{next(self._names)}"
         await self.engine.commit(box.container, FORKS, tag)
         found = await self.engine.image(f"{FORKS}:{tag}")
         if not found:
             raise SandboxError(f"the engine lost the image {FORKS}:{tag} that it has just made")
-        image = replace(box.known.image, config=replace(box.known.image.config, workdir=box.spec.workdir))
-        return ForkImage(Known(f"{FORKS}:{tag}", found["Id"], image))
+        image = replace(box.engine_image.image, config=replace(box.engine_image.image.config, workdir=box.spec.workdir))
+        return ForkImage(EngineImage(f"{FORKS}:{tag}", found["Id"], image))
 
     async def forget(self, box: OciBox) -> None:
+        """Remove the box's container, and its fork image if this was its last child."""
         self._boxes.pop(box.id, None)
         with contextlib.suppress(SandboxLost):  # If the engine is gone, there is nothing to remove.
             await self.engine.remove("containers", box.container)
@@ -206,8 +219,9 @@ class OciSandboxes:
                 await self.release(box.fork_image)
 
     async def release(self, fork_image: ForkImage) -> None:
+        """Remove a fork's image if no child is left."""
         if fork_image.users == 0:
-            await self.engine.remove("images", fork_image.known.reference)
+            await self.engine.remove("images", fork_image.engine_image.reference)
 
     async def close(self) -> None:
         if self._closed:

@@ -1,4 +1,5 @@
-"""A box of the OCI backend: requests go to our init in the container; snapshots and forks are commits of the engine."""
+"""A box of the OCI backend. Requests go to our init in the container; snapshots and forks are commits of the container
+by the engine."""
 
 from __future__ import annotations
 
@@ -9,51 +10,66 @@ from typing import Protocol
 
 from etude.sandbox.contract import Box, BoxSpec, BoxStats, RequestRefused, SandboxLost, SandboxUnavailable
 from etude.sandbox.oci.api import Engine
-from etude.sandbox.oci.attach import Attachment
-from etude.sandbox.oci.images import Known
+from etude.sandbox.oci.attachment import Attachment
+from etude.sandbox.oci.images import EngineImage
 from etude.sandbox.served.box import ServedBox
 from etude.sandbox.served.channel import Channel
 
 _READY_SECONDS = 60.0
-_GONE = 2
-"""The engine's code for a path of the image that the box has removed."""
-# What the engine itself puts into a container; the box has not written it.
-_ENGINES_OWN = ("/.etude", "/.dockerenv", "/dev", "/proc", "/sys", "/run/.containerenv", "/run/secrets")
-_ENGINES_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
+_DELETED = 2
+"""The engine's code for a path of the image that the box has deleted."""
+# Paths that the engine itself puts into each container. They are no changes made by the box.
+_ENGINE_FOLDERS = ("/.etude", "/.dockerenv", "/dev", "/proc", "/sys", "/run/.containerenv", "/run/secrets")
+_ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
 
 
 @dataclass(slots=True)
 class ForkImage:
-    """The image that the children of a fork stand on; removed with the last of them."""
+    """The image from which the children of a fork are made. It is removed with the last child."""
 
-    known: Known
+    engine_image: EngineImage
     users: int = 0
+    """Number of living children."""
 
 
-class Containers(Protocol):
-    """What a box needs of the backend that made it."""
+class BoxBackend(Protocol):
+    """The part of the backend that a box calls (OciSandboxes)."""
 
     engine: Engine
 
-    def mount_points(self, known: Known) -> list[str]: ...
+    def mount_points(self, engine_image: EngineImage) -> list[str]:
+        """Return the folders of a container over which host folders are mounted."""
+        ...
 
-    async def keep(self, container: str, name: str) -> None: ...
+    async def keep(self, container: str, name: str) -> None:
+        """Commit the container as an image of the store, unless the store has an image of that id already."""
+        ...
 
-    async def commit_fork(self, box: OciBox) -> ForkImage: ...
+    async def commit_fork(self, box: OciBox) -> ForkImage:
+        """Commit the box's container as the image for the children of a fork."""
+        ...
 
-    async def create_over(self, spec: BoxSpec, known: Known, fork_image: ForkImage | None) -> OciBox: ...
+    async def create_over(self, spec: BoxSpec, engine_image: EngineImage, fork_image: ForkImage | None) -> OciBox:
+        """Make a box from an image. `fork_image` is given for the child of a fork."""
+        ...
 
-    async def release(self, fork_image: ForkImage) -> None: ...
+    async def release(self, fork_image: ForkImage) -> None:
+        """Remove a fork's image if no child is left."""
+        ...
 
-    async def forget(self, box: OciBox) -> None: ...
+    async def forget(self, box: OciBox) -> None:
+        """Remove the box's container."""
+        ...
 
 
 class OciBox(ServedBox):
+    """A running box of the OCI backend: a container, and the connection to our init in it."""
+
     def __init__(
         self,
-        backend: Containers,
+        backend: BoxBackend,
         spec: BoxSpec,
-        known: Known,
+        engine_image: EngineImage,
         name: str,
         channel: Channel,
         container: str,
@@ -61,11 +77,12 @@ class OciBox(ServedBox):
         fork_image: ForkImage | None,
     ) -> None:
         super().__init__(name, spec, channel)
-        self.known, self.container, self.fork_image = known, container, fork_image
+        self.engine_image, self.container, self.fork_image = engine_image, container, fork_image
         self._backend, self._attachment = backend, attachment
         self._forgotten = False
 
     async def wait_until_ready(self) -> None:
+        """Wait until init is ready to run commands. Raise the error that says why it is not."""
         done, _ = await asyncio.wait({self._channel.ready}, timeout=_READY_SECONDS)
         if not done:
             raise SandboxLost(f"box {self.id} was not ready in {_READY_SECONDS:.0f} s")
@@ -80,38 +97,46 @@ class OciBox(ServedBox):
                 f"a container cannot be made into a box here ({step}: {error}); its init needs a user namespace: see "
                 "user.max_user_namespaces, and on hosts with AppArmor kernel.apparmor_restrict_unprivileged_userns=0"
             )
-        raise SandboxLost(f"box {self.id}: {error}; {self._attachment.complaint or 'it said nothing'}")
+        raise SandboxLost(f"box {self.id}: {error}; {self._attachment.stderr_tail or 'it wrote nothing to stderr'}")
 
     async def stats(self) -> BoxStats:
-        """Box statistics. Init sees the engine's whole disk; only the engine knows this box's part of it."""
-        seen, engines = await asyncio.gather(
+        """Return the box's statistics. Disk use comes from the engine: init sees the engine's whole disk, not this
+        box's part."""
+        measured, inspected = await asyncio.gather(
             super().stats(),
             self._backend.engine.call("GET", f"/containers/{self.container}/json", params={"size": "true"}),
         )
-        return replace(seen, disk_bytes=engines.get("SizeRw") or 0)
+        return replace(measured, disk_bytes=inspected.get("SizeRw") or 0)
 
     # -- frozen copies
 
     async def snapshot(self) -> str:
         async with self.frozen(kill=False):
-            name = await self._content()
+            name = await self._snapshot_id()
             await self._backend.keep(self.container, name)
         return name
 
-    async def _content(self) -> str:
-        """The snapshot's image id: a digest of the image below and of what the box has changed, without times."""
+    async def _snapshot_id(self) -> str:
+        """Return the snapshot's image id: a digest of the base image and of what the box has changed, without times."""
         changes = await self._backend.engine.call("GET", f"/containers/{self.container}/changes") or []
         paths = sorted(
-            change["Path"] for change in changes if change["Kind"] != _GONE and not self._engines(change["Path"])
+            change["Path"] for change in changes if change["Kind"] != _DELETED and not self._is_engines(change["Path"])
         )
-        gone = sorted(change["Path"] for change in changes if change["Kind"] == _GONE)
+        gone = sorted(change["Path"] for change in changes if change["Kind"] == _DELETED)
         answer, _ = await self._ask({"op": "digest"}, "\0".join(paths).encode("utf-8", "surrogateescape"))
-        facts = (self.known.engine_id, self.known.image.to_json(), self.spec.workdir, gone, answer["digest"])
+        facts = (
+            self.engine_image.engine_id,
+            self.engine_image.image.to_json(),
+            self.spec.workdir,
+            gone,
+            answer["digest"],
+        )
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
-    def _engines(self, path: str) -> bool:
-        own = (*_ENGINES_OWN, *self._backend.mount_points(self.known))
-        return path in _ENGINES_FILES or any(path == name or path.startswith(f"{name}/") for name in own)
+    def _is_engines(self, path: str) -> bool:
+        """Whether the engine itself puts this path into every container, so that it is no change by the box."""
+        own = (*_ENGINE_FOLDERS, *self._backend.mount_points(self.engine_image))
+        return path in _ENGINE_FILES or any(path == name or path.startswith(f"{name}/") for name in own)
 
     async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
         if count < 1:
@@ -119,7 +144,7 @@ class OciBox(ServedBox):
         async with self.frozen(kill=kill):
             fork_image = await self._backend.commit_fork(self)
         made = await asyncio.gather(
-            *(self._backend.create_over(self.spec, fork_image.known, fork_image) for _ in range(count)),
+            *(self._backend.create_over(self.spec, fork_image.engine_image, fork_image) for _ in range(count)),
             return_exceptions=True,
         )
         failed = [error for error in made if isinstance(error, BaseException)]

@@ -1,7 +1,9 @@
-"""Which engine to use: the one that is named, else one where Docker's and podman's clients look.
+"""Finds the container engine to use: the one that is configured, or else one at an address where the clients of Docker
+and podman look.
 
 Invariant: an engine that the recipe or the environment names is used, or refused with a reason; no other is taken
-instead. Among the usual places, the user's own engine comes before the host's, since it gives away fewer rights.
+instead. Of the usual addresses, the user's own engine is tried before the system's, since using it requires fewer
+rights.
 """
 
 from __future__ import annotations
@@ -13,17 +15,17 @@ from etude.sandbox.contract import SandboxUnavailable
 from etude.sandbox.oci.api import Engine
 
 VARIABLES = ("DOCKER_HOST", "CONTAINER_HOST")
-"""Docker's and podman's variables."""
+"""Environment variables in which Docker's and podman's clients look for an engine."""
 
 
 def find_engine(named: str = "", environment: Mapping[str, str] = os.environ) -> Engine:
-    """Opens the engine `named` unix:///path/of.sock or tcp://host:port; if empty, the one that the environment names,
-    else the first usual one that answers."""
+    """Open the engine at the endpoint `named` (unix:///path/of.sock or tcp://host:port). If that is empty, open the one
+    that the environment names, or else the first of the usual endpoints that answers."""
     given = named or next((environment[name] for name in VARIABLES if environment.get(name)), "")
     if given:
         return Engine(given)
     refusals = []
-    for endpoint in usual_places(environment):
+    for endpoint in usual_endpoints(environment):
         try:
             return Engine(endpoint)
         except SandboxUnavailable as error:
@@ -34,7 +36,8 @@ def find_engine(named: str = "", environment: Mapping[str, str] = os.environ) ->
     )
 
 
-def usual_places(environment: Mapping[str, str]) -> list[str]:
+def usual_endpoints(environment: Mapping[str, str]) -> list[str]:
+    """Return the sockets at which Docker's and podman's clients look, the user's own first."""
     own = environment.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     paths = (f"{own}/podman/podman.sock", f"{own}/docker.sock", "/run/docker.sock", "/run/podman/podman.sock")
     return [f"unix://{path}" for path in paths]

@@ -1,6 +1,7 @@
-"""Images in the engine, under our own names: `localhost/etude/<store>:<id>`, with their settings as a label.
+"""The images of one store, kept by the engine under our own names: `localhost/etude/<store>:<id>`, with their settings
+as a label.
 
-Invariant: an id of this store always names the same content. The engine keeps the layers; the store's folder only shows
+Invariant: an id of this store always names the same content. The engine keeps the layers. The store's folder only shows
 that the store still exists (owner.py).
 """
 
@@ -39,30 +40,36 @@ from etude.sandbox.oci.tars import (
 )
 
 IMAGE = "etude.image"
+"""Label that holds an image's settings, as encoded JSON."""
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class EngineImage:
     """An image as the engine knows it."""
 
     reference: str
+    """The name by which the engine is asked for the image."""
     engine_id: str
+    """The engine's own id of the image."""
     image: Image
-    """Without layers, which the engine keeps."""
+    """The image's settings, without layers, which the engine keeps."""
 
 
 class OciImages:
+    """The image store of an OCI backend."""
+
     def __init__(self, engine: Engine, root: Path, base: str) -> None:
         self.engine, self.root, self.base = engine, root, base
         self.binds: list[str] = []
-        """Mounts of the host's system folders for boxes on the host base, in the engine's notation."""
+        """The host's system folders that are mounted in boxes on the host base, in the engine's notation."""
         store = hashlib.blake2b(str(root).encode(), digest_size=6).hexdigest()
         self.repository = f"localhost/etude/{store}"
 
     # -- looking up
 
-    async def known(self, name: str) -> Known:
+    async def find_image(self, name: str) -> EngineImage:
+        """Return the image with this id. Raise RequestRefused if the store has none."""
         if name == HOST:
             return await self._host()
         if _ID.fullmatch(name) and (found := await self._find(name)):
@@ -74,22 +81,25 @@ class OciImages:
             "makes one, 'host' is always there"
         )
 
-    async def _find(self, name: str) -> Known | None:
+    async def _find(self, name: str) -> EngineImage | None:
         reference = f"{self.repository}:{name}"
         found = await self.engine.image(reference)
-        return Known(reference, found["Id"], _described(found)) if found else None
+        return EngineImage(reference, found["Id"], _image_settings(found)) if found else None
 
     async def record(self, name: str, engine_id: str) -> str:
+        """Give an image of the engine the id `name` in this store."""
         await self.engine.tag(engine_id, self.repository, name)
         return name
 
     def labels(self, image: Image) -> dict[str, str]:
+        """Return the labels of an image of this store: the store, and the image's settings."""
         return {STORE: store_label(self.root), IMAGE: base64.urlsafe_b64encode(image.to_json().encode()).decode()}
 
     # -- the base
 
-    async def _host(self) -> Known:
-        """The base that the backend was given, else this host's own folders over a small tree."""
+    async def _host(self) -> EngineImage:
+        """Return the base of "host" images: the base that the backend was given, or else a small tree over which this
+        host's own folders are mounted."""
         if self.base:
             return await self._given_base()
         if not self.engine.local:
@@ -108,24 +118,26 @@ class OciImages:
         return found
 
     def _host_folders(self) -> str:
-        """Makes the tree of the host base, and notes the mounts over it; returns the tree's place in the store."""
+        """Make the tree of the host base and note the mounts over it. Return the tree's path relative to the store."""
         bases, store = build_bases(self.root, None), f"{self.root}/"
         self.binds = [f"{source.replace('store:', store)}:/{target}:ro" for source, target in bases.binds]
         return bases.skeletons[HOST]
 
-    async def _given_base(self) -> Known:
+    async def _given_base(self) -> EngineImage:
+        """Return the base that the backend was given, importing it if it is a file."""
         if Path(self.base).exists():
-            return await self.known(await self.import_file(Path(self.base)))
+            return await self.find_image(await self.import_file(Path(self.base)))
         found = await self.engine.image(self.base)
         if not found:
             raise RequestRefused(f"the engine has no image {self.base!r}, which is to be the base: pull it first")
-        return Known(self.base, found["Id"], _described(found))
+        return EngineImage(self.base, found["Id"], _image_settings(found))
 
     # -- making
 
     async def add(self, files: dict[str, bytes], base: str, workdir: str) -> str:
+        """Make an image from a base and files; see Sandboxes.add_image."""
         inside = check_workdir(workdir)
-        below = await self.known(base)
+        below = await self.find_image(base)
         image = replace(below.image, config=replace(below.image.config, workdir=workdir))
         owner = USERS["agent"] if image.config.user == "agent" else 0
         tar = tar_of_files(files, inside, owner)
@@ -144,7 +156,7 @@ class OciImages:
         return name
 
     async def import_file(self, source: Path) -> str:
-        """Imports a folder, a tar of a root file system, or an image archive, told apart by their content."""
+        """Import a folder, a tar of a root file system, or an image archive. The content shows which of these it is."""
         async with AsyncExitStack() as stack:
             if source.is_dir():
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="etude-import-"))
@@ -158,19 +170,22 @@ class OciImages:
             return await self._import(source, source, archive=archive)
 
     async def _import(self, source: Path, tar: Path, *, archive: bool) -> str:
+        """Load the tar into the engine, as an image archive or as a root file system. `source` is its name in
+        errors."""
         try:
             if not archive:
                 return await self._adopt(await self.engine.import_root(chunks(tar), {}))
-            said: list[str] = []
-            await self.engine.progress("/images/load", params={"quiet": "true"}, content=chunks(tar), say=said.append)
+            output: list[str] = []
+            await self.engine.progress("/images/load", params={"quiet": "true"}, content=chunks(tar), say=output.append)
         except EngineError as error:
             raise ImageError(f"{source} cannot be read as an image: {error}") from error
-        loaded = re.search(r"Loaded image(?: ID)?: (\S+)", "\n".join(said))
+        loaded = re.search(r"Loaded image(?: ID)?: (\S+)", "\n".join(output))
         if not loaded:
-            raise ImageError(f"{source}: the engine loaded no image from it ({' '.join(said).strip()[:300]})")
+            raise ImageError(f"{source}: the engine loaded no image from it ({' '.join(output).strip()[:300]})")
         return await self._adopt(loaded[1])
 
     async def pull(self, reference: str) -> str:
+        """Pull an image from a registry; a reference without a tag means `:latest`."""
         if not re.search(r"@|:[^/]*$", reference):
             reference += ":latest"
         try:
@@ -187,7 +202,7 @@ class OciImages:
         arguments: dict[str, str] | None,
         say: Callable[[str], None],
     ) -> str:
-        """Builds with the engine's own builder, without network."""
+        """Build an image with the engine's own builder, without network."""
         file = dockerfile or context / "Dockerfile"
         with tempfile.TemporaryDirectory(prefix="etude-build-") as folder:
             tar = Path(folder, "context.tar")
@@ -201,33 +216,33 @@ class OciImages:
                 "t": tag, "dockerfile": DOCKERFILE, "target": target, "buildargs": json.dumps(arguments or {}),
                 "networkmode": "none", "rm": "true", "forcerm": "true",
             }  # fmt: skip
-            said: list[str] = []
+            output: list[str] = []
 
-            def hear(line: str) -> None:
-                said.append(line)
+            def on_line(line: str) -> None:
+                output.append(line)
                 say(line)
 
             try:
-                await self.engine.progress("/build", params=params, content=chunks(tar), say=hear)
+                await self.engine.progress("/build", params=params, content=chunks(tar), say=on_line)
                 built = await self.engine.image(tag)
             except EngineError as error:
-                raise ImageError(f"{context}: not built: {error}; {''.join(said[-5:]).strip()[-1000:]}") from error
+                raise ImageError(f"{context}: not built: {error}; {''.join(output[-5:]).strip()[-1000:]}") from error
         if not built:
-            raise ImageError(f"{context}: the engine built nothing; {''.join(said[-5:]).strip()[-1000:]}")
+            raise ImageError(f"{context}: the engine built nothing; {''.join(output[-5:]).strip()[-1000:]}")
         name = await self._adopt(tag)
         await self.engine.remove("images", tag)
         return name
 
     async def _adopt(self, reference: str) -> str:
-        """Gives an image of the engine an id of our store, derived from its content."""
+        """Give an image of the engine an id of this store, derived from its content."""
         found = await self.engine.image(reference)
         if not found:
             raise ImageError(f"the engine does not have {reference}, which it has just been given")
         return await self.record(str(found["Id"]).removeprefix("sha256:")[:32], found["Id"])
 
 
-def _described(found: dict[str, Any]) -> Image:
-    """The image's settings: from our own label, else from its maker's configuration."""
+def _image_settings(found: dict[str, Any]) -> Image:
+    """Read an image's settings from our own label, or else from its author's configuration."""
     config = found.get("Config") or {}
     if label := (config.get("Labels") or {}).get(IMAGE):
         try:

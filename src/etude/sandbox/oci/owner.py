@@ -1,8 +1,8 @@
-"""Who owns what lies in an engine, and the removal of what dead owners have left.
+"""Labels containers, volumes and images of an engine with the process that owns them, and removes those of dead owners.
 
-A box ends with its owner's connection, and the engine removes it. This module is for boxes left over when the engine
-itself was killed, and for volumes and images, which have no connection. Owners on another machine or in another
-container are left alone.
+Normally the engine removes a box when its owner's connection ends. This module is for boxes that are left over because
+the engine itself was killed, and for volumes and images, which have no connection. Objects of owners on another machine
+or in another container are left alone.
 """
 
 from __future__ import annotations
@@ -17,27 +17,34 @@ import psutil
 from etude.sandbox.oci.api import Engine
 
 OWNER = "etude.owner"
+"""Label that names the owner of an object (str of Owner)."""
 STORE = "etude.store"
+"""Label that names the store of an image, as made by `store_label`."""
 FORKS = "localhost/etude/fork"
-"""The repository of fork images; the tag begins with the owner's name."""
+"""Repository of fork images. The tag begins with the owner's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
+    """A process that owns objects in an engine, identified beyond its own lifetime."""
+
     machine: str
     boot: str
-    """Boot id of the machine, and the pid namespace that the pid belongs to."""
+    """Boot id of the machine, and the pid namespace in which `pid` is valid."""
     pid: int
     start: float
+    """Start time of the process, since a later process may get the same pid."""
     key: str
+    """Random text, since one process may open several backends."""
 
     @classmethod
     def new(cls) -> Owner:
-        return cls(_machine(), _boot(), os.getpid(), psutil.Process().create_time(), secrets.token_hex(4))
+        """Return this process as an owner."""
+        return cls(_machine_id(), _boot_id(), os.getpid(), psutil.Process().create_time(), secrets.token_hex(4))
 
     @property
     def name(self) -> str:
-        """The start of the names of its containers, volumes and images."""
+        """Prefix of the names of the owner's containers, volumes and images."""
         return f"{self.pid}-{self.key}"
 
     def __str__(self) -> str:
@@ -45,17 +52,17 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """Parses what str() wrote; ValueError for anything else."""
+        """Parse what str() wrote. Raise ValueError for anything else."""
         machine, boot, pid, start, key = text.split("|")
         return cls(machine, boot, int(pid), float(start), key)
 
     def dead(self) -> bool:
-        """Whether the owner has ended; False if we cannot know."""
-        if self.machine != _machine():
+        """Whether the owner has ended; False if that cannot be known from here."""
+        if self.machine != _machine_id():
             return False
-        if self.boot != _boot():
+        if self.boot != _boot_id():
             # An earlier boot of this machine is over; another pid namespace of the same boot may be alive.
-            return self.boot.partition(":")[0] != _boot().partition(":")[0]
+            return self.boot.partition(":")[0] != _boot_id().partition(":")[0]
         try:
             return bool(abs(psutil.Process(self.pid).create_time() - self.start) > 1.0)
         except psutil.NoSuchProcess:
@@ -65,28 +72,29 @@ class Owner:
 
 
 def store_label(root: Path) -> str:
-    return f"{_machine()}|{root}"
+    """Return the label of a store's images: this machine and the store's folder."""
+    return f"{_machine_id()}|{root}"
 
 
-async def remove_dead(engine: Engine) -> list[str]:
-    """Removes what dead owners left, and images of stores whose folder is gone; returns their names."""
+async def remove_leftovers(engine: Engine) -> list[str]:
+    """Remove the objects of dead owners, and the images of stores whose folder is gone. Return their names."""
     removed = []
     for kind in ("containers", "volumes"):
-        for found in await engine.names_with(kind, OWNER):
+        for found in await engine.list_labelled(kind, OWNER):
             name = str(found["Id"] if kind == "containers" else found["Name"])
-            if _dead(found) and await engine.remove(kind, name):
+            if _owner_is_dead(found) and await engine.remove(kind, name):
                 removed.append(name)
-    for found in await engine.names_with("images", STORE):
+    for found in await engine.list_labelled("images", STORE):
         for name in found.get("RepoTags") or ():
-            # An image inherits the labels of the box it was committed from; only fork images belong to their owner
-            # alone.
-            dead = _dead(found) if name.startswith(f"{FORKS}:") else _abandoned(found)
+            # A committed image inherits its box's labels, the owner's included. Only fork images end with their owner.
+            dead = _owner_is_dead(found) if name.startswith(f"{FORKS}:") else _store_is_gone(found)
             if dead and await engine.remove("images", name):
                 removed.append(name)
     return removed
 
 
-def _dead(found: dict[str, object]) -> bool:
+def _owner_is_dead(found: dict[str, object]) -> bool:
+    """Whether the labels of an object name an owner that is dead."""
     labels = found.get("Labels")
     try:
         return isinstance(labels, dict) and Owner.parse(labels[OWNER]).dead()
@@ -94,13 +102,15 @@ def _dead(found: dict[str, object]) -> bool:
         return False
 
 
-def _abandoned(found: dict[str, object]) -> bool:
+def _store_is_gone(found: dict[str, object]) -> bool:
+    """Whether the labels of an image name a store of this machine whose folder no longer exists."""
     labels = found.get("Labels")
     machine, _, root = str(labels.get(STORE, "") if isinstance(labels, dict) else "").partition("|")
-    return machine == _machine() and bool(root) and not Path(root).exists()
+    return machine == _machine_id() and bool(root) and not Path(root).exists()
 
 
-def _machine() -> str:
+def _machine_id() -> str:
+    """Return an id of this machine: systemd's or D-Bus's machine id, or else the host name."""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         try:
             if text := Path(path).read_text().strip():
@@ -110,6 +120,7 @@ def _machine() -> str:
     return os.uname().nodename
 
 
-def _boot() -> str:
+def _boot_id() -> str:
+    """Return the kernel's boot id and the inode of this process's pid namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}:{Path('/proc/self/ns/pid').stat().st_ino}"

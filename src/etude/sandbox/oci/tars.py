@@ -1,4 +1,4 @@
-"""Makes the tars that an engine is given: a generated tree, an image's files, a folder, a build context."""
+"""Makes the tars that are sent to an engine: a folder tree, an image's files, a folder, a build context."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ DOCKERFILE = ".etude-dockerfile"
 
 @contextmanager
 def new_tar(file: IO[bytes], **options: Any) -> Iterator[tarfile.TarFile]:
-    """A tar without padding after its end mark. Unpackers stop reading at the mark, and an engine that still has
-    padding to pass on to an unpacker that has ended refuses the whole tar."""
+    """Open a tar for writing that ends at its end mark, without padding. An unpacker stops reading at the mark; an
+    engine that still has padding to send to it would refuse the whole tar."""
     with tarfile.open(fileobj=file, mode="w", **options) as tar:
         yield tar
     file.truncate(tar.offset)
 
 
 def tar_of_skeleton(folder: Path) -> bytes:
-    """A tar of the host base's generated tree, with owners as in a box; mount points stay empty."""
+    """Make a tar of the tree that lies under the host's folders, with owners as in a box. Mount points stay empty."""
     owners = {"work": USERS["agent"], **{f"home/{name}": number for name, number in USERS.items()}}
     buffer = io.BytesIO()
     with new_tar(buffer) as tar:
@@ -44,7 +44,8 @@ def tar_of_skeleton(folder: Path) -> bytes:
 
 
 def tar_of_files(files: dict[str, bytes], workdir: PurePosixPath, owner: int) -> bytes:
-    """A tar of the files. Every folder comes before its content, so that it gets the right owner."""
+    """Make a tar of `files`, by path relative to `workdir`. Every folder comes before its content, so that it gets the
+    right owner."""
     folders, contents = {workdir}, {workdir / name: content for name, content in files.items()}
     for name in files:
         path = PurePosixPath(name)
@@ -70,15 +71,19 @@ def tar_of_files(files: dict[str, bytes], workdir: PurePosixPath, owner: int) ->
 
 
 def tar_of_folder(folder: Path, target: Path) -> None:
+    """Write a tar of a folder's content to `target`."""
     with target.open("wb") as file, new_tar(file) as tar:
         for path in sorted(folder.iterdir()):
             tar.add(path, path.name)
 
 
 def tar_of_context(context: Context, dockerfile: bytes, target: Path) -> None:
-    """A tar for the engine's build: the context without ignored files, owned by root, and the Dockerfile as DOCKERFILE.
+    """Write a tar for the engine's build: the context without ignored files, owned by root, and the Dockerfile as
+    DOCKERFILE.
 
-    The engine reads an ignore file too. It gets one of ours, which keeps these two files out of the image."""
+    The engine reads a .dockerignore too, after we have applied the context's own. It gets one that keeps just these two
+    added files out of the image.
+    """
     own = {DOCKERFILE: dockerfile, ".dockerignore": f"{DOCKERFILE}\n.dockerignore\n".encode()}
     with target.open("wb") as out, new_tar(out, format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
         for name, content in own.items():
@@ -107,6 +112,7 @@ def is_archive(path: Path) -> bool:
 
 
 async def chunks(path: Path) -> AsyncIterator[bytes]:
+    """Yield the file's content in chunks of 1 MiB."""
     with path.open("rb") as file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK):
             yield chunk

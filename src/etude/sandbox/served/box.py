@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from etude.sandbox.commands import shell_line
 from etude.sandbox.contract import BoxBusy, BoxSpec, BoxStats, ExecResult, Process, RequestRefused, SandboxLost
-from etude.sandbox.cpu_share import Watch
+from etude.sandbox.cpu_share import ShareMeter
 from etude.sandbox.options import Command, ExecOptions, StartOptions
 from etude.sandbox.served.channel import Channel
 from etude.sandbox.served.process import ServedProcess
@@ -34,7 +34,7 @@ class ServedBox:
     async def exec(self, command: list[str] | str, **options: Unpack[ExecOptions]) -> ExecResult:
         asked = Command(command, **options)
         header = self._request(asked) | {"op": "exec", "stream": asked.on_output is not None}
-        watch = Watch()
+        watch = ShareMeter()
         ticket, heard = self._channel.next_ticket(), {1: bytearray(), 2: bytearray()}
 
         def hear(frame: dict[str, Any], data: bytes) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from etude.sandbox.contract import NO_EGRESS, BuildFailed, BuildTerms, Egress, ImageError, Limits, Sandboxes, TriedBuild
-from etude.sandbox.cpu_share import Watch
+from etude.sandbox.cpu_share import ShareMeter
 from etude.sandbox.images.build.builder import Builder
 from etude.sandbox.images.build.compose import COMPOSE_FILES, refuse_side_cars
 from etude.sandbox.images.build.context import Context
@@ -69,7 +69,7 @@ async def try_build(
     say: Say,
 ) -> TriedBuild:
     """Builds in a store that holds no earlier builds, and reports a failure instead of raising it."""
-    spending, watch = Spending(terms.seconds, terms.limits.cpu_seconds), Watch()
+    spending, watch = Spending(terms.seconds, terms.limits.cpu_seconds), ShareMeter()
     image, failure = "", None
     try:
         image = await build_image(

@@ -1,8 +1,8 @@
-"""Direct calls between processes of one machine over a unix socket.
+"""Direct calls between processes of one machine, over a unix socket.
 
 A call costs a twentieth of a call through ray, both sides together (benchmarks/calls.py), and a rollout makes about a
-dozen. Ray still starts, finds and watches the services, and carries what this does not: streams, stored values, calls
-to other machines. The socket lies in the cluster's private folder.
+dozen. Ray still starts, finds and watches the services, and carries what direct calls do not: streams, stored values,
+and calls to other machines. The socket lies in the cluster's private folder.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 HEAD = struct.Struct(">QQ")
-"""Header of a frame: the number of its call and the length of its body."""
-Replying = Callable[[bytes], Awaitable[bytes]]
+"""Header of a frame: the number of its call, and the length of its body."""
+ReplyFunction = Callable[[bytes], Awaitable[bytes]]
+"""The service's handler: gets a pickled call and returns the pickled answer."""
 
 
-class LineLost(Exception):
+class ConnectionLost(Exception):
     """The process at the other end is gone, or never existed."""
 
 
 class _Frames(asyncio.Protocol):
-    """A connection that sends and receives whole frames."""
+    """A connection that sends and receives frames: a call or an answer each."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -44,7 +45,7 @@ class _Frames(asyncio.Protocol):
         del self._buffer[:begin]
 
     def send(self, number: int, body: bytes) -> None:
-        """Send a frame. Dropped silently if the connection is closing; `connection_lost` reports that it is gone."""
+        """Send a frame. It is dropped silently if the connection is closing, since `connection_lost` reports that."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines((HEAD.pack(number, len(body)), body))
 
@@ -53,17 +54,18 @@ class _Frames(asyncio.Protocol):
             self._transport.close()
 
     def receive(self, number: int, body: bytes) -> None:
+        """Handle a complete frame that has arrived."""
         raise NotImplementedError
 
 
-class _Desk(_Frames):
+class _ServerConnection(_Frames):
     """The service's end of one connection."""
 
-    def __init__(self, reply: Replying) -> None:
+    def __init__(self, reply: ReplyFunction) -> None:
         super().__init__()
         self._reply = reply
         self._calls: set[asyncio.Task[None]] = set()
-        """Running calls. The reference keeps a task from being garbage-collected half-way."""
+        """Running calls. Asyncio holds tasks only weakly, so without this they could be garbage-collected."""
 
     def receive(self, number: int, body: bytes) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(number, body))
@@ -74,7 +76,7 @@ class _Desk(_Frames):
         self.send(number, await self._reply(body))
 
 
-class Line(_Frames):
+class CallerConnection(_Frames):
     """The caller's end of a connection, for any number of concurrent calls. It belongs to the event loop that opened
     it."""
 
@@ -86,16 +88,19 @@ class Line(_Frames):
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
 
     @classmethod
-    async def open(cls, door: str) -> Line:
+    async def open(cls, socket_path: str) -> CallerConnection:
+        """Connect to a service. Raise ConnectionLost if none listens at this path."""
         try:
-            _, line = await asyncio.get_running_loop().create_unix_connection(cls, door)
+            _, connection = await asyncio.get_running_loop().create_unix_connection(cls, socket_path)
         except OSError as error:
-            raise LineLost(f"nobody answers at {door}: {error}") from error
-        return line
+            raise ConnectionLost(f"nobody answers at {socket_path}: {error}") from error
+        return connection
 
     async def ask(self, body: bytes) -> bytes:
+        """Send a pickled call and return the pickled answer. Raise ConnectionLost if the service's process ends before
+        that."""
         if self.lost:
-            raise LineLost("its process is gone")
+            raise ConnectionLost("its process is gone")
         self._calls += 1
         number = self._calls
         reply: asyncio.Future[bytes] = self.loop.create_future()
@@ -107,7 +112,7 @@ class Line(_Frames):
             del self._waiting[number]
 
     def receive(self, number: int, body: bytes) -> None:
-        # Ignore the answer to a call that was given up.
+        # There is no future for a call that its caller has given up.
         reply = self._waiting.get(number)
         if reply is not None and not reply.done():
             reply.set_result(body)
@@ -116,8 +121,9 @@ class Line(_Frames):
         self.lost = True
         for reply in self._waiting.values():
             if not reply.done():
-                reply.set_exception(LineLost("its process is gone"))
+                reply.set_exception(ConnectionLost("its process is gone"))
 
 
-async def serve(door: str, reply: Replying) -> asyncio.Server:
-    return await asyncio.get_running_loop().create_unix_server(lambda: _Desk(reply), door)
+async def serve(socket_path: str, reply: ReplyFunction) -> asyncio.Server:
+    """Listen on a unix socket, and answer every call with `reply`."""
+    return await asyncio.get_running_loop().create_unix_server(lambda: _ServerConnection(reply), socket_path)

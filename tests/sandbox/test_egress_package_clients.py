@@ -10,8 +10,8 @@ import pytest
 from tests.needs import needs
 
 from etude.sandbox import RequestRefused
-from etude.sandbox.egress import clients
-from etude.sandbox.egress.clients import hosts_of
+from etude.sandbox.egress import package_clients
+from etude.sandbox.egress.package_clients import hosts_of
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_pip_by_its_file_and_its_variables(pip_file: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("address", ["http://10.0.0.5/all", "http://[::1]:3141/", "https:///x", "https://a.example:x/"])
 def test_an_address_without_a_name(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    monkeypatch.setitem(clients.CLIENTS, "pip", lambda: [address])
+    monkeypatch.setitem(package_clients.CLIENTS, "pip", lambda: [address])
     with pytest.raises(RequestRefused, match=r"egress 'pip': cannot tell .*; name them instead"):
         hosts_of("pip")
 
@@ -79,6 +79,6 @@ def test_a_client_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(RequestRefused, match="npm cannot be run: No such file or directory; name them instead"):
         hosts_of("npm")
-    monkeypatch.setitem(clients.CLIENTS, "apt", list)
+    monkeypatch.setitem(package_clients.CLIENTS, "apt", list)
     with pytest.raises(RequestRefused, match="this host's apt uses: it is set to use none; name them instead"):
         hosts_of("apt")

@@ -1,6 +1,7 @@
-"""What an image needs behind the proxy: the authority among those it trusts, and a name server.
+"""Makes the files that an image needs behind the proxy: lists of certificate authorities that include ours, and the
+name server's address.
 
-These files are a layer between the image and what the box writes. So a snapshot of the box does not contain them, and
+The files form a layer between the image and what the box writes. So a snapshot of the box does not contain them, and
 programs in the box can change or replace them as on any machine.
 """
 
@@ -21,14 +22,16 @@ BUNDLES = (
     "etc/pki/tls/certs/ca-bundle.crt",
     "var/lib/ca-certificates/ca-bundle.pem",  # openSUSE
 )
+"""Files that hold a distribution's list of trusted authorities."""
 SOURCES = ("usr/local/share/ca-certificates", "etc/pki/ca-trust/source/anchors", "etc/pki/trust/anchors")
-"""Folders from which a distribution rebuilds its bundle when a package changes or installs it. A Dockerfile step may
+"""Folders from which a distribution rebuilds its list when a package changes or installs it. A Dockerfile step may
 install ca-certificates and fetch something right after."""
 FILE = "local-root.crt"
+"""Name of the file with our authority's certificate."""
 _LARGEST_BUNDLE = 8 << 20
 _MOST_LINKS = 40
 
-# For programs that bring their own list of authorities, which must be told where the system's is.
+# For programs that bring their own list of authorities: variables that point them to the system's list.
 ENVIRONMENT = {
     "SSL_CERT_FILE": f"/{BUNDLES[0]}",
     "REQUESTS_CA_BUNDLE": f"/{BUNDLES[0]}",
@@ -37,7 +40,8 @@ ENVIRONMENT = {
 
 
 def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict[PurePosixPath, bytes]:
-    """The layer's files, by path relative to the root. `stack` is all that the image shows, skeleton included."""
+    """Return the layer's files, by path relative to the root. `stack` holds all layers of the image, skeleton included;
+    `authority` is our certificate, and `lookup_name` the file name by which OpenSSL finds it."""
     files = {PurePosixPath("etc/resolv.conf"): f"nameserver {IPV4.gate}\n".encode()}
     for number, name in enumerate(BUNDLES):
         place = resolve(stack, PurePosixPath(name))
@@ -56,7 +60,8 @@ def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict
 
 
 def resolve(stack: Stack, path: PurePosixPath) -> PurePosixPath:
-    """Where a path in the box really leads; a path that does not exist leads to itself."""
+    """Return the path in the image that `path` leads to, following links. A path that does not exist leads to
+    itself."""
     done, left, links = PurePosixPath(), list(path.parts), 0
     while left:
         part = left.pop(0)
@@ -78,6 +83,7 @@ def resolve(stack: Stack, path: PurePosixPath) -> PurePosixPath:
 
 
 def _read(stack: Stack, path: PurePosixPath) -> bytes:
+    """Return a file of the image; no bytes if there is none."""
     places = stack.look(path).places
     if not places or not places[0].is_file():
         return b""
@@ -87,7 +93,7 @@ def _read(stack: Stack, path: PurePosixPath) -> bytes:
 
 
 def _name_service(stack: Stack) -> dict[PurePosixPath, bytes]:
-    """An nsswitch.conf that also asks DNS for hosts, if the image's does not."""
+    """Return an nsswitch.conf that also looks hosts up by DNS, if the image has one that does not."""
     path = PurePosixPath("etc/nsswitch.conf")
     lines = _read(stack, path).decode("utf-8", "surrogateescape").splitlines()
     changed = [f"{line} dns" if line.startswith("hosts:") and "dns" not in line.split() else line for line in lines]
@@ -97,6 +103,7 @@ def _name_service(stack: Stack) -> dict[PurePosixPath, bytes]:
 
 
 def write_layer(target: Path, files: dict[PurePosixPath, bytes], owner: int | None) -> None:
+    """Write the files to `target`. `owner` is the user and group id that they get; None: leave it."""
     for path, content in files.items():
         place = target / path
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""The name server of a box. It answers by itself and asks nobody, so no query of a box ever leaves the host.
+"""The name server of a box. It answers all queries itself, so no DNS query of a box ever leaves the host.
 
-An allowed name gets its own address in each family. These addresses mean nothing outside the box: they later tell the
-proxy which name a connection is for. All other names do not exist. An allowed name has both addresses whatever the real
-host has; which of the real ones is used is decided when a request passes.
+An allowed name gets an address of its own in each family (IPv4, IPv6). These addresses mean nothing outside the box:
+they later show the proxy which name a connection is for. All other names do not exist. An allowed name has both
+addresses even if the real host has only one; which family is really used is decided when a request passes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from etude.sandbox.egress.policy import Policy, host_name
 
 MOST_NAMES = 4096
-"""Most names with addresses in one box, since a policy with a wildcard allows an unlimited number."""
-# Reserved for network tests, so never a real host's.
+"""Maximum number of names with addresses in one box, since a policy with a wildcard allows any number of names."""
+# Blocks for these addresses. They are reserved for network tests, so no real host has one.
 _BLOCKS = (ipaddress.IPv4Network("198.18.0.0/15"), ipaddress.IPv6Network("2001:2::/48"))
 _HEAD = struct.Struct("!HHHHHH")
 _KINDS, _ANY_KIND, _INTERNET = (1, 28), 255, 1
-"""A and AAAA, in the order of the blocks."""
+"""Record types A and AAAA, in the order of _BLOCKS."""
 _ANSWER, _AUTHORITY, _RECURSION_WANTED, _RECURSION = 0x8000, 0x0400, 0x0100, 0x0080
 _FORMAT_ERROR, _FAILED, _NO_SUCH_NAME, _UNKNOWN_OPERATION = 1, 2, 3, 4
 _SECONDS_TO_KEEP = 60
@@ -28,21 +28,26 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class BadQuery(ValueError):
-    """Not a query that a resolver would send."""
+    """The bytes are not a query that a resolver would send."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
+    """A parsed DNS query."""
+
     ticket: int
+    """The query's id, which the response repeats."""
     flags: int
     name: str
-    """The name as it was asked."""
+    """The name as the box wrote it."""
     kind: int
+    """The record type that is asked for."""
     question: bytes
-    """The raw bytes of the question, to be sent back."""
+    """The raw bytes of the question, to be repeated in the response."""
 
 
 def parse_query(data: bytes) -> Query:
+    """Parse a DNS message. Raise BadQuery unless it is a query with one question."""
     if len(data) < _HEAD.size:
         raise BadQuery("shorter than a head")
     ticket, flags, questions, answers, _, _ = _HEAD.unpack_from(data)
@@ -51,7 +56,7 @@ def parse_query(data: bytes) -> Query:
     labels, at = [], _HEAD.size
     while True:
         length = data[at] if at < len(data) else 64
-        if length > 63:  # Compressed names are not used in questions.
+        if length > 63:  # A compressed name, which resolvers do not use in questions, or the end of the data.
             raise BadQuery("a torn or compressed name")
         at += 1
         if length == 0:
@@ -63,7 +68,7 @@ def parse_query(data: bytes) -> Query:
     kind, group = struct.unpack_from("!HH", data, at)
     if group != _INTERNET:
         raise BadQuery("not of the internet's class")
-    # A dot inside a label must not pass for a separator.
+    # A dot inside a label must not be mistaken for a separator of labels.
     if any(b"." in label for label in labels):
         raise BadQuery("a dot within a label")
     name = b".".join(labels).decode("latin-1")
@@ -71,7 +76,8 @@ def parse_query(data: bytes) -> Query:
 
 
 def build_answer(query: Query, *, addresses: Sequence[Address] = (), code: int = 0) -> bytes:
-    """Builds the response, with those of the name's addresses that are of the kind asked for."""
+    """Build the response. Of the name's `addresses`, it holds those of the type that was asked for. `code` is the
+    response code."""
     records = [
         struct.pack("!HHHIH", 0xC000 | _HEAD.size, kind, _INTERNET, _SECONDS_TO_KEEP, len(address.packed))
         + address.packed
@@ -83,8 +89,8 @@ def build_answer(query: Query, *, addresses: Sequence[Address] = (), code: int =
     return b"".join([head, query.question, *records])
 
 
-class Names:
-    """The names that a box has asked for, with their addresses."""
+class NameServer:
+    """Answers a box's DNS queries, and remembers which address it gave to which name."""
 
     def __init__(self, policy: Policy, *, ipv6: bool) -> None:
         self.policy = policy
@@ -93,7 +99,7 @@ class Names:
         self._names: dict[Address, str] = {}
 
     def name_of(self, address: str) -> str | None:
-        """The name with this address; an IPv4 address may be written as an IPv6 one."""
+        """Return the name that has this address, or None. An IPv4 address may be written in IPv6 form."""
         try:
             found = ipaddress.ip_address(address)
         except ValueError:
@@ -101,7 +107,8 @@ class Names:
         return self._names.get(getattr(found, "ipv4_mapped", None) or found)
 
     def addresses_of(self, name: str) -> list[Address]:
-        """Addresses of an allowed name in normal form; none if the box has asked for too many names."""
+        """Return the addresses of an allowed name in normal form; an empty list if the box has asked for too many
+        names."""
         if name not in self._numbers:
             if len(self._numbers) >= MOST_NAMES:
                 return []
@@ -110,7 +117,7 @@ class Names:
         return [block[self._numbers[name]] for block in self._blocks]
 
     def answer(self, data: bytes) -> tuple[bytes, str, str]:
-        """The bytes to send back (none if it was no query) and, if the name was refused, it and the reason."""
+        """Return the bytes to send back (none if the data is no query), the name if it was refused, and the reason."""
         try:
             query = parse_query(data)
         except BadQuery as error:

@@ -1,7 +1,8 @@
-"""What a container must be given to run our init: the running interpreter with the few files it needs, as one tar.
+"""Packs what a container needs to run our init into one tar: the running Python interpreter, with the few modules and
+libraries that init loads.
 
-An image has no Python and perhaps no C library, so the loader is included and started explicitly. Everything lies below
-one folder. The files that pid 1 needs are listed by a process that loads them here, so none of them is guessed.
+An image has no Python and perhaps no C library, so the dynamic loader is included and started explicitly. Everything
+lies below one folder. The list of files comes from a process that loads init on this host, so it is never a guess.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from pathlib import Path
 from etude.sandbox.contract import SandboxUnavailable
 from etude.sandbox.oci.tars import new_tar
 
-HOME = "/.etude"
+BUNDLE_FOLDER = "/.etude"
+"""Folder of a container in which the bundle is mounted."""
 _LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
 INIT = [
-    f"{HOME}/loader", "--library-path", f"{HOME}/lib", f"{HOME}/bin/python3",
+    f"{BUNDLE_FOLDER}/loader", "--library-path", f"{BUNDLE_FOLDER}/lib", f"{BUNDLE_FOLDER}/bin/python3",
     "-I", "-S", "-B", "-X", "utf8", "-c", "from etude.sandbox.inside.contained import main; main()",
 ]  # fmt: skip
-"""The command of every container; the box's message follows as its last argument."""
+"""The command of every container. A JSON message that describes the box follows as its last argument."""
 
-# Stub packages, as for the zygote: pid 1 needs only `inside`.
-_LOOK = """
+# Stub packages replace `etude` and `etude.sandbox`, so that only `inside` is loaded, which is all that pid 1 needs.
+_LIST_LOADED_FILES = """
 import ctypes, json, sys, types
 for name, folder in zip(("etude", "etude.sandbox"), sys.argv[1:]):
     sys.modules[name] = module = types.ModuleType(name)
@@ -48,8 +50,9 @@ print(json.dumps({"objects": [name for name in names if name.startswith("/")], "
 """
 
 
-def carried_tar(folder: Path) -> Path:
-    """The tar, made once per version of these sources and this interpreter, and kept in `folder`."""
+def write_init_bundle(folder: Path) -> Path:
+    """Return the tar's path in `folder`, after making it unless it exists for this version of the sources and of the
+    interpreter."""
     inside = Path(__file__).parents[1] / "inside"
     digest = hashlib.blake2b(f"2 {sys.version} {sys.executable}".encode(), digest_size=16)
     for source in sorted(inside.glob("*.*")):
@@ -64,8 +67,11 @@ def carried_tar(folder: Path) -> Path:
 
 
 def _write(path: Path, inside: Path) -> None:
+    """Write the tar. `inside` is the folder of the `inside` package."""
     packages = [str(inside.parents[1]), str(inside.parent)]
-    seen = subprocess.run([sys.executable, "-I", "-S", "-B", "-c", _LOOK, *packages], capture_output=True, check=False)
+    seen = subprocess.run(
+        [sys.executable, "-I", "-S", "-B", "-c", _LIST_LOADED_FILES, *packages], capture_output=True, check=False
+    )
     if seen.returncode:
         raise SandboxUnavailable(f"our init does not load here: {seen.stderr.decode(errors='replace').strip()}")
     found = json.loads(seen.stdout)
@@ -82,8 +88,8 @@ def _write(path: Path, inside: Path) -> None:
             _add(tar, f"{_LIBRARY}/lib-dynload/{Path(extension).name}", Path(extension).read_bytes())
         for name, source in {**modules, "os": os.__file__}.items():
             if source.endswith(".py") and name != "__main__":
-                place = name.replace(".", "/") + ("/__init__" if Path(source).name == "__init__.py" else "")
-                _add(tar, f"{_LIBRARY}/{place}.pyc", _compiled(source))
+                target = name.replace(".", "/") + ("/__init__" if Path(source).name == "__init__.py" else "")
+                _add(tar, f"{_LIBRARY}/{target}.pyc", _compiled(source))
         for package in ("etude", "etude/sandbox"):
             _add(tar, f"{_LIBRARY}/{package}/__init__.py", b"")
         for data in sorted(inside.glob("*.json")):
@@ -91,7 +97,7 @@ def _write(path: Path, inside: Path) -> None:
 
 
 def _compiled(source: str) -> bytes:
-    """Bytecode that is loaded without its source, and so without checking the source's time."""
+    """Return bytecode that Python loads without its source, and so without comparing the source's time."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "module.pyc")
         mode = py_compile.PycInvalidationMode.UNCHECKED_HASH

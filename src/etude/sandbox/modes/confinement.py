@@ -1,4 +1,4 @@
-"""What confines the commands of a folder box: three kinds, best first. Each says what it enforces and what not."""
+"""What confines the commands of a folder box: bubblewrap, Landlock or nothing. Each class states what it enforces."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from etude.sandbox.images.host_base import SYSTEM
 from etude.sandbox.inside import kernel
 from etude.sandbox.inside.zygote_root import HOSTNAME
 from etude.sandbox.modes import landlock
-from etude.sandbox.modes.runner import FILTER
+from etude.sandbox.modes.runner import FILTER_DESCRIPTOR
 
 _COMMON = frozenset({Feature.FORK, Feature.SNAPSHOT, Feature.MEMORY_LIMIT, Feature.BACKGROUND})
-_OF_ETC = (
+_ETC_NAMES = (
     "alternatives", "ssl", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group",
     "nsswitch.conf", "hosts", "hostname", "services", "protocols", "os-release", "debian_version", "localtime",
     "profile",
@@ -29,36 +29,40 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A box's folder, and what it shows of the host."""
+class BoxFolder:
+    """A box's folder on the host, and the host folders that are shown in the box."""
 
     root: Path
     tools: Path
-    """A folder of ours beside it, out of the box's reach."""
+    """A folder of ours, out of the box's reach, for files that all boxes of the backend use."""
     workdir: str
     binds: tuple[tuple[str, str], ...] = field(default=())
-    """(host folder, folder in the box)"""
+    """(host folder, folder in the box) of each host folder that is shown."""
 
 
-class Walls(Protocol):
+class Confinement(Protocol):
+    """How commands of a folder box are confined."""
+
     name: str
     features: frozenset[Feature]
 
     @property
     def text(self) -> str:
-        """One line for the doctor."""
+        """What this kind enforces, in one line for `etude sandbox doctor`."""
         ...
 
     def refusal(self) -> str:
-        """Why this kind does not work here; empty if it does."""
+        """Return why this kind does not work on this host; empty if it does."""
         ...
 
-    def job(self, place: Place, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-        """The job for runner.py, without limits. `cwd` is a path in the box."""
+    def job(self, folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
+        """Return the job for runner.py that runs `argv` confined, without limits. `cwd` is a path in the box."""
         ...
 
 
 class Bubblewrap:
+    """Confines commands by bwrap: own namespaces, no network, and only the box's files."""
+
     name = "bubblewrap"
     features = _COMMON | {Feature.ISOLATED, Feature.NO_NETWORK}
     text = "namespaces made by bwrap, which may be set-uid root where yours are forbidden; one user per box"
@@ -81,25 +85,29 @@ class Bubblewrap:
         return ["--unshare-all", *([] if set_uid else ids), "--die-with-parent", "--new-session"]
 
     def _as_init(self, tools: Path) -> Path:
-        """A link to bwrap named "init", which is what commands see as their first process."""
+        """Return a link to bwrap that is named "init": commands see this name as their first process."""
         link = tools / "init"
         if not link.is_symlink():
             link.symlink_to(self.program)
         return link
 
-    def job(self, place: Place, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-        shown = [part for host, inside in place.binds for part in ("--ro-bind", host, f"/{inside}")]
+    def job(self, folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
+        shown = [part for host, inside in folder.binds for part in ("--ro-bind", host, f"/{inside}")]
         wrap = [
-            str(self._as_init(place.tools)), *self._namespaces(), "--hostname", HOSTNAME,
-            "--bind", str(place.root), "/", *shown,
-            "--proc", "/proc", "--dev", "/dev", "--seccomp", str(FILTER), "--",
-            # The shell tells a missing program or folder from one that may not be used; bwrap does not.
+            str(self._as_init(folder.tools)), *self._namespaces(), "--hostname", HOSTNAME,
+            "--bind", str(folder.root), "/", *shown,
+            "--proc", "/proc", "--dev", "/dev", "--seccomp", str(FILTER_DESCRIPTOR), "--",
+            # Started through a shell: unlike bwrap's, its exit code distinguishes a missing program from one that
+            # may not be run.
             "/bin/sh", "-c", 'cd "$1" || exit 127; shift; exec "$@"', "sh", cwd, *argv,
         ]  # fmt: skip
         return {"argv": wrap, "cwd": "/", "env": env, "confine": None, "filter": True}
 
 
 class Landlock:
+    """Confines commands by Landlock: the box's files and system folders only, no network. Other processes stay
+    visible."""
+
     name = "landlock"
     features = _COMMON | {Feature.NO_NETWORK}
 
@@ -117,14 +125,16 @@ class Landlock:
             "" if landlock.version() else "the kernel has no Landlock: add landlock to its lsm= parameter (Linux 5.13)"
         )
 
-    def job(self, place: Place, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-        read = [*SYSTEM, *(f"/etc/{name}" for name in _OF_ETC), "/proc", sys.base_prefix]
-        write = [str(place.root), *(f"/dev/{name}" for name in _DEVICES)]
+    def job(self, folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
+        read = [*SYSTEM, *(f"/etc/{name}" for name in _ETC_NAMES), "/proc", sys.base_prefix]
+        write = [str(folder.root), *(f"/dev/{name}" for name in _DEVICES)]
         confine = {"read": [os.path.realpath(path) for path in read], "write": write}
-        return {**_on_the_host(place, argv, cwd, env), "confine": confine}
+        return {**_host_job(folder, argv, cwd, env), "confine": confine}
 
 
 class Plain:
+    """Confines nothing: commands are ordinary processes of the host, in the box's folder."""
+
     name = "plain"
     features = _COMMON
     text = "nothing keeps commands in: for code that you trust; grades nothing; only by sandbox.mode=plain"
@@ -132,12 +142,13 @@ class Plain:
     def refusal(self) -> str:
         return ""
 
-    def job(self, place: Place, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-        return _on_the_host(place, argv, cwd, env)
+    def job(self, folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
+        return _host_job(folder, argv, cwd, env)
 
 
-def _on_the_host(place: Place, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-    """A job without a changed root: commands see the host's paths, with home and temporary folder in the box."""
-    root = str(place.root)
+def _host_job(folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
+    """Return a job without a changed root: commands see the host's paths, with their home and temporary folder in the
+    box."""
+    root = str(folder.root)
     moved = {"HOME": f"{root}{env['HOME']}", "TMPDIR": f"{root}/tmp", "PATH": f"{root}/bin-of-box:{env['PATH']}"}
     return {"argv": argv, "cwd": f"{root}{cwd}", "env": {**env, **moved}, "confine": None, "filter": False}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.sandbox.egress.credentials import tells_who_asks
-from etude.sandbox.egress.head import BadHead, Framing, parse_request, parse_response, write_head
+from etude.sandbox.egress.credentials import carries_credentials
+from etude.sandbox.egress.http_head import BadHead, Framing, parse_request, parse_response, write_head
 
 TOKENS = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)
 VALUES = st.from_regex(r"([!-~]([ -~\t]{0,30}[!-~])?)?", fullmatch=True)
@@ -173,8 +173,8 @@ Upgrade-Insecure-Requests
 
 
 def test_which_fields_say_who_asks() -> None:
-    assert [name for name in TELLING.split() if not tells_who_asks(name.lower())] == []
-    assert [name for name in PLAIN.split() if tells_who_asks(name.lower())] == []
+    assert [name for name in TELLING.split() if not carries_credentials(name.lower())] == []
+    assert [name for name in PLAIN.split() if carries_credentials(name.lower())] == []
 
 
 @given(st.lists(st.tuples(st.from_regex(r"[A-Za-z][A-Za-z_-]{0,20}", fullmatch=True), st.just("v")), max_size=9))
@@ -182,6 +182,6 @@ def test_no_field_between_neighbours_gets_through(fields: list[tuple[str, str]])
     kept = [(key, value) for key, value in fields if key.lower() not in ("host", "content-length", "transfer-encoding")]
     head = "".join(f"{key}: {value}\r\n" for key, value in kept)
     read = parse_request(f"GET / HTTP/1.1\r\nHost: a.example\r\n{head}\r\n".encode())
-    left = [key.lower().replace("_", "-") for key, _ in read.end_to_end(tells_who_asks)]
-    assert not [key for key in left if key.startswith("proxy-") or tells_who_asks(key)]
+    left = [key.lower().replace("_", "-") for key, _ in read.end_to_end(carries_credentials)]
+    assert not [key for key in left if key.startswith("proxy-") or carries_credentials(key)]
     assert not {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te"} & set(left)

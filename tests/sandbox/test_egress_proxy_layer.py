@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from etude.sandbox import ImageError
-from etude.sandbox.egress.trust import files_behind_proxy, resolve, write_layer
+from etude.sandbox.egress.proxy_layer import files_behind_proxy, resolve, write_layer
 from etude.sandbox.images.stack import Stack, make_whiteout
 
 CA = b"-----BEGIN CERTIFICATE-----\nours\n-----END CERTIFICATE-----\n"

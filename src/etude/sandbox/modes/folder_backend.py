@@ -1,4 +1,5 @@
-"""A backend whose boxes are folders of the host, copied from an image's layers. Only images of the `host` base work."""
+"""A backend whose boxes are folders of the host, into which an image's layers are copied. Only images on the `host`
+base work."""
 
 from __future__ import annotations
 
@@ -21,14 +22,16 @@ from etude.sandbox.images.image import HOST, Image
 from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.store import ImageStore, check_workdir
 from etude.sandbox.inside.files import MAX_DEPTH
+from etude.sandbox.modes.confinement import BoxFolder, Confinement
 from etude.sandbox.modes.folder_box import FolderBox
-from etude.sandbox.modes.walls import Place, Walls
 from etude.sandbox.options import BuildOptions
 
 
 class FolderSandboxes:
-    def __init__(self, root: Path, walls: Walls) -> None:
-        self.walls = walls
+    """The backend of the fallback modes. `confinement` is what keeps commands in their box."""
+
+    def __init__(self, root: Path, confinement: Confinement) -> None:
+        self.confinement = confinement
         self.store = ImageStore(Path(root).absolute(), None)
         self._boxes: dict[str, FolderBox] = {}
         self._names = itertools.count(1)
@@ -38,11 +41,12 @@ class FolderSandboxes:
         self._binds = tuple((self._on_host(source), target) for source, target in bases.binds)
 
     def _on_host(self, source: str) -> str:
+        """Return a bind source as a path of the host. The prefix `store:` stands for the store's folder."""
         return str(self.store.root / source.removeprefix("store:")) if source.startswith("store:") else source
 
     @property
     def features(self) -> frozenset[Feature]:
-        return self.walls.features
+        return self.confinement.features
 
     # -- images
 
@@ -59,8 +63,9 @@ class FolderSandboxes:
         raise self._no_images()
 
     def _no_images(self) -> RequestRefused:
+        """Return the error for images that do not stand on the host's folders."""
         return RequestRefused(
-            f"mode {self.walls.name} has images of the host's folders alone; see `etude sandbox doctor`"
+            f"mode {self.confinement.name} has images of the host's folders alone; see `etude sandbox doctor`"
         )
 
     # -- boxes
@@ -70,7 +75,7 @@ class FolderSandboxes:
         if image.base != HOST:
             raise self._no_images()
         if spec.egress.allow:
-            raise RequestRefused(f"mode {self.walls.name} has no egress; see `etude sandbox doctor`")
+            raise RequestRefused(f"mode {self.confinement.name} has no egress; see `etude sandbox doctor`")
         workdir = spec.workdir or image.config.workdir
         check_workdir(workdir)
         return await self._make(
@@ -78,10 +83,12 @@ class FolderSandboxes:
         )
 
     async def copy_of(self, box: FolderBox) -> FolderBox:
-        spec, source = box.spec, box.place.root
+        """Make a box with a copy of this box's files."""
+        spec, source = box.spec, box.folder.root
         return await self._make(spec, box.image, box.commands, lambda root: copy_tree(source, root))
 
     async def _make(self, spec: BoxSpec, image: Image, commands: list[str], fill: Callable[[Path], None]) -> FolderBox:
+        """Make a box whose folder is filled by `fill`. `commands` is what its ancestors have run."""
         if self._closed:
             raise SandboxError("this backend is closed; open another")
         name = f"{self.store.owner}-{next(self._names)}"
@@ -92,11 +99,14 @@ class FolderSandboxes:
         except BaseException:
             remove_tree(root)
             raise
-        box = FolderBox(self, name, spec, image, Place(root, self.store.scratch, spec.workdir, self._binds), commands)
+        box = FolderBox(
+            self, name, spec, image, BoxFolder(root, self.store.scratch, spec.workdir, self._binds), commands
+        )
         self._boxes[name] = box
         return box
 
     def _build(self, root: Path, image: Image, workdir: str) -> None:
+        """Fill a box's folder: the host base's tree, the image's layers, and the folders that every box has."""
         copy_tree(self._skeleton, root)
         for layer in reversed(image.layers):
             copy_tree(self.store.layers / layer, root)
@@ -107,11 +117,11 @@ class FolderSandboxes:
                 (root / "bin-of-box" / name).symlink_to(sys.executable)
 
     async def keep(self, box: FolderBox) -> str:
-        """Saves the box's files as one layer over the host's folders."""
+        """Save the box's files as an image: one layer over the host's folders. Return its id."""
 
         def copy() -> str:
             with self.store.fresh("snapshot") as fresh:
-                copy_tree(box.place.root, fresh)
+                copy_tree(box.folder.root, fresh)
                 layer = digest_of(fresh)
                 self.store.adopt(fresh, layer)
             return layer
@@ -120,7 +130,8 @@ class FolderSandboxes:
         return self.store.record(Image(HOST, (await asyncio.to_thread(copy),), config))
 
     def size(self, tree: Path) -> int:
-        """Total size of the files. What vanishes meanwhile, or lies deeper than a path can say, does not count."""
+        """Return the total size of the files in bytes. Files that vanish meanwhile, or lie deeper than the longest
+        possible path, are not counted."""
         total, todo = 0, [str(tree)]
         while todo:
             with contextlib.suppress(OSError), os.scandir(todo.pop()) as entries:
@@ -132,11 +143,13 @@ class FolderSandboxes:
         return total
 
     def size_of(self, image: Image) -> int:
+        """Return the total size of the files that a new box of this image has."""
         return self.size(self._skeleton) + sum(self.size(self.store.layers / layer) for layer in image.layers)
 
     async def forget(self, box: FolderBox) -> None:
+        """Remove the box's folder."""
         if self._boxes.pop(box.id, None):
-            await asyncio.to_thread(remove_tree, box.place.root)
+            await asyncio.to_thread(remove_tree, box.folder.root)
 
     async def close(self) -> None:
         if not self._closed:
@@ -146,7 +159,9 @@ class FolderSandboxes:
 
 
 def copy_tree(source: Path, target: Path, depth: int = 0) -> None:
-    """Copies files, folders and links. Raises for what means something to overlayfs only: another mode made it."""
+    """Copy files, folders and links into `target`, over what is there. Raise ImageError for a whiteout (a device node
+    by which overlayfs deletes a file of a lower layer): the embedded backend made such an image, and it cannot be
+    copied."""
     if depth > MAX_DEPTH:
         raise RequestRefused(f"folders are nested more than {MAX_DEPTH} deep")
     target.mkdir(parents=True, exist_ok=True)
@@ -171,6 +186,7 @@ def copy_tree(source: Path, target: Path, depth: int = 0) -> None:
 
 
 def digest_of(tree: Path) -> str:
+    """Return a digest of the names, modes and contents of a tree."""
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(tree.rglob("*")):
         info = path.lstat()

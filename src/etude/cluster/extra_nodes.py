@@ -1,6 +1,6 @@
-"""Extra nodes on this machine, each a ray node of its own, to rehearse runs on several machines.
+"""Extra ray nodes on this machine, to try out runs on several machines.
 
-A node can then be lost without losing the machine. Like ray_backend.py, this file imports ray only once a cluster is
+Such a node can be lost without losing the machine. Like ray_backend.py, this file imports ray only once a cluster is
 open. A node's processes are children of the driver and work in the cluster's folder, so the guardian kills them with
 all others.
 """
@@ -13,18 +13,20 @@ from typing import Any
 
 import psutil
 
-from etude.cluster.surroundings import STORE_BYTES, TOKEN, auth_token, store_folder
+from etude.cluster.ray_environment import STORE_BYTES, TOKEN, auth_token, store_folder
 
 
 def node_name(number: int) -> str:
-    """Name of a node; also a ray resource of the node, by which it is found among ray's nodes."""
+    """Return the name of a node. It is also the name of a ray resource of that node, by which the node is found."""
     return f"node-{number}"
 
 
-class RehearsedNode:
+class ExtraNode:
+    """One extra ray node, alive from its construction on."""
+
     def __init__(self, number: int, address: str, cpus: int, folder: Path) -> None:
-        """Start the node; blocks for about a second. Does what ray's own tests do: ray has no public API for this that
-        stays on the loopback."""
+        """Start the node; blocks for about a second. This uses ray's private classes, as ray's own tests do: its public
+        API for this does not stay on the loopback."""
         from ray._private.node import Node
         from ray._private.parameter import RayParams
 

@@ -1,7 +1,8 @@
-"""What a machine has, and how much of it is in use.
+"""Measures what a machine has, and how much of it is in use.
 
-Cores and memory cover the whole machine, whoever uses them, since their use comes and goes. Disk capacity is what was
-free at the start: other people's files stay, and a large disk that is nearly full still has room for many boxes.
+Cores and memory count for the whole machine, whoever uses them, since that use comes and goes. The disk's capacity is
+what was free at the start: other people's files stay, and a large disk that is nearly full still has room for many
+boxes.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from etude.sandbox.fleet.resources import Capacity, Resources
 _MIB = 1 << 20
 
 
-class Gauge:
-    """Measures this machine's capacity and use. Busy cores are averaged since the last look."""
+class LoadMeter:
+    """Measures this machine. `capacity` is fixed at construction. `disk` is a folder on the disk where boxes are
+    stored."""
 
     def __init__(self, disk: Path) -> None:
         self._disk = disk
@@ -23,7 +25,8 @@ class Gauge:
         cores, memory = len(os.sched_getaffinity(0)), _memory("MemTotal")
         self.capacity = Capacity(Resources(cores, memory / _MIB, max(1.0, self._free_mb())))
 
-    def look(self) -> Resources:
+    def measure(self) -> Resources:
+        """Return what is in use now. Busy cores are averaged since the last call."""
         memory = _memory("MemTotal") - _memory("MemAvailable")
         disk = max(0.0, self.capacity.total.disk_mb - self._free_mb())
         return Resources(self._busy_cores(), memory / _MIB, disk)
@@ -39,12 +42,13 @@ class Gauge:
 
 
 def _ticks() -> tuple[int, int]:
-    """CPU ticks of all cores since boot: (all, idle)."""
+    """Return CPU ticks of all cores since boot: (total, idle)."""
     fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return sum(fields), fields[3] + fields[4]
 
 
 def _memory(name: str) -> int:
+    """Return a figure of /proc/meminfo in bytes."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

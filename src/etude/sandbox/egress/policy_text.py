@@ -7,25 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 
 from etude.sandbox.contract import Egress, RequestRefused
-from etude.sandbox.egress.clients import CLIENTS, hosts_of
+from etude.sandbox.egress.package_clients import CLIENTS, hosts_of
 from etude.sandbox.egress.policy import Pattern, Policy
 from etude.sandbox.proxies import UpstreamProxy
 
 NONE = "none"
-_EXPECTED = 'allow = ["host", ...], and at will credentials = true, private = true, upstream_proxy = "http://host:port"'
+"""Name of the policy that allows no host."""
+_EXPECTED = (
+    'allow = ["host", ...], and optionally credentials = true, private = true, upstream_proxy = "http://host:port"'
+)
 _SETTINGS = {"credentials": bool, "private": bool, "upstream_proxy": str}
 
 
-def egress_of(text: str) -> Egress:
-    """Parses a list such as "pip,apt,team.toml:python,mirror.example:8443"; RequestRefused says what is wrong with it.
+def parse_egress(text: str) -> Egress:
+    """Parse a list such as "pip,apt,team.toml:python,mirror.example:8443". RequestRefused says what is wrong with it.
 
-    "pip", "npm" and "apt" are what this host's own clients use (clients.py); "none" is nothing. "team.toml:python" is
-    the table [python] of that file: `allow = ["mirror.example"]`, and optionally `credentials = true` and `private =
-    true`. These two hold for everything that the box may reach, so such a table must stand alone. With `upstream_proxy
-    = "http://[user:password@]host:port"`, everything is reached through that proxy.
+    "pip", "npm" and "apt" stand for the hosts that this host's own clients use (package_clients.py), "none" for no
+    host. "team.toml:python" stands for the table [python] of that file: `allow = ["mirror.example"]`, and optionally
+    `credentials = true` and `private = true`. These two settings apply to everything that the box may reach, so such a
+    table must be the only entry. With `upstream_proxy = "http://[user:password@]host:port"`, everything is reached
+    through that proxy.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
-    parts = [_part(word) for word in words]
+    parts = [_parse_word(word) for word in words]
     unknown = [word for word, part in zip(words, parts, strict=True) if part is None]
     if unknown or not words:
         known = ", ".join([*CLIENTS, NONE])
@@ -48,8 +52,8 @@ def egress_of(text: str) -> Egress:
     return egress
 
 
-def _part(word: str) -> Egress | None:
-    """Parses one word; None if it is unknown."""
+def _parse_word(word: str) -> Egress | None:
+    """Parse one entry of the list; None if it is unknown."""
     path, colon, table = word.rpartition(":")
     if colon and path.endswith(".toml"):
         return _from_file(word, Path(path), table)
@@ -61,6 +65,7 @@ def _part(word: str) -> Egress | None:
 
 
 def _from_file(word: str, path: Path, table: str) -> Egress:
+    """Read the policy of one table of a TOML file. `word` is the entry as the user wrote it."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -76,7 +81,7 @@ def _from_file(word: str, path: Path, table: str) -> Egress:
         raise RequestRefused(f"{path} [{table}]: expected {_EXPECTED}; found allow = {allow!r}")
     for name, value in others.items():
         if not isinstance(value, _SETTINGS.get(name, ())):
-            shown = "a text" if isinstance(value, str) else repr(value)  # It may hold a login.
+            shown = "a text" if isinstance(value, str) else repr(value)  # Not shown, since it may hold a login.
             raise RequestRefused(f"{path} [{table}]: expected {_EXPECTED}; found {name} = {shown}")
     proxy = others.pop("upstream_proxy", "")
     try:

@@ -1,6 +1,8 @@
-"""A container's standard streams over one upgraded HTTP connection: input is raw, output comes in frames.
+"""A connection to a container's standard streams: an HTTP connection that the engine upgrades. Input is sent raw,
+output arrives in frames.
 
-Invariant: stdout goes to the channel byte for byte. The end of stderr is kept, to say why a box could not start.
+Invariant: the container's stdout goes to the channel byte for byte. The end of its stderr is kept, to report why a box
+could not start.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ _ANSWER_SECONDS = 30.0
 
 
 class Attachment(asyncio.Protocol):
+    """Protocol of the connection: unpacks the engine's frames, and passes stdout on to `channel`."""
+
     def __init__(self, container: str, channel: asyncio.Protocol) -> None:
         self.container = container
         self._channel = channel
@@ -26,11 +30,12 @@ class Attachment(asyncio.Protocol):
         self._stderr = bytearray()
 
     @property
-    def complaint(self) -> str:
+    def stderr_tail(self) -> str:
+        """The last 4,000 bytes that the container wrote to stderr, as text."""
         return self._stderr.decode(errors="replace").strip()
 
     async def upgrade(self, path: str) -> None:
-        """Asks for the streams; returns once they are connected."""
+        """Ask the engine to connect the container's streams; return once they are connected."""
         assert self._transport is not None
         request = (
             f"POST {path} HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n"
@@ -51,7 +56,7 @@ class Attachment(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if not self._upgraded.done() and not self._take_answer():
+        if not self._upgraded.done() and not self._read_response():
             return
         while len(self._buffer) >= _HEAD.size:
             stream, size = _HEAD.unpack_from(self._buffer)
@@ -64,7 +69,8 @@ class Attachment(asyncio.Protocol):
             else:
                 self._stderr = (self._stderr + payload)[-_KEPT_STDERR:]
 
-    def _take_answer(self) -> bool:
+    def _read_response(self) -> bool:
+        """Read the engine's response to the upgrade request, if complete. Return whether the streams are connected."""
         head, end, rest = self._buffer.partition(b"\r\n\r\n")
         if not end:
             return False

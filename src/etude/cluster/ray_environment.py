@@ -1,6 +1,7 @@
-"""The surroundings of a ray cluster: environment variables, private folder, guardian. Does not import ray.
+"""Prepares what a ray cluster runs in: environment variables, a private folder, and the guardian process. Does not
+import ray.
 
-The folder is readable only by this user (0700) and holds the record of processes; ray's own folder lies inside.
+The folder is accessible to this user only (0700) and holds the record of processes; ray's own folder lies inside it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from pathlib import Path
 from etude.cluster import guardian
 
 STORE_BYTES = 256 * 2**20
-"""Size of the object store. Ray's minimum is 75 MiB; what does not fit is spilled to the cluster's folder."""
+"""Size of the object store. Ray's minimum is 75 MiB. What does not fit is spilled to the cluster's folder."""
 SOCKET_PATH_BYTES = 107
+"""Maximum length of the path of a unix socket."""
 TOKEN = "RAY_AUTH_TOKEN"
-"""Removed from the environment as soon as ray has read it, so that no command inherits the key to the cluster."""
+"""Environment variable with the cluster's token. It is removed as soon as ray has read it, so that no command inherits
+it."""
 RAY_FOLDER = "ray"
-"""Ray's folder inside the private one; ray itself makes its folder accessible to everybody."""
+"""Name of ray's folder inside the private one. Ray itself makes its folder accessible to everybody."""
 
 
 def prepare_environment() -> None:
-    """Set the environment variables that ray reads when imported; services inherit them."""
+    """Set the environment variables that ray reads when it is imported. Services inherit them."""
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ[TOKEN] = auth_token()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -33,8 +36,7 @@ def prepare_environment() -> None:
     # interface.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    # Ray's default niceness of 15 yields the CPU to everything else on the machine: training would starve behind a
-    # browser.
+    # With ray's default niceness of 15, everything else on the machine goes first: a browser could starve training.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - its own spelling
     # Otherwise ray prints every death to the driver's stdout; ServiceDied already reports it, once, to the caller.
     os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."
@@ -43,13 +45,14 @@ def prepare_environment() -> None:
 
 @functools.cache
 def auth_token() -> str:
-    """The cluster's auth token, one per process, since ray keeps the first one it reads."""
+    """Return the cluster's auth token. It is the same for the life of this process, since ray keeps the first one it
+    reads."""
     return secrets.token_hex(32)
 
 
 def private_folder() -> Path:
-    """Create the cluster's folder. Its path is short because ray puts unix sockets below it. Folders of dead drivers
-    are cleaned up first."""
+    """Clean up the folders of dead drivers, then create the cluster's folder and return it. Its path is short because
+    ray puts unix sockets below it."""
     base = Path(tempfile.gettempdir())
     below = len("/etude-ray-12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.12")
     if len(str(base)) + below > SOCKET_PATH_BYTES:
@@ -58,18 +61,20 @@ def private_folder() -> Path:
         if _is_mine(folder) and guardian.abandoned(folder):
             guardian.sweep(folder)
     folder = Path(tempfile.mkdtemp(prefix="etude-ray-", dir=base))
-    guardian.own(folder)
+    guardian.claim(folder)
     return folder
 
 
 def _is_mine(folder: Path) -> bool:
+    """Whether this user owns the folder."""
     try:
         return folder.stat().st_uid == os.getuid()
     except FileNotFoundError:  # Another driver has just closed and removed it.
         return False
 
 
-def watch(folder: Path) -> subprocess.Popen[bytes]:
+def start_guardian(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the guardian of a cluster's folder. It cleans up when its stdin is closed, or once this process is dead."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", guardian.__file__, str(folder)],
         stdin=subprocess.PIPE,
@@ -81,7 +86,8 @@ def watch(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def store_folder(folder: Path) -> str | None:
-    """Folder for the object store: the cluster's own if /dev/shm is too small (64 MB in many containers), else None."""
+    """Return the folder for the object store: the cluster's own if /dev/shm is too small (64 MB in many containers),
+    else None."""
     try:
         shm = os.statvfs("/dev/shm")
     except OSError:

@@ -11,11 +11,11 @@ from etude.cluster.contract import Cluster, ClusterError
 async def open_cluster(
     backend: Literal["ray", "inline"], *, run_folder: Path, cpus: int | None = None, nodes: int = 1
 ) -> Cluster:
-    """Open a cluster; the caller must `close` it. With ray, services write their output to
+    """Open a cluster, which the caller must `close`. With ray, services write their output to
     `run_folder/logs/<name>.log`.
 
     `cpus` is how many cores the services of one node may request together (default: every core this process may use).
-    `nodes` above 1 adds more nodes on this machine, to rehearse runs on several machines.
+    `nodes` above 1 adds more nodes on this machine, to try out runs on several machines.
     """
     if backend == "inline":
         from etude.cluster.inline import InlineCluster
@@ -24,5 +24,5 @@ async def open_cluster(
     if backend == "ray":
         from etude.cluster.ray_backend import RayCluster
 
-        return await RayCluster.open(Path(run_folder), cpus).joined_by(nodes - 1)
+        return await RayCluster.open(Path(run_folder), cpus).add_nodes(nodes - 1)
     raise ClusterError(f'unknown cluster backend {backend!r}; expected "ray" or "inline"')

@@ -1,4 +1,4 @@
-"""How a host answers a call: with a value, or with an error that is part of the Box contract.
+"""Carries errors of the Box contract from a host to the client.
 
 The cluster transports this project's own errors as they are. The contract also promises some built-in errors of Python
 (OSErrors), which are wrapped here.
@@ -16,27 +16,31 @@ from etude.sandbox.contract import SandboxError, SandboxLost
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class WrappedError:
+    """An OSError that a host returns as the result of a call, for the client to raise."""
+
     error: OSError
 
 
-async def answered(work: Awaitable[Any]) -> Any:
-    """Awaits the work; returns its result, or an OSError that it raised, wrapped."""
+async def wrap_os_errors(work: Awaitable[Any]) -> Any:
+    """Await the work. Return its result, or the OSError that it raised as a WrappedError."""
     try:
         return await work
     except OSError as error:
-        return Raised(type(error)(*error.args))
+        return WrappedError(type(error)(*error.args))
 
 
-def opened(answer: Any) -> Any:
-    if isinstance(answer, Raised):
+def unwrap(answer: Any) -> Any:
+    """Return the result of a call, or raise the error that it wraps."""
+    if isinstance(answer, WrappedError):
         raise answer.error
     return answer
 
 
 @contextlib.contextmanager
-def answered_here(who: str) -> Iterator[None]:
-    """Turns cluster errors into sandbox errors: a host that is gone or does not answer has lost the box in question."""
+def as_sandbox_errors(who: str) -> Iterator[None]:
+    """Turn cluster errors into sandbox errors: SandboxLost if the host is gone or does not answer. `who` names the box
+    and its host."""
     try:
         yield
     except (ServiceDied, DeadlineExceeded) as error:

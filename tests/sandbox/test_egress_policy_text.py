@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etude.sandbox import Egress, RequestRefused
-from etude.sandbox.egress import egress_of
+from etude.sandbox.egress import parse_egress
 
 TEAM = """
 [python]
@@ -28,19 +28,19 @@ def team(tmp_path: Path) -> str:
 def test_names_tables_and_hosts_in_one_list(team: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", "https://index.example/all")
-    egress = egress_of(f"pip, {team}:python, mirror.example:8443,index.example")
+    egress = parse_egress(f"pip, {team}:python, mirror.example:8443,index.example")
     assert egress.allow == ("index.example", "*.packages.example:8443", "mirror.example:8443")
     assert egress.name == f"pip,{team}:python,mirror.example:8443,index.example"
     assert not egress.credentials
     assert not egress.private
-    assert egress_of("none") == Egress("none", ())
+    assert parse_egress("none") == Egress("none", ())
 
 
 def test_what_widens_a_policy_widens_its_own_hosts_alone(team: str) -> None:
-    assert egress_of(f"{team}:inner") == Egress(f"{team}:inner", ("localhost:3141",), credentials=True, private=True)
+    assert parse_egress(f"{team}:inner") == Egress(f"{team}:inner", ("localhost:3141",), credentials=True, private=True)
     for text in (f"{team}:inner,mirror.example", f"{team}:python,{team}:inner"):
         with pytest.raises(RequestRefused, match="would hold for the other hosts too; expected it alone"):
-            egress_of(text)
+            parse_egress(text)
 
 
 def test_a_proxy_of_a_table_is_for_all_that_is_named(tmp_path: Path) -> None:
@@ -55,12 +55,12 @@ def test_a_proxy_of_a_table_is_for_all_that_is_named(tmp_path: Path) -> None:
         (f"{team}:b,x.example,{team}:a", ("b.example", "x.example", "a.example")),
         (f"{team}:a,{team}:same", ("a.example", "c.example")),
     ):
-        egress = egress_of(text)
+        egress = parse_egress(text)
         assert (egress.allow, egress.proxy) == (allow, address)
         assert "s3cret" not in repr(egress)
-    assert egress_of(f"{team}:b").proxy == ""
+    assert parse_egress(f"{team}:b").proxy == ""
     with pytest.raises(RequestRefused, match=r"expected one upstream_proxy in all its tables, found 2"):
-        egress_of(f"{team}:a,{team}:other")
+        parse_egress(f"{team}:a,{team}:other")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_proxy_of_a_table_is_for_all_that_is_named(tmp_path: Path) -> None:
 )
 def test_words_that_mean_nothing(text: str, says: str) -> None:
     with pytest.raises(RequestRefused, match=says) as refused:
-        egress_of(text)
+        parse_egress(text)
     assert "\n" not in str(refused.value)
 
 
@@ -103,6 +103,6 @@ def test_words_that_mean_nothing(text: str, says: str) -> None:
 def test_tables_that_cannot_be_read(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "team.toml").write_bytes(content)
     with pytest.raises(RequestRefused, match=says) as refused:
-        egress_of(f"{tmp_path}/team.toml:python")
+        parse_egress(f"{tmp_path}/team.toml:python")
     assert "\n" not in str(refused.value)
     assert "s3cret" not in str(refused.value)

@@ -1,7 +1,8 @@
 """Parses heads of HTTP/1.1 messages strictly: what two programs could read in two ways is refused, never repaired.
 
 If a proxy and a server disagree about where a message ends, a second message can be smuggled inside the first. So every
-line ends with CR LF, there is a single length told in a single way, no folded lines, and one Host.
+line must end with CR LF, the length must be declared once and in one way, and there must be no folded lines and exactly
+one Host field.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ _REQUEST = re.compile(rb"(%b) ([\x21-\x7e\x80-\xff]+) HTTP/1\.([01])" % _TOKEN)
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?")
 _FIELD = re.compile(rb"(%b):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*" % _TOKEN)
 _LENGTH = re.compile(r"[0-9]{1,18}")
-# Fields between two neighbours on the way, not end to end.
+# Fields for the next hop only; they are never forwarded.
 _HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
-_FOR_PROXIES = "proxy-"
-_BETWEEN_NEIGHBOURS = {"CONNECT", "TRACE"}
+_PROXY_PREFIX = "proxy-"
+_HOP_METHODS = {"CONNECT", "TRACE"}
+"""Methods between a client and its proxy, which are not forwarded."""
 _FRAMING = {"content-length", "transfer-encoding", "host"}
 Fields = list[tuple[str, str]]
 
 
 class BadHead(ValueError):
-    """A head that is not exactly HTTP/1.1, or was sent to the wrong place; `status` is the answer to such a request."""
+    """A head that is not valid HTTP/1.1, or a request for another host. `status` is the status to answer such a request
+    with."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)
@@ -35,52 +38,61 @@ class BadHead(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How long a body is: a number of bytes, chunked, or (length None) until the connection ends."""
+    """How the end of a body is found: by its length, by chunks, or (length None) by the end of the connection."""
 
     length: int | None = 0
     chunked: bool = False
 
     @property
     def empty(self) -> bool:
+        """Whether there is no body."""
         return self.length == 0 and not self.chunked
 
     @property
     def delimited(self) -> bool:
+        """Whether the body's end can be found without ending the connection."""
         return self.chunked or self.length is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
+    """What heads of requests and responses have in common. `minor` is the x of HTTP/1.x."""
+
     minor: int
     fields: Fields
 
     def all(self, name: str) -> list[str]:
+        """Return the values of all fields with this name, which is in lower case."""
         return [value for key, value in self.fields if key.lower() == name]
 
     def options(self, name: str) -> set[str]:
-        """The words of a comma-separated field."""
+        """Return the words of a comma-separated field, in lower case."""
         return {word.strip().lower() for value in self.all(name) for word in value.split(",")} - {""}
 
     @property
     def keeps_alive(self) -> bool:
+        """Whether the sender will use the connection for further messages."""
         return self.minor == 1 and "close" not in self.options("connection")
 
     def end_to_end(self, drops: Callable[[str], bool]) -> Fields:
-        """The fields for the other end. Framing and Host are left out, since whoever sends them on writes them anew.
+        """Return the fields to forward. Left out are those for the next hop only, those for which `drops(name)` is
+        true, and framing and Host, which the forwarder writes itself.
 
-        Many servers read "_" in a name as "-", so the two are treated alike here too."""
+        Many servers read "_" in a name as "-", so both are treated alike here too.
+        """
         between = _HOP_BY_HOP | _FRAMING | {word.replace("_", "-") for word in self.options("connection")}
 
         def stays(name: str) -> bool:
-            return name not in between and not name.startswith(_FOR_PROXIES) and not drops(name)
+            return name not in between and not name.startswith(_PROXY_PREFIX) and not drops(name)
 
         return [(key, value) for key, value in self.fields if stays(key.lower().replace("_", "-"))]
 
-    def told_length(self) -> Framing | None:
-        """The framing that the fields declare; None if they declare none."""
+    def declared_framing(self) -> Framing | None:
+        """Return the framing that the fields declare; None if they declare none. Raise BadHead if they are
+        ambiguous."""
         lengths, codings = self.all("content-length"), self.all("transfer-encoding")
         if codings and (lengths or self.minor == 0 or len(codings) > 1):
-            raise BadHead("two ways to tell the body's length")
+            raise BadHead("the body's length is declared in two ways")
         if codings:
             if codings[0].lower() != "chunked":
                 raise BadHead(f"transfer coding {codings[0]!r}; only chunked passes", 501)
@@ -94,8 +106,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Request(Head):
+    """The head of a request."""
+
     method: str
     target: str
+    """The path with its query, as in the request line."""
 
     @property
     def path(self) -> str:
@@ -103,10 +118,11 @@ class Request(Head):
 
     @property
     def framing(self) -> Framing:
-        return self.told_length() or Framing(0)
+        return self.declared_framing() or Framing(0)
 
     @property
     def host(self) -> str:
+        """The value of the Host field. Raise BadHead unless there is exactly one."""
         hosts = self.all("host")
         if len(hosts) != 1:
             raise BadHead(f"{len(hosts)} Host fields; expected one")
@@ -115,18 +131,21 @@ class Request(Head):
 
 @dataclass(frozen=True, slots=True)
 class Response(Head):
+    """The head of a response."""
+
     status: int
     reason: str
 
     def framing_for(self, method: str) -> Framing:
-        told = self.told_length()
+        """Return the framing of the response to a request with this method."""
+        framing = self.declared_framing()
         if method == "HEAD" or self.status in (204, 304) or self.status < 200:
             return Framing(0)
-        return told or Framing(None)
+        return framing or Framing(None)
 
 
 def parse_request(data: bytes) -> Request:
-    """Parses a complete head, including the empty line."""
+    """Parse a complete head of a request, including its empty line."""
     first, fields = _split(data)
     match = _REQUEST.fullmatch(first)
     if match is None:
@@ -134,30 +153,33 @@ def parse_request(data: bytes) -> Request:
             raise BadHead("HTTP/2 without asking; only HTTP/1.1 passes", 505)
         raise BadHead(f"no request line of HTTP/1.1: {first[:80]!r}")
     method, target = match[1].decode(), match[2].decode("latin-1")
-    if method in _BETWEEN_NEIGHBOURS:
+    if method in _HOP_METHODS:
         raise BadHead(f"method {method}, which is between a client and a proxy", 405)
     if not target.startswith("/"):
         raise BadHead(f"{method} {target[:80]!r}: expected a path, as servers are asked and not as proxies are")
     request = Request(int(match[3]), fields, method, target)
-    _ = request.framing, request.host  # Raises here for bad ones, before anything is sent on.
+    _ = request.framing, request.host  # Raises for bad ones now, before anything is forwarded.
     return request
 
 
 def parse_response(data: bytes) -> Response:
+    """Parse a complete head of a response, including its empty line."""
     first, fields = _split(data)
     match = _STATUS.fullmatch(first)
     if match is None:
         raise BadHead(f"no status line of HTTP/1.1: {first[:80]!r}")
     response = Response(int(match[1]), fields, int(match[2]), (match[3] or b"").decode("latin-1"))
-    response.told_length()
+    response.declared_framing()
     return response
 
 
 def write_head(first: str, fields: Fields) -> bytes:
+    """Return the bytes of a head. `first` is the request line or status line."""
     return "\r\n".join([first, *(f"{key}: {value}" for key, value in fields), "", ""]).encode("latin-1")
 
 
 def _split(data: bytes) -> tuple[bytes, Fields]:
+    """Split a head into its first line and its fields."""
     if len(data) > MAX_HEAD:
         raise BadHead(f"a head of more than {MAX_HEAD} bytes", 431)
     if not data.endswith(b"\r\n\r\n"):

@@ -1,4 +1,4 @@
-"""The owner's side of runner.py: one command, with its streams, its leash and its result."""
+"""The owner's side of runner.py: starts a runner for one command, and holds its streams, its leash and its result."""
 
 from __future__ import annotations
 
@@ -28,15 +28,19 @@ _HERE = Path(__file__).parent
 _PACKAGES = [str(_HERE.parents[1]), str(_HERE.parent), str(_HERE)]
 
 
-class Run:
+class CommandRun:
+    """One running command of a folder box."""
+
     def __init__(self, process: asyncio.subprocess.Process, leash: int, answer: int, name: str) -> None:
         self.process, self.name, self.began = process, name, time.monotonic()
         self.cpu_seconds = 0.0
-        """Set once the command has ended."""
+        """CPU time of the command's process tree; set once the command has ended."""
         self._leash, self._answer = leash, answer
 
     @classmethod
-    async def start(cls, job: dict[str, Any], name: str, *, merged: bool = False) -> Run:
+    async def start(cls, job: dict[str, Any], name: str, *, merged: bool = False) -> CommandRun:
+        """Start a runner. `job` is described in runner.py, `name` is for errors. With `merged`, stderr goes into
+        stdout."""
         leash_end, leash = os.pipe()
         answer, answer_end = os.pipe()
         try:
@@ -70,7 +74,8 @@ class Run:
         return cls(process, leash, answer, name)
 
     def end(self, why: str) -> None:
-        """Ends the process tree. `why` becomes its limit, unless it already has one. Safe to call twice."""
+        """End the process tree. `why` is reported as the limit that ended it, unless another was hit first. Safe to
+        call twice."""
         if self._leash >= 0:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._leash, why.encode())
@@ -78,18 +83,18 @@ class Run:
             self._leash = -1
 
     async def result(self) -> tuple[int, str]:
-        """Exit code and limit, once everything that the command started has ended."""
+        """Return exit code and limit, once everything that the command started has ended."""
         await self.process.wait()
         self.end("")
         with os.fdopen(self._answer, "rb") as file:
-            said = file.read()
-        if not said:
+            data = file.read()
+        if not data:
             raise SandboxLost(f"the runner of {self.name} was killed from outside")
-        answer = json.loads(said)
+        answer = json.loads(data)
         self.cpu_seconds = answer["cpu_seconds"]
         return answer["code"], answer["limit"] if answer["limit"] in _LIMITS else ""
 
     def usage(self) -> tuple[int, int, float]:
-        """(processes, memory bytes, CPU seconds) of the live processes."""
+        """Return (number of processes, memory bytes, CPU seconds) of the processes that are alive."""
         pids = descendants(self.process.pid)
         return len(pids), *usage(pids)

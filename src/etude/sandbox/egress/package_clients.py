@@ -1,7 +1,9 @@
-"""Policies named after package clients (pip, npm, apt): a box may reach the hosts that this host's own client uses.
+"""Egress policies named after package clients (pip, npm, apt): a box may reach the hosts that this host's own client
+uses.
 
-So a team's mirrors are included, and no registry address is hard-coded here. Each client is asked itself, outside the
-working folder, so that a project's files have no say in what boxes may reach. Logins in addresses are left out.
+This includes a team's mirrors, and no registry address is hard-coded here. The addresses come from the clients
+themselves, run outside the working folder, so that a project's files cannot extend what boxes may reach. Logins in
+addresses are left out.
 
 An index at a private address, such as http://localhost:3141, contributes its name and port like any other, but boxes
 reach it only under a policy with `private=True`.
@@ -35,32 +37,34 @@ print(json.dumps([*indexes, *options.find_links]))
 """
 
 
-class _Silent(Exception):
-    """A client does not tell which hosts it uses; the message says why."""
+class _HostsUnknown(Exception):
+    """A client does not report which hosts it uses. The message says why."""
 
 
 def _pip() -> list[str]:
-    """pip's indexes, and the pages on which it is told to find links."""
+    """Return the URLs of pip's indexes, and of the pages that it is configured to search for links."""
     python = sys.executable if importlib.util.find_spec("pip") else "python3"
-    return [str(address) for address in json.loads(_said_by(python, "-c", _ASK_PIP))]
+    return [str(address) for address in json.loads(_output_of(python, "-c", _ASK_PIP))]
 
 
 def _npm() -> list[str]:
-    """npm's registry, and the registries of single scopes."""
-    settings = json.loads(_said_by("npm", "config", "list", "--json"))
+    """Return the URLs of npm's registry, and of registries for single scopes."""
+    settings = json.loads(_output_of("npm", "config", "list", "--json"))
     return [str(value) for name, value in settings.items() if name == "registry" or name.endswith(":registry")]
 
 
 CLIENTS = {"pip": _pip, "npm": _npm, "apt": apt_addresses}
+"""Client -> function that returns the URLs that the client uses."""
 
 
 def hosts_of(client: str) -> tuple[str, ...]:
-    """The policy's patterns. RequestRefused if the client is not installed, or uses no host with a name."""
+    """Return a client's hosts as patterns of a policy. Raise RequestRefused if the client is not installed, or uses no
+    host with a name."""
     try:
         patterns = dict.fromkeys(_pattern(address) for address in CLIENTS[client]() if _is_web(address))
         if not patterns:
-            raise _Silent("it is set to use none")
-    except (_Silent, ValueError) as error:
+            raise _HostsUnknown("it is set to use none")
+    except (_HostsUnknown, ValueError) as error:
         raise RequestRefused(
             f"egress {client!r}: cannot tell the hosts that this host's {client} uses: {error}; "
             "name them instead ('mirror.example', or with a port 'mirror.example:8443')"
@@ -68,15 +72,16 @@ def hosts_of(client: str) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-def _said_by(*command: str) -> str:
+def _output_of(*command: str) -> str:
+    """Run a client and return its stdout."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _Silent(
+        raise _HostsUnknown(
             f"{command[0]} cannot be run: {getattr(error, 'strerror', None) or 'it takes too long'}"
         ) from error
     if done.returncode != 0:
-        raise _Silent(f"{command[0]} failed (code {done.returncode}): {' '.join(done.stderr.split())[-300:]}")
+        raise _HostsUnknown(f"{command[0]} failed (code {done.returncode}): {' '.join(done.stderr.split())[-300:]}")
     return done.stdout
 
 
@@ -85,8 +90,9 @@ def _is_web(address: str) -> bool:
 
 
 def _pattern(address: str) -> str:
+    """Return the policy pattern for a URL: its host, with the port unless that is a usual one."""
     parts = urlsplit(address)
     name = host_name(parts.hostname or "")
     if name is None:
-        raise _Silent(f"{parts.hostname!r} is no host's name")
+        raise _HostsUnknown(f"{parts.hostname!r} is no host's name")
     return name if parts.port in (None, *DEFAULT_PORTS) else f"{name}:{parts.port}"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.sandbox import Egress
-from etude.sandbox.egress import names
-from etude.sandbox.egress.names import BadQuery, Names, parse_query
+from etude.sandbox.egress import name_server
+from etude.sandbox.egress.name_server import BadQuery, NameServer, parse_query
 from etude.sandbox.egress.policy import Policy
 
 POLICY = Policy(Egress("test", ("index.example", "*.distro.example")))
@@ -28,7 +28,7 @@ def code(answer: bytes) -> int:
 
 
 def test_an_allowed_name_has_one_address_and_no_other_has_it() -> None:
-    served = Names(POLICY, ipv6=True)
+    served = NameServer(POLICY, ipv6=True)
     answer, refused, _ = served.answer(question("Index.Example"))
     assert (code(answer), refused, answer[:2]) == (0, "", b"\0\7")
     assert answer[6:8] == b"\0\1"
@@ -41,17 +41,17 @@ def test_an_allowed_name_has_one_address_and_no_other_has_it() -> None:
 
 def test_the_question_comes_back_letter_by_letter() -> None:
     asked = question("iNdEx.eXaMpLe")
-    assert asked[12:] in Names(POLICY, ipv6=True).answer(asked)[0]
+    assert asked[12:] in NameServer(POLICY, ipv6=True).answer(asked)[0]
 
 
 @pytest.mark.parametrize("kind", [65, 16, 15, 33, 5, 6, 10])
 def test_an_allowed_name_has_nothing_but_addresses(kind: int) -> None:
-    answer, refused, _ = Names(POLICY, ipv6=True).answer(question("index.example", kind))
+    answer, refused, _ = NameServer(POLICY, ipv6=True).answer(question("index.example", kind))
     assert (code(answer), answer[6:8], refused) == (0, b"\0\0", "")
 
 
 def test_an_allowed_name_has_an_address_in_each_family() -> None:
-    served = Names(POLICY, ipv6=True)
+    served = NameServer(POLICY, ipv6=True)
     answer, refused, _ = served.answer(question("index.example", 28))
     assert (code(answer), refused, answer[6:8], len(answer[-16:])) == (0, "", b"\0\1", 16)
     six = socket.inet_ntop(socket.AF_INET6, answer[-16:])
@@ -64,7 +64,7 @@ def test_an_allowed_name_has_an_address_in_each_family() -> None:
 
 
 def test_without_ipv6_there_is_no_second_address() -> None:
-    served = Names(POLICY, ipv6=False)
+    served = NameServer(POLICY, ipv6=False)
     answer, refused, why = served.answer(question("index.example", 28))
     assert (code(answer), answer[6:8], refused, why) == (0, b"\0\0", "", "")
     assert served.answer(question("index.example", 255))[0][6:8] == b"\0\1"
@@ -83,7 +83,7 @@ def test_without_ipv6_there_is_no_second_address() -> None:
     ],
 )
 def test_other_names_do_not_exist_and_are_told(name: str) -> None:
-    answer, refused, why = Names(POLICY, ipv6=True).answer(question(name))
+    answer, refused, why = NameServer(POLICY, ipv6=True).answer(question(name))
     assert (code(answer), answer[6:8]) == (3, b"\0\0")
     assert refused == name
     assert "no pattern" in why
@@ -91,22 +91,22 @@ def test_other_names_do_not_exist_and_are_told(name: str) -> None:
 
 def test_a_dot_within_a_label_is_no_border() -> None:
     data = question("x")[:12] + b"\x0dindex.example\0\0\1\0\1"
-    answer, _, why = Names(POLICY, ipv6=True).answer(data)
+    answer, _, why = NameServer(POLICY, ipv6=True).answer(data)
     assert code(answer) == 1
     assert "dot within" in why
 
 
 def test_names_without_end_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "MOST_NAMES", 3)
-    served = Names(POLICY, ipv6=True)
+    monkeypatch.setattr(name_server, "MOST_NAMES", 3)
+    served = NameServer(POLICY, ipv6=True)
     answers = [served.answer(question(f"h{number}.distro.example")) for number in range(5)]
     assert [code(answer) for answer, _, _ in answers] == [0, 0, 0, 2, 2]
     assert code(served.answer(question("h1.distro.example"))[0]) == 0
 
 
 def test_an_answer_or_an_update_is_not_a_question() -> None:
-    assert Names(POLICY, ipv6=True).answer(question("index.example", flags=0x8100))[0] == b""
-    assert code(Names(POLICY, ipv6=True).answer(question("index.example", flags=0x2900))[0]) == 4
+    assert NameServer(POLICY, ipv6=True).answer(question("index.example", flags=0x8100))[0] == b""
+    assert code(NameServer(POLICY, ipv6=True).answer(question("index.example", flags=0x2900))[0]) == 4
     compressed = question("index.example")[:12] + b"\xc0\x0c\0\1\0\1"
     with pytest.raises(BadQuery):
         parse_query(compressed)
@@ -114,7 +114,7 @@ def test_an_answer_or_an_update_is_not_a_question() -> None:
 
 @given(st.binary(max_size=600))
 def test_any_bytes_are_answered_or_dropped(data: bytes) -> None:
-    served = Names(POLICY, ipv6=True)
+    served = NameServer(POLICY, ipv6=True)
     answer, _, why = served.answer(data)
     assert answer == b"" or (answer[:2] == data[:2] and answer[2] & 0x80)
     assert why or code(answer) == 0

@@ -1,4 +1,4 @@
-"""Bodies of HTTP/1.1 messages, passed on piece by piece, so memory use does not depend on their length."""
+"""Passes bodies of HTTP/1.1 messages on piece by piece, so that memory use does not depend on their length."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
 from typing import TypeVar
 
-from etude.sandbox.egress.head import MAX_HEAD, BadHead, Framing
+from etude.sandbox.egress.http_head import MAX_HEAD, BadHead, Framing
 
 T = TypeVar("T")
 PIECE = 1 << 16
 STALL_SECONDS = 60.0
-"""A transfer in which no byte is read or written for this long is ended."""
+"""A transfer ends if no byte can be read or written for this long."""
 _MOST_TRAILERS = 64
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 
 
-class Torn(Exception):
-    """The peer left, stalled or broke the framing before the message was complete."""
+class BrokenTransfer(Exception):
+    """The peer left, stalled or broke the message's framing before the message was complete."""
 
 
 async def read_head(reader: asyncio.StreamReader, *, idle: float, patience: float) -> bytes:
-    """Reads through the empty line. No bytes if the peer left, or said nothing for `idle` seconds."""
+    """Read a message's head through its empty line. Return no bytes if the peer left, or sent nothing for `idle`
+    seconds; once begun, the head must be complete after `patience` seconds."""
     try:
         async with asyncio.timeout(idle):
             first = await reader.read(1)
@@ -37,21 +38,21 @@ async def read_head(reader: asyncio.StreamReader, *, idle: float, patience: floa
     except asyncio.LimitOverrunError:
         raise BadHead(f"a head of more than {MAX_HEAD} bytes", 431) from None
     except (OSError, EOFError):
-        raise Torn("the peer left in the middle of a head") from None
+        raise BrokenTransfer("the peer left in the middle of a head") from None
 
 
 async def pieces(reader: asyncio.StreamReader, framing: Framing) -> AsyncIterator[bytes]:
-    """Yields the body's bytes without the marks of the framing."""
+    """Yield the body's bytes, without chunk sizes and other marks of the framing."""
     if framing.chunked:
         while size := await _chunk_size(reader):
             async for piece in _counted(reader, size):
                 yield piece
             if await _line(reader) != b"\r\n":
-                raise Torn("a chunk that is longer than it says")
+                raise BrokenTransfer("a chunk that is longer than it says")
         for _ in range(_MOST_TRAILERS):  # Trailers are read and dropped.
             if await _line(reader) == b"\r\n":
                 return
-        raise Torn("trailers without end")
+        raise BrokenTransfer("trailers without end")
     if framing.length is None:
         while piece := await _some(reader, PIECE):
             yield piece
@@ -61,7 +62,7 @@ async def pieces(reader: asyncio.StreamReader, framing: Framing) -> AsyncIterato
 
 
 async def send_body(writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *, chunked: bool) -> int:
-    """Writes a body as it comes and returns its length. Waits whenever the peer reads more slowly."""
+    """Write a body as it arrives; return its length. The pace is that of the slower side."""
     sent = 0
     async for piece in body:
         writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if chunked else (piece,))
@@ -74,10 +75,12 @@ async def send_body(writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *,
 
 
 async def flush(writer: asyncio.StreamWriter) -> None:
+    """Wait until the peer has taken enough of what was written. Raise BrokenTransfer if it stalls."""
     await _in_time(writer.drain())
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection in order, or cut it if that takes longer than a second."""
     writer.close()
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(1):
@@ -86,16 +89,17 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 
 def cut(writer: asyncio.StreamWriter) -> None:
-    """Aborts a connection at once, even a closed one, which some versions of asyncio's TLS cannot handle."""
-    with suppress(AttributeError):
+    """Abort a connection at once."""
+    with suppress(AttributeError):  # Some versions of asyncio's TLS cannot abort a connection that is already closed.
         writer.transport.abort()
 
 
 async def _counted(reader: asyncio.StreamReader, count: int) -> AsyncIterator[bytes]:
+    """Yield exactly `count` bytes, in pieces."""
     while count:
         piece = await _some(reader, min(count, PIECE))
         if not piece:
-            raise Torn(f"{count} bytes short of the length it told")
+            raise BrokenTransfer(f"{count} bytes short of the declared length")
         count -= len(piece)
         yield piece
 
@@ -105,9 +109,10 @@ async def _some(reader: asyncio.StreamReader, most: int) -> bytes:
 
 
 async def _chunk_size(reader: asyncio.StreamReader) -> int:
+    """Read the line with the size of the next chunk."""
     match = _CHUNK_LINE.fullmatch(await _line(reader))
     if match is None:
-        raise Torn("no size of a chunk")
+        raise BrokenTransfer("no size of a chunk")
     return int(match[1], 16)
 
 
@@ -116,13 +121,13 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _in_time(step: Awaitable[T]) -> T:
-    """Runs one step of a transfer; every way in which it can fail raises Torn."""
+    """Run one step of a transfer. Raise BrokenTransfer for every way in which it can fail."""
     try:
         async with asyncio.timeout(STALL_SECONDS):
             return await step
     except TimeoutError:
-        raise Torn(f"nothing moved for {STALL_SECONDS:.0f} s") from None
+        raise BrokenTransfer(f"nothing moved for {STALL_SECONDS:.0f} s") from None
     except asyncio.LimitOverrunError:
-        raise Torn("a line without end") from None
+        raise BrokenTransfer("a line without end") from None
     except (OSError, EOFError) as error:
-        raise Torn(f"the connection ended: {error}") from error
+        raise BrokenTransfer(f"the connection ended: {error}") from error
