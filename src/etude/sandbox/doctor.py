@@ -16,7 +16,7 @@ from etude.sandbox.embedded import EmbeddedSandboxes, knobs, temporary_store
 from etude.sandbox.embedded.cgroups import MEMORY, PIDS
 from etude.sandbox.embedded.knobs import Facts
 from etude.sandbox.embedded.probe import Mode
-from etude.sandbox.embedded.subuids import Lack
+from etude.sandbox.embedded.subuids import MissingSubids
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.inside.network import has_ipv6
 from etude.sandbox.inside.users import MAX_ID
@@ -53,7 +53,7 @@ class Seen:
     mode: Mode | None = None
     ids: IdRange | None = None
     """The range of ids that boxes get."""
-    lack: Lack | None = None
+    lack: MissingSubids | None = None
     """Why boxes have only one id."""
     refusal: str = ""
     """Why no box can be made; the last part of the text is the knob."""
@@ -180,4 +180,4 @@ def _users(seen: Seen, facts: Facts) -> Finding:
     place = f"from {users}" if users == groups else f"from {users}, of groups from {groups}"
     text = f"root, agent, grader and those of an image, apart from each other; on the host {seen.ids.count} ids {place}"
     whole = seen.ids.count > MAX_ID or seen.mode != Mode.SUBUID
-    return Finding("users", True, "many", text, "" if whole else knobs.for_users(Lack("range"), facts))
+    return Finding("users", True, "many", text, "" if whole else knobs.for_users(MissingSubids("range"), facts))

@@ -32,7 +32,7 @@ from etude.sandbox.images.spreading import spread_trees
 from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore, Lease, check_workdir, remove_store
 from etude.sandbox.inside.users import USERS
-from etude.sandbox.inside.zygote_root import SHM_MB, World
+from etude.sandbox.inside.zygote_root import SHM_MB, ZygoteSettings
 from etude.sandbox.options import BuildOptions
 from etude.sandbox.served.channel import Channel
 
@@ -72,7 +72,7 @@ class EmbeddedSandboxes:
         for name in ("stage", "cells"):
             (scratch / name).mkdir(exist_ok=True)
         spread_trees(scratch / "cells")
-        world = World(
+        settings = ZygoteSettings(
             store=str(root),
             stage=str(scratch / "stage"),
             skeletons=bases.skeletons,
@@ -82,7 +82,7 @@ class EmbeddedSandboxes:
             subordinate=ids.subordinate if ids else None,
             memory=self.memory_cells,
         )
-        return ZygoteClient(world)
+        return ZygoteClient(settings)
 
     @property
     def features(self) -> frozenset[Feature]:
@@ -127,15 +127,15 @@ class EmbeddedSandboxes:
         say: Callable[[str], None] | None = None,
     ) -> AsyncIterator[TriedBuild]:
         """Builds in a store of its own, under another zygote. It lies in this owner's scratch and goes with it."""
-        place = self.store.scratch / f"trial-{secrets.token_hex(6)}"
+        folder = self.store.scratch / f"trial-{secrets.token_hex(6)}"
         try:
-            apart = EmbeddedSandboxes(place, memory_cells=self.memory_cells, upstream=self._upstream)
+            trial = EmbeddedSandboxes(folder, memory_cells=self.memory_cells, upstream=self._upstream)
             try:
-                yield await build.try_build(apart, apart.store, context, terms, arguments, say or (lambda _: None))
+                yield await build.try_build(trial, trial.store, context, terms, arguments, say or (lambda _: None))
             finally:
-                await apart.close()
+                await trial.close()
         finally:
-            await asyncio.to_thread(remove_store, place, self.host.ids)
+            await asyncio.to_thread(remove_store, folder, self.host.ids)
 
     # -- boxes
 
@@ -155,7 +155,7 @@ class EmbeddedSandboxes:
         door = None
         if spec.egress.allow:
             try:
-                door, lease = self._door(spec.egress, identity, image, lease)
+                door, lease = self._open_egress(spec.egress, identity, image, lease)
             except BaseException:
                 lease.release()
                 raise
@@ -174,7 +174,7 @@ class EmbeddedSandboxes:
             "ids": self.host.ids.count if self.host.ids else 1,
             "ports": door.ports if door else [],
             "limits": asdict(spec.limits),
-            "memory_held": cgroup.holds_memory,
+            "memory_held": cgroup.limits_memory,
             "env": {**ENVIRONMENT, **(door.env if door else {}), **dict(image.config.env), **dict(spec.env)},
         }
         hold(cells)
@@ -192,9 +192,9 @@ class EmbeddedSandboxes:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
-            with theirs, cgroup.doors() as doors:
+            with theirs, cgroup.open_entry_files() as entries:
                 ends = [theirs.fileno(), *([door.box_end.fileno()] if door else [])]
-                gone = await zygote.create(message, [*ends, *doors], ended)
+                gone = await zygote.create(message, [*ends, *entries], ended)
         except BaseException:
             ours.close()
             ended()
@@ -220,7 +220,7 @@ class EmbeddedSandboxes:
         mib = limits.memory_mb + _INIT_MB + SHM_MB + (limits.disk_mb if self.memory_cells else 0)
         return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
 
-    def _door(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[Door, Lease]:
+    def _open_egress(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[Door, Lease]:
         """The box's door through the egress gate, and the image's lease with the layer that makes programs use it."""
         if self._egress is None:
             # Imported late: it needs cryptography, which is slow to load.
@@ -244,7 +244,7 @@ class EmbeddedSandboxes:
         self._zygote.attach()
         return self._zygote
 
-    async def keep(self, zygote: ZygoteClient, cell: Cell) -> str:
+    async def store_cell(self, zygote: ZygoteClient, cell: Cell) -> str:
         """Copies a sealed cell, which nobody changes any more, into the store; returns the layer's name."""
         # Random, because ext4 places a folder by its name: this spreads copies over the disk.
         fresh = f"keep-{secrets.token_hex(6)}"

@@ -22,7 +22,7 @@ from etude.sandbox.served.box import ANSWER_SECONDS, ServedBox
 from etude.sandbox.served.channel import Channel
 
 
-class Child(Box, Protocol):
+class ForkedBox(Box, Protocol):
     def inherit(self, commands: list[str]) -> None: ...
 
 
@@ -34,9 +34,9 @@ class Backend(Protocol):
 
     def new_cell(self, zygote: ZygoteClient) -> Cell: ...
 
-    async def keep(self, zygote: ZygoteClient, cell: Cell) -> str: ...
+    async def store_cell(self, zygote: ZygoteClient, cell: Cell) -> str: ...
 
-    async def create_over(self, spec: BoxSpec, image: Image, below: list[Cell]) -> Child: ...
+    async def create_over(self, spec: BoxSpec, image: Image, below: list[Cell]) -> ForkedBox: ...
 
     def forget(self, box: EmbeddedBox) -> None: ...
 
@@ -73,8 +73,8 @@ class EmbeddedBox(ServedBox):
         refused = self._gone.done() and "error" in self._gone.result()
         if not refused:
             await asyncio.wait({self._channel.ready}, timeout=ANSWER_SECONDS)
-        said = self._channel.ready.result() if self._channel.ready.done() else {}
-        answer = self._gone.result() if refused else said
+        from_init = self._channel.ready.result() if self._channel.ready.done() else {}
+        answer = self._gone.result() if refused else from_init
         if answer.get("ready"):
             return
         step, error = answer.get("step", "lost"), answer.get("error", "its process ended while it was being made")
@@ -90,12 +90,12 @@ class EmbeddedBox(ServedBox):
         """Pid 1 knows the memory of its processes; a cgroup knows all memory. Pid 1 measures disk use by the box's file
         system, which is the whole disk for cells in plain folders, so those are measured here."""
         found = await super().stats()
-        if (held := self.cgroup.memory_bytes()) is not None:
-            found = replace(found, memory_bytes=held)
+        if (measured := self.cgroup.memory_bytes()) is not None:
+            found = replace(found, memory_bytes=measured)
         if self.backend.memory_cells:
             return found
-        places = [self.backend.store.root / cell.upper.removeprefix("store/") for cell in self.cells]
-        return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, places))
+        folders = [self.backend.store.root / cell.upper.removeprefix("store/") for cell in self.cells]
+        return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, folders))
 
     async def rehearse(self) -> list[str] | None:
         """For a frozen box: the files that its processes map shared, or None if they cannot go on on another root."""

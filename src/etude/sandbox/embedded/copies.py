@@ -17,18 +17,18 @@ from etude.sandbox.embedded.box import EmbeddedBox
 from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
 
 T = TypeVar("T")
-DEEPEST = 32
+MAX_STACKED_LAYERS = 32
 """Maximum number of overlay layers: beyond it, the first access to a file becomes slow, and at some number the mount is
 refused. A fork that would reach it melts all cells of the box into one, which takes as long as copying them."""
 
 
 class CopyableBox(EmbeddedBox):
     async def snapshot(self) -> str:
-        top, below = await _to_the_end(_kept(self), lambda kept: drop(kept[1]))
+        top, below = await _uncancelled(_copied_cell(self), lambda kept: drop(kept[1]))
         layers = [top]
         try:
             for cell in below:
-                cell.layer = cell.layer or await self.backend.keep(self.zygote, cell)
+                cell.layer = cell.layer or await self.backend.store_cell(self.zygote, cell)
                 layers.append(cell.layer)
         finally:
             drop(below)
@@ -40,7 +40,7 @@ class CopyableBox(EmbeddedBox):
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
         given = self.commands
-        below = await _to_the_end(_sealed(self, kill=kill), drop)
+        below = await _uncancelled(_seal_frozen(self, kill=kill), drop)
         try:
             makes = (self.backend.create_over(self.spec, self.image, below) for _ in range(count))
             made = await asyncio.gather(*makes, return_exceptions=True)
@@ -56,19 +56,19 @@ class CopyableBox(EmbeddedBox):
         return list[Box](children)
 
 
-async def _kept(box: EmbeddedBox) -> tuple[str, list[Cell]]:
+async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
     """Copies what was written since the last seal into a layer. Returns it and the cells below, held for the caller."""
     async with box.frozen(kill=False):
         below = box.cells[1:]
         hold(below)
         try:
-            return await box.backend.keep(box.zygote, box.cells[0]), below
+            return await box.backend.store_cell(box.zygote, box.cells[0]), below
         except BaseException:
             drop(below)
             raise
 
 
-async def _to_the_end(work: Coroutine[Any, Any, T], undo: Callable[[T], object]) -> T:
+async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]) -> T:
     """Runs `work` to its end even if the caller is cancelled, and then undoes it: half-way, nobody would know the box's
     state."""
     task = asyncio.ensure_future(work)
@@ -81,7 +81,7 @@ async def _to_the_end(work: Coroutine[Any, Any, T], undo: Callable[[T], object])
         raise
 
 
-async def _sealed(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
+async def _seal_frozen(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
     async with box.frozen(kill=kill) as still, box.sealing:
         return await _seal(box, still=still)
 
@@ -94,28 +94,28 @@ async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
         return below[1:]
     hold(below)
     try:
-        deep = len(below) + len(box.lease.layers) >= DEEPEST
+        deep = len(below) + len(box.lease.layers) >= MAX_STACKED_LAYERS
         if deep:
-            below = await _melt(box, below, len(below))
+            below = await _merge_cells(box, below, len(below))
         if not await _restack(box, below, still=still) and not deep:
-            below = await _melt(box, below, 1)
+            below = await _merge_cells(box, below, 1)
     except BaseException:
         drop(below)
         raise
     return below
 
 
-async def _melt(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
+async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
     """Copies the first `count` cells into one new cell; returns the stack with that cell in their place."""
-    melted = box.backend.new_cell(box.zygote)
-    hold([melted])
+    merged = box.backend.new_cell(box.zygote)
+    hold([merged])
     try:
-        await box.zygote.copy([cell.upper for cell in below[:count]], melted.upper, cell=melted.path)
+        await box.zygote.copy([cell.upper for cell in below[:count]], merged.upper, cell=merged.path)
     except BaseException:
-        drop([melted])
+        drop([merged])
         raise
     drop(below[:count])
-    return [melted, *below[count:]]
+    return [merged, *below[count:]]
 
 
 async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
@@ -136,6 +136,6 @@ async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
             raise BoxBusy(f"box {box.id} is being written to ({busy}): wait, or kill=True")
         return False
     box.cells, old = fresh, box.cells
-    box.cgroup.count_from_here()
+    box.cgroup.raise_limit_by_files()
     drop(old)
     return True

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS
-from etude.sandbox.embedded.subuids import Lack, next_free
+from etude.sandbox.embedded.subuids import MissingSubids, next_free
 from etude.sandbox.inside.subordinate import STEP
 from etude.sandbox.inside.users import MAX_ID
 
@@ -61,7 +61,7 @@ def for_failure(step: str, facts: Facts) -> str:
     if step in _USERNS_STEPS:
         return _for_user_namespaces(facts)
     if step == STEP:
-        return for_users(Lack(step), facts)
+        return for_users(MissingSubids(step), facts)
     if step == "namespaces":
         return "raise user.max_{net,pid,mnt,ipc,uts,cgroup}_namespaces by sudo sysctl -w, or run fewer boxes"
     if step == "mount proc":
@@ -85,7 +85,7 @@ def _for_user_namespaces(facts: Facts) -> str:
     return "the kernel must allow unprivileged user namespaces (CONFIG_USER_NS, no security module against them)"
 
 
-def for_users(lack: Lack, facts: Facts) -> str:
+def for_users(lack: MissingSubids, facts: Facts) -> str:
     """How to give boxes more than one user."""
     if lack.what == "program":
         return "sudo apt-get install uidmap (other than on Debian and Ubuntu: the package with newuidmap)"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from etude.sandbox.contract import SandboxUnavailable
 from etude.sandbox.embedded import knobs
-from etude.sandbox.embedded.subuids import Lack, find_subordinate_ids
+from etude.sandbox.embedded.subuids import MissingSubids, find_subordinate_ids
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.inside import kernel
 
@@ -35,7 +35,7 @@ class Host:
     """What a box writes lives in a tmpfs of limited size; otherwise in plain folders, with limits on files only."""
     ids: IdRange | None = None
     """The range of ids for boxes; None: boxes have one id, the caller's own."""
-    lack: Lack | None = None
+    lack: MissingSubids | None = None
     """Why an ordinary user has no subordinate ids for boxes."""
 
 
@@ -56,7 +56,7 @@ def probe_host() -> Host:
         if limit == 0:
             raise SandboxUnavailable(advice("user namespace", "user.max_user_namespaces is 0"))
         ids = find_subordinate_ids()
-        return Host(Mode.USER, memory, lack=ids) if isinstance(ids, Lack) else Host(Mode.SUBUID, memory, ids)
+        return Host(Mode.USER, memory, lack=ids) if isinstance(ids, MissingSubids) else Host(Mode.SUBUID, memory, ids)
     needed = sum(1 << bit for bit in (kernel.CAP_SYS_ADMIN, kernel.CAP_SETUID, kernel.CAP_SETGID))
     if kernel.effective_capabilities() & needed != needed:
         raise SandboxUnavailable(

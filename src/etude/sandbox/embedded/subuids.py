@@ -24,7 +24,7 @@ _TRY_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingSubids:
     """Why there are no subordinate ids."""
 
     what: str
@@ -53,16 +53,16 @@ def longest(rows: list[Row], owners: set[str]) -> Row | None:
     return max((row for row in rows if row.owner in owners), key=lambda row: row.count, default=None)
 
 
-def find_subordinate_ids(top: Path = Path("/")) -> IdRange | Lack:
+def find_subordinate_ids(top: Path = Path("/")) -> IdRange | MissingSubids:
     if not all(map(subordinate.find_program, subordinate.PROGRAMS)):
-        return Lack("program")
+        return MissingSubids("program")
     found = [longest(_rows_in(top / name), _own_names()) for name in FILES]
     users, groups = found
     if users is None or groups is None or min(users.count, groups.count) < FEWEST:
-        return Lack("range")
+        return MissingSubids("range")
     count = min(users.count, groups.count, MAX_ID + 1)
     refusal = _try(users.first, groups.first, count)
-    return Lack(refusal) if refusal else IdRange(subordinate.FIRST, count, (users.first, groups.first))
+    return MissingSubids(refusal) if refusal else IdRange(subordinate.FIRST, count, (users.first, groups.first))
 
 
 def next_free(top: Path = Path("/")) -> int:

@@ -14,14 +14,14 @@ from typing import Any
 from etude.sandbox.contract import DiskFull, RequestRefused, SandboxError, SandboxLost, SandboxUnavailable
 from etude.sandbox.embedded.probe import advice
 from etude.sandbox.inside.wire import MAX_ORDER
-from etude.sandbox.inside.zygote_root import World
+from etude.sandbox.inside.zygote_root import ZygoteSettings
 from etude.sandbox.light_python import light_command
 
 _START_SECONDS = 20.0
 
 
 class ZygoteClient:
-    def __init__(self, world: World) -> None:
+    def __init__(self, settings: ZygoteSettings) -> None:
         """Waits about 60 ms until the zygote is ready. SandboxUnavailable names what the host lacks."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -38,13 +38,13 @@ class ZygoteClient:
         self.gone: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._ended: dict[str, Callable[[], None]] = {}
         self._done: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._later: set[asyncio.Task[None]] = set()
+        self._pending_sends: set[asyncio.Task[None]] = set()
         self._tickets = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._control = ours
         ours.settimeout(_START_SECONDS)
         try:
-            ours.send(json.dumps(vars(world)).encode())
+            ours.send(json.dumps(vars(settings)).encode())
             answer = json.loads(ours.recv(MAX_ORDER) or b'{"ready": false, "error": "it died", "step": "start"}')
         except (OSError, ValueError) as error:
             answer = {"ready": False, "error": str(error), "step": "start"}
@@ -73,23 +73,23 @@ class ZygoteClient:
             except OSError:
                 data = b""
             if not data:
-                self._died()
+                self._zygote_died()
                 return
             message = json.loads(data)
             if "gone" in message:
-                self._end_of(message["gone"], message)
+                self._box_ended(message["gone"], message)
             else:
                 _resolve(self._done.pop(message["done"], None), message)
 
-    def _end_of(self, name: str, message: dict[str, Any]) -> None:
+    def _box_ended(self, name: str, message: dict[str, Any]) -> None:
         if ended := self._ended.pop(name, None):
             ended()
         _resolve(self.gone.pop(name, None), message)
 
-    def _died(self) -> None:
+    def _zygote_died(self) -> None:
         self.end()
         for name in list(self.gone):
-            self._end_of(name, {"gone": name})
+            self._box_ended(name, {"gone": name})
         for future in self._done.values():
             _resolve(future, {"error": "the zygote died", "kind": "lost"})
         self._done.clear()
@@ -107,7 +107,7 @@ class ZygoteClient:
             except BlockingIOError:
                 await asyncio.sleep(0.001)
             except OSError:
-                self._died()
+                self._zygote_died()
 
     # -- requests
 
@@ -166,8 +166,8 @@ class ZygoteClient:
             self._control.send(json.dumps(message).encode())
         except BlockingIOError:
             task = asyncio.ensure_future(self._send_quietly(message))
-            self._later.add(task)
-            task.add_done_callback(self._later.discard)
+            self._pending_sends.add(task)
+            task.add_done_callback(self._pending_sends.discard)
         except OSError:
             return
 

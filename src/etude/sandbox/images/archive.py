@@ -77,7 +77,7 @@ def decompressed(stream: IO[bytes]) -> IO[bytes]:
     return buffered
 
 
-class _Counted:
+class _LimitedHeaders:
     """The stream below a tar, with limited headers: one that was compressed to nothing could take all memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -125,14 +125,14 @@ class _Member(tarfile.TarInfo):
             raise tarfile.ReadError(f"bad header at byte {tar.offset}: {error}") from error
 
 
-class _MemberOfAWhole(_Member):
+class _MemberBeforeEndMark(_Member):
     """Also requires the tar's end mark. Some writers omit it: only a digest tells that from a truncated tar."""
 
     _damage = (*_Member._damage, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
-def damage_named(what: str) -> Iterator[None]:
+def damage_as_image_error(what: str) -> Iterator[None]:
     """Turns the exceptions of a damaged archive into an ImageError that names it."""
     try:
         yield
@@ -140,10 +140,10 @@ def damage_named(what: str) -> Iterator[None]:
         raise ImageError(f"{what} is damaged ({error}); fetch or make it again") from error
 
 
-def tar_members(stream: IO[bytes], *, whole: bool = False) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+def tar_members(stream: IO[bytes], *, require_end: bool = False) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
     """Yields members with their content, to be read before the next is requested. `whole`: require the end mark."""
-    kind = _MemberOfAWhole if whole else _Member
-    counted = cast(IO[bytes], _Counted(stream))
+    kind = _MemberBeforeEndMark if require_end else _Member
+    counted = cast(IO[bytes], _LimitedHeaders(stream))
     with tarfile.open(fileobj=counted, mode="r|", bufsize=_CHUNK, tarinfo=kind, errors="surrogateescape") as tar:
         while (info := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every member it has seen.

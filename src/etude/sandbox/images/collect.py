@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.sandbox.contract import ImageError, RequestRefused
-from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.owners import locked
 from etude.sandbox.images.store import ImageStore
+from etude.sandbox.images.store_process import in_store_process
 
 GRACE_SECONDS = 600.0
 
@@ -29,46 +29,48 @@ class Collected:
     """Exceeds the budget only if everything that is left is in use."""
 
 
-@as_keeper
+@in_store_process
 def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRACE_SECONDS) -> Collected:
     """Removes images until the store fits the budget, and in any case the layers that nothing needs."""
     with locked(store.root / "lock"):
         store.remove_dead_owners()
     sizes = {path.name: layer_bytes(store, path.name) for path in store.layers.iterdir()}
-    with store.fresh("collected") as doomed:
-        doomed.mkdir()
+    with store.fresh("collected") as trash:
+        trash.mkdir()
         with locked(store.root / "leases"):
-            gone, dead, kept = _choose(store, budget_bytes, sizes, time.time() - grace_seconds)
-            for name in gone:
+            removed_images, removed_layers, kept = _choose(store, budget_bytes, sizes, time.time() - grace_seconds)
+            for name in removed_images:
                 store.forget(name)
             # Layers are moved away under the lock, and deleted after it.
-            for layer in dead:
-                (store.layers / layer).rename(doomed / layer)
-        for layer in dead:
+            for layer in removed_layers:
+                (store.layers / layer).rename(trash / layer)
+        for layer in removed_layers:
             (store.root / "sizes" / layer).unlink(missing_ok=True)
-    return Collected(tuple(gone), len(dead), sum(sizes.get(layer, 0) for layer in dead), kept)
+    return Collected(
+        tuple(removed_images), len(removed_layers), sum(sizes.get(layer, 0) for layer in removed_layers), kept
+    )
 
 
-def _choose(store: ImageStore, budget: int, sizes: dict[str, int], young: float) -> tuple[list[str], list[str], int]:
+def _choose(store: ImageStore, budget: int, sizes: dict[str, int], recent: float) -> tuple[list[str], list[str], int]:
     """Returns the images to remove, the layers to remove, and the bytes of those that stay."""
-    there = {path.name: path.lstat().st_ctime for path in store.layers.iterdir()}
+    existing = {path.name: path.lstat().st_ctime for path in store.layers.iterdir()}
     leased = _leased_layers(store)
-    safe = leased | {layer for layer, made in there.items() if made > young}
+    in_use = leased | {layer for layer, made in existing.items() if made > recent}
     images = list(store.images())
     needs = {name: _stack(store, name) for name, _ in images}
     users = Counter(layer for stack in needs.values() for layer in stack)
 
     def kept_bytes() -> int:
-        return sum(sizes.get(layer, 0) for layer in there if users[layer] or layer in safe)
+        return sum(sizes.get(layer, 0) for layer in existing if users[layer] or layer in in_use)
 
-    gone = []
+    removed_images = []
     for name, used in images:
         if kept_bytes() <= budget:
             break
-        if used <= young and not leased.intersection(needs[name]):
+        if used <= recent and not leased.intersection(needs[name]):
             users.subtract(needs[name])
-            gone.append(name)
-    return gone, [layer for layer in there if not users[layer] and layer not in safe], kept_bytes()
+            removed_images.append(name)
+    return removed_images, [layer for layer in existing if not users[layer] and layer not in in_use], kept_bytes()
 
 
 def layer_bytes(store: ImageStore, layer: str) -> int:

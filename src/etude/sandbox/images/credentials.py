@@ -30,11 +30,11 @@ class RegistryAuth:
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
-        self._password = noted_credentials(reference.registry)
+        self._password = stored_credentials(reference.registry)
         self.header = ""
         """Authorization header for requests to the registry; empty until it asks for one."""
 
-    def learn(self, refusal: httpx.Response, ask: Ask) -> bool:
+    def prepare(self, refusal: httpx.Response, ask: Ask) -> bool:
         """Prepares the authentication that the registry asks for; False if we have none of that kind."""
         challenge = refusal.headers.get("WWW-Authenticate", "")
         scheme = challenge.partition(" ")[0].lower()
@@ -53,8 +53,8 @@ class RegistryAuth:
             realm = httpx.URL(fields.get("realm", ""))
         except httpx.InvalidURL as error:
             raise ImageError(f"{self._reference}: the registry names no address for tokens") from error
-        inside = is_loopback(realm.netloc.decode())
-        if (realm.scheme != "https" and not inside) or (inside and not is_loopback(self._reference.host)):
+        loopback = is_loopback(realm.netloc.decode())
+        if (realm.scheme != "https" and not loopback) or (loopback and not is_loopback(self._reference.host)):
             raise ImageError(f"{self._reference}: the registry names {realm} for tokens; expected an https address")
         wanted = {"scope": fields.get("scope") or f"repository:{self._reference.repository}:pull"}
         if "service" in fields:
@@ -73,21 +73,21 @@ class RegistryAuth:
         return token
 
 
-def noted_credentials(registry: str) -> str:
+def stored_credentials(registry: str) -> str:
     """The Authorization header for a registry, or empty. Credential helpers are not asked."""
     keys = {registry, f"https://{registry}"}
     if registry == "docker.io":
         keys |= {"https://index.docker.io/v1/", "index.docker.io"}
     folder = os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker"
-    places = [Path(folder) / "config.json"]
+    files = [Path(folder) / "config.json"]
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        places.append(Path(runtime) / "containers/auth.json")
-    for place in places:
+        files.append(Path(runtime) / "containers/auth.json")
+    for file in files:
         try:
-            notes = json.loads(place.read_text())["auths"]
-            for key in sorted(keys & set(notes)):
-                if base64.b64decode(notes[key].get("auth", "")):
-                    return f"Basic {notes[key]['auth']}"
+            logins = json.loads(file.read_text())["auths"]
+            for key in sorted(keys & set(logins)):
+                if base64.b64decode(logins[key].get("auth", "")):
+                    return f"Basic {logins[key]['auth']}"
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return ""

@@ -18,10 +18,10 @@ from typing import IO
 from etude.sandbox.apt import SOURCES, apt_addresses, proxy_variables
 from etude.sandbox.contract import ImageError, RequestRefused, SandboxUnavailable
 from etude.sandbox.images.importing import import_root
-from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.oci import Say, quiet
 from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.store import ImageStore
+from etude.sandbox.images.store_process import in_store_process
 
 _SUITE = re.compile(r"[a-z][a-z0-9.-]*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*")
@@ -35,7 +35,7 @@ _LEFTOVERS = ("var/log/bootstrap.log", "var/log/dpkg.log", "var/log/alternatives
 _EMPTIED = ("dev", "var/cache/apt/archives", "var/lib/apt/lists", "var/cache/debconf")
 
 
-@as_keeper
+@in_store_process
 def bootstrap(store: ImageStore, suite: str, *, mirror: str = "", include: Sequence[str] = (), say: Say = quiet) -> str:
     """Makes a minimal tree of a Debian suite and some packages, in a minute or two; returns the image's id."""
     if not _SUITE.fullmatch(suite):

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from etude.sandbox.images.stack import look_in, make_opaque, make_whiteout
+from etude.sandbox.images.stack import find_in, make_opaque, make_whiteout
 
 _ORIGIN = "user.overlay.origin"
 
@@ -26,15 +26,15 @@ def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None]
     done: list[tuple[os.stat_result, Path]] = []
     while todo:
         check()
-        folders, place = todo.pop()
-        todo += _merge(folders, place)
-        done.append((folders[0].lstat(), place))
+        folders, path = todo.pop()
+        todo += _merge(folders, path)
+        done.append((folders[0].lstat(), path))
     # Content before its folder: writing into a folder changes the folder's time, or is forbidden by its mode.
-    for info, place in reversed(done):
+    for info, path in reversed(done):
         if (info.st_uid, info.st_gid) != (os.geteuid(), os.getegid()):
-            os.chown(place, info.st_uid, info.st_gid)
-        place.chmod(stat.S_IMODE(info.st_mode))
-        os.utime(place, ns=(info.st_mtime_ns, info.st_mtime_ns))
+            os.chown(path, info.st_uid, info.st_gid)
+        path.chmod(stat.S_IMODE(info.st_mode))
+        os.utime(path, ns=(info.st_mtime_ns, info.st_mtime_ns))
 
 
 def _merge(folders: Sequence[Path], target: Path) -> list[tuple[Sequence[Path], Path]]:
@@ -43,17 +43,17 @@ def _merge(folders: Sequence[Path], target: Path) -> list[tuple[Sequence[Path], 
     made: list[tuple[Sequence[Path], Path]] = []
     removes = False
     for name in sorted(names):
-        sight, goal = look_in(folders, name), target / name
-        if not sight.places:
+        entry, goal = find_in(folders, name), target / name
+        if not entry.paths:
             make_whiteout(goal)
             removes = True
-        elif stat.S_ISDIR(sight.places[0].lstat().st_mode):
+        elif stat.S_ISDIR(entry.paths[0].lstat().st_mode):
             goal.mkdir(mode=0o700)
-            if sight.closed:
+            if entry.hides_below:
                 make_opaque(goal)
-            made.append((sight.places, goal))
+            made.append((entry.paths, goal))
         else:
-            _link(sight.places[0], goal)
+            _link(entry.paths[0], goal)
     if removes:
         # Makes overlayfs look for whiteouts here even if the folder merges with none.
         os.setxattr(target, _ORIGIN, b"merged")
@@ -75,7 +75,7 @@ class Stopped(Exception):
     """The store closes before the merge is done; the partial result is removed with the scratch folder."""
 
 
-class Background:
+class BackgroundJobs:
     """Runs one job at a time on a thread, which starts with the first job and ends with the store."""
 
     def __init__(self) -> None:

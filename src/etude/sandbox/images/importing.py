@@ -14,9 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Protocol, cast
 
 from etude.sandbox.contract import ImageError
-from etude.sandbox.images.archive import HashingReader, damage_named, decompressed, tar_members
+from etude.sandbox.images.archive import HashingReader, damage_as_image_error, decompressed, tar_members
 from etude.sandbox.images.image import EMPTY, Image, ImageConfig
-from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.layers import DEFAULT_BOUNDS, Unpacker
 from etude.sandbox.images.oci import (
     INDEXES,
@@ -35,6 +34,7 @@ from etude.sandbox.images.oci import (
 )
 from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore
+from etude.sandbox.images.store_process import in_store_process
 
 ROOT_CONFIG = ImageConfig(workdir="/", user="root", command=("/bin/sh",))
 """Settings for a root file system that comes without any."""
@@ -53,12 +53,12 @@ def import_image(store: ImageStore, source: Path, *, say: Say = quiet) -> str:
     return _import_archive(store, source, origin, say=say)
 
 
-@as_keeper
+@in_store_process
 def _import_layout(store: ImageStore, source: Path, origin: str, *, say: Say) -> str:
     return make_image(store, _plan_layout(_Folder(source), str(source)), origin, say)
 
 
-@as_keeper
+@in_store_process
 def _import_archive(store: ImageStore, source: Path, origin: str, *, say: Say) -> str:
     with source.open("rb") as file:
         members = _archive_members(file, source)
@@ -88,7 +88,7 @@ def import_root(store: ImageStore, source: Path, origin: str, say: Say) -> str:
     return _import_members(store, source, list(_folder_members(source)), origin, say=say)
 
 
-@as_keeper
+@in_store_process
 def _import_members(
     store: ImageStore, source: Path, members: list[tuple[tarfile.TarInfo, Path]], origin: str, *, say: Say
 ) -> str:
@@ -199,7 +199,7 @@ class _Tar:
 def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
     """The names in an image archive; None for a root file system, as the first name shows that no image archive has."""
     names = set()
-    with damage_named(str(source)):
+    with damage_as_image_error(str(source)):
         for info, _ in tar_members(decompressed(file)):
             parts = PurePosixPath(info.name).parts
             if parts and not _ARCHIVE_NAMES.fullmatch(parts[0]):
@@ -216,8 +216,8 @@ def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
         if stream is file:
             file.seek(0)
         else:
-            laid_out = open_files.enter_context(store.fresh("archive"))
-            file = open_files.enter_context(laid_out.open("w+b"))
+            unpacked = open_files.enter_context(store.fresh("archive"))
+            file = open_files.enter_context(unpacked.open("w+b"))
             shutil.copyfileobj(HashingReader(stream, hashlib.sha256(), DEFAULT_BOUNDS.bytes), file, 1 << 20)
             file.seek(0)
         yield _Tar(open_files.enter_context(tarfile.open(fileobj=file, mode="r:", errors="surrogateescape")))
@@ -232,13 +232,13 @@ def _plan_layout(archive: _Archive, source: str) -> Plan:
         blob = choose(read_json(data, f"{source}, {blob.digest}"), f"{source}, {blob.digest}")
         data = _read_blob(archive, blob, source)
     config, layers = read_manifest(data, f"{source}, manifest {blob.digest}")
-    openers = [(layer, _opener(archive, _place(layer), source)) for layer in layers]
+    openers = [(layer, _opener(archive, _blob_path(layer), source)) for layer in layers]
     return make_plan(_read_blob(archive, config, source), openers, f"{source}, config {config.digest}")
 
 
 def _plan_docker(archive: _Archive, source: str) -> Plan:
     what = f"{source}, manifest.json"
-    with damage_named(what):
+    with damage_as_image_error(what):
         images = json.loads(_read(archive, "manifest.json", source))
     if not isinstance(images, list) or len(images) != 1:
         held = f"{len(images)} images" if isinstance(images, list) else "something else"
@@ -251,7 +251,7 @@ def _plan_docker(archive: _Archive, source: str) -> Plan:
     return make_plan(_read(archive, str(config), source), openers, f"{what}, {names or config}")
 
 
-def _place(blob: Blob) -> str:
+def _blob_path(blob: Blob) -> str:
     return "blobs/" + blob.digest.replace(":", "/")
 
 
@@ -266,7 +266,7 @@ def _opener(archive: _Archive, name: str, source: str) -> Callable[[], IO[bytes]
 
 
 def _read(archive: _Archive, name: str, source: str) -> bytes:
-    with damage_named(source), _opener(archive, name, source)() as file:
+    with damage_as_image_error(source), _opener(archive, name, source)() as file:
         data = file.read(MAX_JSON + 1)
     if len(data) > MAX_JSON:
         raise ImageError(f"{source}, {name}: expected at most {MAX_JSON} bytes, found more")
@@ -274,4 +274,4 @@ def _read(archive: _Archive, name: str, source: str) -> bytes:
 
 
 def _read_blob(archive: _Archive, blob: Blob, source: str) -> bytes:
-    return blob.check(_read(archive, _place(blob), source), f"{source}, {_place(blob)}")
+    return blob.check(_read(archive, _blob_path(blob), source), f"{source}, {_blob_path(blob)}")

@@ -67,16 +67,16 @@ class Unpacker:
         path = self._checked(info.name, info.name)
         self._count(info)
         if any(part.startswith(_WHITEOUT) for part in path.parts):
-            self._note_removal(info.name, path)
+            self._record_removal(info.name, path)
             return
         if info.ischr() or info.isblk():
             self.skipped["device"] += 1
             return
-        self._note_what_is_dropped(info)
+        self._count_dropped(info)
         try:
             self._write(info, path, data)
         except OSError as error:
-            if error.errno in _OF_THE_MEMBER:
+            if error.errno in _BAD_NAME:
                 raise self._refusal(info.name, f"cannot be a file's name ({error.strerror})") from error
             raise
 
@@ -85,11 +85,11 @@ class Unpacker:
         replaced = {path for path in self._removed if self._is_folder(path)}
         emptied = self._opaque | replaced
         for path in sorted(self._removed - replaced):
-            if not _below_any(path, emptied) and self.below.look(path).places and self._make_folders(path.parent):
-                place = self.target / path
-                if not os.path.lexists(place):
-                    make_whiteout(place)
-                    self._own(place, 0, 0)
+            if not _below_any(path, emptied) and self.below.find(path).paths and self._make_folders(path.parent):
+                path_on_disk = self.target / path
+                if not os.path.lexists(path_on_disk):
+                    make_whiteout(path_on_disk)
+                    self._chown(path_on_disk, 0, 0)
         for path in sorted(emptied):
             if not _below_any(path, emptied) and self._merges(path) and self._make_folders(path):
                 make_opaque(self.target / path)
@@ -119,14 +119,14 @@ class Unpacker:
             self._link(info, goal)
         elif info.issym():
             goal.symlink_to(info.linkname)
-            self._give(info, goal)
+            self._set_attributes(info, goal)
         elif info.isfifo():
             os.mkfifo(goal)
-            self._give(info, goal)
+            self._set_attributes(info, goal)
         elif info.isreg() and data is not None:
             with goal.open("xb") as file:
                 _copy(info, data, file)
-            self._give(info, goal)
+            self._set_attributes(info, goal)
         else:
             raise self._refusal(info.name, f"is of a kind ({info.type!r}) that no image needs")
 
@@ -141,26 +141,26 @@ class Unpacker:
             os.link(source, goal, follow_symlinks=False)
             return
         # The target is in a layer below. Layers cannot share a file, so this one gets a copy.
-        places = self.below.look(path).places
-        found = places[0].lstat() if places else None
+        lower_paths = self.below.find(path).paths
+        found = lower_paths[0].lstat() if lower_paths else None
         if found is None or not stat.S_ISREG(found.st_mode):
             raise self._refusal(info.name, f"is a hard link to {path}, which is in no layer")
         self._bytes += found.st_size
-        with places[0].open("rb") as old, goal.open("xb") as new:
+        with lower_paths[0].open("rb") as old, goal.open("xb") as new:
             while chunk := old.read(_CHUNK):
                 new.write(chunk)
-        _copy_facts(found, goal, owned=self.ids is not None)
+        _copy_attributes(found, goal, owned=self.ids is not None)
 
     def _remove(self, path: PurePosixPath) -> None:
-        place = self.target / path
+        path_on_disk = self.target / path
         self._parent = None
         if self._is_folder(path):
             self._folders.pop(path, None)
-            remove_tree(place)
+            remove_tree(path_on_disk)
         else:
-            place.unlink()
+            path_on_disk.unlink()
 
-    def _note_removal(self, name: str, path: PurePosixPath) -> None:
+    def _record_removal(self, name: str, path: PurePosixPath) -> None:
         if any(part.startswith(_RESERVED) for part in path.parts[:-1]):
             return  # An image builder's own bookkeeping, like all names of this kind.
         if any(part.startswith(_WHITEOUT) for part in path.parts[:-1]):
@@ -173,7 +173,7 @@ class Unpacker:
                 raise self._refusal(name, "removes no name that can be")
             self._removed.add(path.with_name(gone))
 
-    def _note_what_is_dropped(self, info: tarfile.TarInfo) -> None:
+    def _count_dropped(self, info: tarfile.TarInfo) -> None:
         if info.mode & 0o6000 and not info.isdir():
             self.skipped["set-uid or set-gid bit"] += 1
         for key in info.pax_headers:
@@ -191,9 +191,9 @@ class Unpacker:
     def _make_folders(self, path: PurePosixPath) -> bool:
         """Makes the folder and its parents; False if this layer has something else in the way."""
         for parent in (*reversed(path.parents), path):
-            place = self.target / parent
-            if not os.path.lexists(place):
-                place.mkdir(mode=0o700)
+            path_on_disk = self.target / parent
+            if not os.path.lexists(path_on_disk):
+                path_on_disk.mkdir(mode=0o700)
                 self._folders.setdefault(parent, None)
             elif not self._is_folder(parent):
                 return False
@@ -206,32 +206,32 @@ class Unpacker:
             return False
 
     def _merges(self, path: PurePosixPath) -> bool:
-        places = self.below.look(path).places
-        return bool(places) and stat.S_ISDIR(places[0].lstat().st_mode)
+        lower_paths = self.below.find(path).paths
+        return bool(lower_paths) and stat.S_ISDIR(lower_paths[0].lstat().st_mode)
 
     def _finish_folder(self, path: PurePosixPath, info: tarfile.TarInfo | None, *, inherits: bool) -> None:
-        place = self.target / path
+        path_on_disk = self.target / path
         if info is not None:
-            self._give(info, place)
+            self._set_attributes(info, path_on_disk)
         elif inherits:
-            found = self.below.look(path).places[0].lstat()
-            _copy_facts(found, place, owned=self.ids is not None)
+            found = self.below.find(path).paths[0].lstat()
+            _copy_attributes(found, path_on_disk, owned=self.ids is not None)
         else:
-            self._own(place, 0, 0)
-            place.chmod(0o755)
-            os.utime(place, (FIXED_TIME, FIXED_TIME))
+            self._chown(path_on_disk, 0, 0)
+            path_on_disk.chmod(0o755)
+            os.utime(path_on_disk, (FIXED_TIME, FIXED_TIME))
 
     # -- facts of files
 
-    def _give(self, info: tarfile.TarInfo, place: Path) -> None:
+    def _set_attributes(self, info: tarfile.TarInfo, path_on_disk: Path) -> None:
         count = self.ids.count if self.ids else _IDS
         if not (0 <= info.uid < count and 0 <= info.gid < count):
             found = f"belongs to user {info.uid}, group {info.gid}"
             raise self._refusal(info.name, f"{found}; boxes have ids below {count}")
-        self._own(place, info.uid, info.gid)
+        self._chown(path_on_disk, info.uid, info.gid)
         if not info.issym():
-            place.chmod(self._mode(info))
-        os.utime(place, (info.mtime, info.mtime), follow_symlinks=False)
+            path_on_disk.chmod(self._mode(info))
+        os.utime(path_on_disk, (info.mtime, info.mtime), follow_symlinks=False)
 
     def _mode(self, info: tarfile.TarInfo) -> int:
         """The file mode without set-uid and set-gid bits. In a store without its own ids, folders also get full rights
@@ -240,9 +240,9 @@ class Unpacker:
             return info.mode & 0o1777
         return info.mode & 0o3777 | (0o700 if self.ids is None else 0)
 
-    def _own(self, place: Path, uid: int, gid: int) -> None:
+    def _chown(self, path_on_disk: Path, uid: int, gid: int) -> None:
         if self.ids is not None:
-            os.chown(place, self.ids.first + uid, self.ids.first + gid, follow_symlinks=False)
+            os.chown(path_on_disk, self.ids.first + uid, self.ids.first + gid, follow_symlinks=False)
 
     # -- checks
 
@@ -267,7 +267,7 @@ class Unpacker:
         return ImageError(f"layer {self.name}: member {member!r} {why}")
 
 
-_OF_THE_MEMBER = {errno.EINVAL, errno.ENAMETOOLONG, errno.EILSEQ}
+_BAD_NAME = {errno.EINVAL, errno.ENAMETOOLONG, errno.EILSEQ}
 
 
 def _below_any(path: PurePosixPath, folders: set[PurePosixPath]) -> bool:
@@ -297,8 +297,8 @@ def _copy(info: tarfile.TarInfo, data: IO[bytes], file: IO[bytes]) -> None:
         file.truncate(info.size)  # The file may end with a hole.
 
 
-def _copy_facts(found: os.stat_result, place: Path, *, owned: bool) -> None:
+def _copy_attributes(found: os.stat_result, path_on_disk: Path, *, owned: bool) -> None:
     if owned:
-        os.chown(place, found.st_uid, found.st_gid)
-    place.chmod(stat.S_IMODE(found.st_mode))
-    os.utime(place, ns=(found.st_mtime_ns, found.st_mtime_ns))
+        os.chown(path_on_disk, found.st_uid, found.st_gid)
+    path_on_disk.chmod(stat.S_IMODE(found.st_mode))
+    os.utime(path_on_disk, ns=(found.st_mtime_ns, found.st_mtime_ns))

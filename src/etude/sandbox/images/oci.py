@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from etude.sandbox.contract import ImageError
-from etude.sandbox.images.archive import HashingReader, damage_named, decompressed, tar_members
+from etude.sandbox.images.archive import HashingReader, damage_as_image_error, decompressed, tar_members
 from etude.sandbox.images.image import EMPTY, Image, ImageConfig
 from etude.sandbox.images.layers import DEFAULT_BOUNDS, Bounds, Unpacker
 from etude.sandbox.images.stack import Stack
@@ -93,8 +93,8 @@ def choose(index: dict[str, Any], what: str) -> Blob:
     entries = [entry for entry in _list(index, "manifests", what) if isinstance(entry, dict)]
     found, fitting = [], []
     for entry in entries:
-        place = entry.get("platform") or {}
-        name = f"{place.get('os', 'linux')}/{place.get('architecture', MACHINE)}"
+        platform_entry = entry.get("platform") or {}
+        name = f"{platform_entry.get('os', 'linux')}/{platform_entry.get('architecture', MACHINE)}"
         found.append(name)
         if name == f"linux/{MACHINE}" and "vnd.docker.reference.type" not in (entry.get("annotations") or {}):
             fitting.append(entry)
@@ -213,9 +213,9 @@ def _unpack_layer(layer: Layer, unpacker: Unpacker, say: Say) -> None:
 
 def unpack_stream(stored: IO[bytes], unpacker: Unpacker, say: Say, hash: hashlib._Hash | None = None) -> str:
     """Unpacks a tar, compressed or not, into a layer; returns the digest of the tar."""
-    with damage_named(f"layer {unpacker.name}"):
+    with damage_as_image_error(f"layer {unpacker.name}"):
         tar = HashingReader(decompressed(stored), hash or hashlib.sha256(), 2 * unpacker.bounds.bytes + (1 << 20))
-        for info, data in tar_members(cast(IO[bytes], tar), whole=hash is None):
+        for info, data in tar_members(cast(IO[bytes], tar), require_end=hash is None):
             unpacker.add(info, data)
         tar.drain()
     unpacker.finish()

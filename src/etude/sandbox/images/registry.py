@@ -16,7 +16,6 @@ from typing import IO
 import httpx
 
 from etude.sandbox.contract import ImageError
-from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.layers import DEFAULT_BOUNDS, Bounds
 from etude.sandbox.images.oci import (
     INDEXES,
@@ -36,13 +35,14 @@ from etude.sandbox.images.oci import (
 from etude.sandbox.images.reference import Reference
 from etude.sandbox.images.registry_http import RegistryHttp
 from etude.sandbox.images.store import ImageStore
+from etude.sandbox.images.store_process import in_store_process
 
 _AT_ONCE = 4
 _FAILURES, _WAIT_SECONDS = 6, 0.25
 """Failures in a row without a new byte before giving up, and the base of the wait, which doubles with each failure."""
 
 
-@as_keeper
+@in_store_process
 def pull(store: ImageStore, reference: str, *, say: Say = quiet, bounds: Bounds = DEFAULT_BOUNDS) -> str:
     """Pulls an image and returns its id. ImageError says what the registry refused, or which blob is damaged."""
     name = Reference.parse(reference)

@@ -16,12 +16,12 @@ OPAQUE = "user.overlay.opaque"
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class VisibleEntry:
     """What is visible under one name, and where it lies."""
 
-    places: tuple[Path, ...] = ()
+    paths: tuple[Path, ...] = ()
     """One file, or the merged folders, topmost first; empty if nothing is visible."""
-    closed: bool = False
+    hides_below: bool = False
     """Whether layers further below are hidden."""
 
 
@@ -29,33 +29,33 @@ class Sight:
 class Stack:
     layers: tuple[Path, ...]
     """Topmost first."""
-    _known: dict[PurePosixPath, Sight] = field(default_factory=dict)
+    _known: dict[PurePosixPath, VisibleEntry] = field(default_factory=dict)
 
-    def look(self, path: PurePosixPath) -> Sight:
+    def find(self, path: PurePosixPath) -> VisibleEntry:
         """What is visible at a path relative to the root; links are not followed."""
         if path not in self._known:
-            above = self.look(path.parent) if path.parts else None
-            self._known[path] = look_in(above.places, path.name) if above else Sight(self.layers)
+            above = self.find(path.parent) if path.parts else None
+            self._known[path] = find_in(above.paths, path.name) if above else VisibleEntry(self.layers)
         return self._known[path]
 
 
-def look_in(folders: Sequence[Path], name: str) -> Sight:
+def find_in(folders: Sequence[Path], name: str) -> VisibleEntry:
     """What the merged folders show under a name."""
     found: list[Path] = []
     for folder in folders:
-        place = folder / name
+        path = folder / name
         try:
-            info = place.lstat()
+            info = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             continue
         if not stat.S_ISDIR(info.st_mode):
             if not found and not is_whiteout(info):
-                found.append(place)
-            return Sight(tuple(found), closed=True)
-        found.append(place)
-        if is_opaque(place):
-            return Sight(tuple(found), closed=True)
-    return Sight(tuple(found))
+                found.append(path)
+            return VisibleEntry(tuple(found), hides_below=True)
+        found.append(path)
+        if is_opaque(path):
+            return VisibleEntry(tuple(found), hides_below=True)
+    return VisibleEntry(tuple(found))
 
 
 def is_whiteout(info: os.stat_result) -> bool:
@@ -66,9 +66,9 @@ def is_opaque(folder: Path) -> bool:
     return OPAQUE in os.listxattr(folder) and os.getxattr(folder, OPAQUE) == b"y"
 
 
-def make_whiteout(place: Path) -> None:
+def make_whiteout(path: Path) -> None:
     """A whiteout is the character device 0:0. It opens nothing: the one device that ordinary users may make."""
-    os.mknod(place, stat.S_IFCHR)
+    os.mknod(path, stat.S_IFCHR)
 
 
 def make_opaque(folder: Path) -> None:

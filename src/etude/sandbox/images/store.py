@@ -4,7 +4,7 @@ images/<id>.json    an Image; its time is that of its last use      layers/<ids>
 base/<digest>/      generated trees                                 owners/<name>/         lock, leases and scratch
 
 Invariant: every name in images/ or layers/ stands for something complete. A layer that a living owner leases is not
-removed. Only functions marked `as_keeper` touch trees; all other files belong to the caller.
+removed. Only functions marked `in_store_process` touch trees; all other files belong to the caller.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from etude.sandbox.contract import DiskFull, ImageError, RequestRefused, SandboxLost
-from etude.sandbox.images.flatten import Background, merge_layers
+from etude.sandbox.images.flatten import BackgroundJobs, merge_layers
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.images.image import HOST, Image
-from etude.sandbox.images.keeper import Keeper, as_keeper
 from etude.sandbox.images.layers import FIXED_TIME
 from etude.sandbox.images.owners import disk_bytes, locked, remove_dead_owners, remove_tree
 from etude.sandbox.images.spreading import spread_trees
+from etude.sandbox.images.store_process import StoreProcess, in_store_process
 from etude.sandbox.inside.users import USERS
 
 MAX_LAYERS = 40
@@ -67,13 +67,13 @@ class Lease:
 
 
 class ImageStore:
-    keeper: Keeper | None
+    process: StoreProcess | None
     """The keeper of a store whose trees belong to subordinate ids; None in the keeper itself and for other stores."""
 
     def __init__(self, root: Path, ids: IdRange | None) -> None:
         """Opens the store. Without a range of ids, every file belongs to the caller."""
-        self._stand(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
-        self.keeper = Keeper(root, self.owner, ids) if ids and ids.subordinate else None
+        self._set_paths(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
+        self.process = StoreProcess(root, self.owner, ids) if ids and ids.subordinate else None
         try:
             for folder in (root / "images", self.layers, root / "base", root / "owners"):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -89,30 +89,30 @@ class ImageStore:
             self.remove_dead_owners()
 
     @classmethod
-    def for_keeper(cls, root: Path, ids: IdRange | None, owner: str) -> ImageStore:
+    def for_store_process(cls, root: Path, ids: IdRange | None, owner: str) -> ImageStore:
         """The same store, as its keeper sees it, for as long as the owner's lasts."""
         store = cls.__new__(cls)
-        store._stand(root, ids, owner)
+        store._set_paths(root, ids, owner)
         return store
 
-    def _stand(self, root: Path, ids: IdRange | None, owner: str) -> None:
+    def _set_paths(self, root: Path, ids: IdRange | None, owner: str) -> None:
         self.root, self.ids, self.owner = root, ids, owner
         self.layers = root / "layers" / ("own" if ids is None else ids.name)
         """Trees belong to ids, so each way of giving ids has its own folder; the layer names are the same in all."""
         self.scratch = root / "owners" / owner
-        self.keeper = None
-        self._background = Background()
+        self.process = None
+        self._background = BackgroundJobs()
 
     def close(self) -> None:
         self._background.stop()
-        if self.keeper is not None:
-            self.keeper.close()  # It would not look up from a merge; a new one removes what is left.
+        if self.process is not None:
+            self.process.close()  # It would not look up from a merge; a new one removes what is left.
         self._background.close()
         try:
             self._remove(self.scratch)
         finally:
-            if self.keeper is not None:
-                self.keeper.close()
+            if self.process is not None:
+                self.process.close()
             os.close(self._lock)
 
     def finish(self) -> None:
@@ -128,12 +128,12 @@ class ImageStore:
         try:
             remove_tree(path)
         except PermissionError:
-            if self.keeper is None:
+            if self.process is None:
                 raise
-            self._remove_in_keeper(path)
+            self._remove_in_store_process(path)
 
-    @as_keeper
-    def _remove_in_keeper(self, path: Path) -> None:
+    @in_store_process
+    def _remove_in_store_process(self, path: Path) -> None:
         remove_tree(path)
 
     @contextlib.contextmanager
@@ -160,7 +160,7 @@ class ImageStore:
     def has_layer(self, name: str) -> bool:
         return (self.layers / name).is_dir()
 
-    @as_keeper
+    @in_store_process
     def adopt(self, fresh: Path, layer: str) -> None:
         """Moves a finished tree to its name. If the name is taken, the content is the same, and the tree is removed."""
         try:
@@ -187,7 +187,7 @@ class ImageStore:
             self._make_layer(layer, inside, files)
         return self.record(replace(below, layers=(layer, *below.layers), config=replace(below.config, workdir=workdir)))
 
-    @as_keeper
+    @in_store_process
     def _make_layer(self, layer: str, workdir: PurePosixPath, files: dict[str, bytes]) -> None:
         with self.fresh("add") as fresh:
             self._write_layer(fresh, workdir, files)
@@ -213,7 +213,7 @@ class ImageStore:
                 os.chown(path, owner, owner)
             os.utime(path, (FIXED_TIME, FIXED_TIME))
 
-    @as_keeper
+    @in_store_process
     def measure(self, trees: Sequence[Path]) -> int:
         """Bytes of the trees on disk."""
         return sum(disk_bytes(tree) for tree in trees)
@@ -284,7 +284,7 @@ class ImageStore:
         with contextlib.suppress(SandboxLost):  # As with every other failed merge, the chain stays as it is.
             self.merge(image)
 
-    @as_keeper
+    @in_store_process
     def merge(self, image: Image) -> None:
         """Merges an image's chain into one layer. The image stays the same; boxes on the old layers keep them."""
         stack = self.stack(image)
@@ -321,11 +321,11 @@ class ImageStore:
 
 def remove_store(root: Path, ids: IdRange | None) -> None:
     """Removes a store with everything in it. No backend may be using it."""
-    store = ImageStore.for_keeper(root, ids, "")
-    store.keeper = Keeper(root, store.owner, ids) if ids and ids.subordinate else None
+    store = ImageStore.for_store_process(root, ids, "")
+    store.process = StoreProcess(root, store.owner, ids) if ids and ids.subordinate else None
     store._remove(root)
-    if store.keeper is not None:
-        store.keeper.close()
+    if store.process is not None:
+        store.process.close()
 
 
 def merged_name(layers: tuple[str, ...]) -> str:

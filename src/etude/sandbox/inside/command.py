@@ -25,14 +25,14 @@ class Command:
         self.number, self.events = number, events
         self.began = time.monotonic()
         self.deadline = self.began + launch.timeout
-        self.look_at = min(self.deadline, self.began + 0.05)
+        self.check_at = min(self.deadline, self.began + 0.05)
         self.limit = ""
         self.pid = self.pidfd = -1
         # Pid 1 enters the new namespace first, so the command is in it from its first instruction. The open file keeps
         # the kernel from giving this mark to a later command before this one is answered.
         kernel.unshare(kernel.CLONE_NEWUTS, "mark")
-        self.held = os.open("/proc/self/ns/uts", os.O_RDONLY | os.O_CLOEXEC)
-        self.mark = f"uts:[{os.fstat(self.held).st_ino}]"
+        self.mark_fd = os.open("/proc/self/ns/uts", os.O_RDONLY | os.O_CLOEXEC)
+        self.mark = f"uts:[{os.fstat(self.mark_fd).st_ino}]"
 
     def begin(self, spawner: Spawner, launch: Launch, streams: tuple[int | None, int, int] | str) -> None:
         self.pid = spawner.spawn(launch, streams)
@@ -50,7 +50,7 @@ class Command:
             if not data:
                 self.events.forget(number)
                 return
-            self.heard(number, data)
+            self.add_output(number, data)
 
     def take_rest(self, number: int) -> None:
         """Reads the rest and closes the stream. Bounded: another command's process may write to it forever."""
@@ -62,23 +62,23 @@ class Command:
                 break
             if not data:
                 break
-            self.heard(number, data)
+            self.add_output(number, data)
         os.close(number)
 
-    def heard(self, number: int, data: bytes) -> None:
+    def add_output(self, number: int, data: bytes) -> None:
         """Called with output that was read from this descriptor."""
         raise NotImplementedError
 
     # -- its end
 
-    def next_look(self) -> float:
-        return self.look_at - time.monotonic()
+    def seconds_to_check(self) -> float:
+        return self.check_at - time.monotonic()
 
-    def looked(self, pause: float) -> None:
+    def schedule_check(self, pause: float) -> None:
         """Each check walks /proc, so checks of long commands are rarer, but none is after the deadline."""
         now = time.monotonic()
         pause = max(pause, min(0.25, (now - self.began) / 10))
-        self.look_at = now + pause if self.limit else min(self.deadline, now + pause)
+        self.check_at = now + pause if self.limit else min(self.deadline, now + pause)
 
     def expired(self) -> bool:
         return time.monotonic() >= self.deadline
@@ -109,11 +109,11 @@ class Command:
 
     def fail(self, reason: CannotStart) -> None:
         """The command could not be started: the owner gets the reason as output, and an exit code."""
-        self.complain(str(reason).encode("utf-8", "surrogateescape"))
+        self.add_error(str(reason).encode("utf-8", "surrogateescape"))
         self.release()
         self.answer(reason.code)
 
-    def complain(self, line: bytes) -> None:
+    def add_error(self, line: bytes) -> None:
         raise NotImplementedError
 
     def answer(self, code: int) -> None:
@@ -121,7 +121,7 @@ class Command:
 
     def release(self) -> None:
         """Reads what is left in the command's streams and closes them."""
-        os.close(self.held)
+        os.close(self.mark_fd)
 
 
 def wide_pipe() -> tuple[int, int]:

@@ -29,21 +29,21 @@ _CLOSED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 # Files of pid 1 that the kernel opens to their owner: the container's root, which may also be the box's root.
 _OWNERS_FILES = ("/proc/1/oom_score_adj", "/proc/1/oom_adj", "/proc/1/coredump_filter")
 _OWNERS_FOLDERS = ("/proc/1/fd", "/proc/1/fdinfo", "/proc/1/task")
-_UNLISTED = "/proc/1/map_files"
+_UNREADABLE = "/proc/1/map_files"
 """A folder that can only be listed with the right to trace pid 1; used to cover others."""
 
 
-def take_streams() -> tuple[int, int]:
+def take_channel() -> tuple[int, int]:
     """Moves the container's stdin and stdout elsewhere, and opens 0 and 1 on /dev/null: commands get their own."""
-    line = _moved_up(0), _moved_up(1)
+    channel = _move_up(0), _move_up(1)
     nothing = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1):
         os.dup2(nothing, number)
     os.close(nothing)
-    return line
+    return channel
 
 
-def _moved_up(number: int) -> int:
+def _move_up(number: int) -> int:
     return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
 
 
@@ -76,11 +76,11 @@ def enter_user_namespace() -> None:
 
 def _same_ids(name: str) -> str:
     with open(f"/proc/self/{name}") as file:
-        rows = [line.split() for line in file]
+        rows = [channel.split() for channel in file]
     return "".join(f"{inside} {inside} {count}\n" for inside, _, count in rows)
 
 
-def close_doors() -> None:
+def hide_host() -> None:
     """Closes what engines leave open: set-uid programs, writes to /dev, /sys, the container's name in
     /proc/self/cgroup, files of /proc that only the host's root may read, and files of pid 1 that only its owner may
     read. This happens in our own mount namespace, from which nothing in the box has a way back."""
@@ -95,7 +95,7 @@ def close_doors() -> None:
     for entry in os.scandir("/proc"):
         if entry.is_file(follow_symlinks=False) and not entry.stat().st_mode & 0o044:
             kernel.mount(dead, entry.path, None, kernel.MS_BIND, None, f"cover {entry.path}")
-    for paths, cover in ((_OWNERS_FILES, dead), (_OWNERS_FOLDERS, _UNLISTED)):
+    for paths, cover in ((_OWNERS_FILES, dead), (_OWNERS_FOLDERS, _UNREADABLE)):
         for path in filter(os.path.exists, paths):
             kernel.mount(cover, path, None, kernel.MS_BIND, None, f"cover {path}")
     os.unlink(dead)
@@ -105,7 +105,7 @@ def close_doors() -> None:
         kernel.mount("none", path, None, again | flags, None, f"close {path}")
 
 
-class Contained(init.Init):
+class ContainerInit(init.Init):
     """Init with one more request and one more rule. The request is `digest`: the engine knows which paths have changed,
     but not their content. The rule: commands may not run as root if that is the host's root id."""
 
@@ -119,7 +119,7 @@ class Contained(init.Init):
 
     def launch_of(self, header: wire.Header) -> spawn.Launch:
         launch = super().launch_of(header)
-        if launch.user.uid == 0 and self.identity.at_files.uid != 0 and not self.message["root_is_apart"]:
+        if launch.user.uid == 0 and self.identity.file_user.uid != 0 and not self.message["root_is_apart"]:
             raise files.Refused(
                 "user root: this engine's containers share the host's root id; give them ids of their own (Docker: "
                 "userns-remap; podman: rootless), or use an image whose own user is root"
@@ -133,7 +133,7 @@ class Contained(init.Init):
         try:
             return {"digest": digest_of([path for path in payload.split(b"\0") if path])}, b""
         finally:
-            self.identity.rest()
+            self.identity.restore()
 
 
 def digest_of(paths: list[bytes]) -> str:
@@ -154,17 +154,17 @@ def digest_of(paths: list[bytes]) -> str:
 
 def main() -> None:
     message: dict[str, Any] = json.loads(sys.argv[1])
-    line = take_streams()
+    channel = take_channel()
     os.umask(0o022)
     try:
         program = seccomp.build_program(kernel.MACHINE)
-        init.let_go_of_inheritance()
-        processes.open_own_score()
+        init.reset_inherited_state()
+        processes.open_oom_score()
         enter_user_namespace()
-        close_doors()
-        init.take_identity(wide=True)
+        hide_host()
+        init.take_identity(many_ids=True)
     except (OSError, KeyError, kernel.StepFailed) as error:
         step = getattr(error, "step", "machine" if isinstance(error, KeyError) else "box")
-        os.write(line[1], wire.pack({"ready": False, "error": str(error), "step": step}))
+        os.write(channel[1], wire.pack({"ready": False, "error": str(error), "step": step}))
         return
-    init.run(line, message, program, wide=True, memory=MemoryEvents(None), kind=Contained)
+    init.run(channel, message, program, many_ids=True, memory=MemoryEvents(None), kind=ContainerInit)

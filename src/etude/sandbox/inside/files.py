@@ -24,7 +24,7 @@ class Refused(Exception):
 
 
 @contextlib.contextmanager
-def _start(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
+def _base_of(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
     """Yields the directory to resolve from, the path to resolve, and the resolve flag of openat2."""
     if not path or "\0" in path:
         raise Refused(f"{path!r} is not a path")
@@ -38,7 +38,7 @@ def _start(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
 
 @contextlib.contextmanager
 def opened_folder(workdir: str, path: str) -> Iterator[int]:
-    with _start(workdir, path) as (base, rest, rule):
+    with _base_of(workdir, path) as (base, rest, rule):
         number = _open(base, rest, os.O_RDONLY | os.O_DIRECTORY, rule)
     try:
         yield number
@@ -48,7 +48,7 @@ def opened_folder(workdir: str, path: str) -> Iterator[int]:
 
 def make_folder(workdir: str, path: str) -> None:
     """Makes the folder and its missing parents."""
-    with _start(workdir, path) as (base, rest, rule):
+    with _base_of(workdir, path) as (base, rest, rule):
         _make_parents(base, f"{rest}/below", rule)
 
 
@@ -82,7 +82,7 @@ def read(workdir: str, path: str, max_bytes: int, proc: int) -> bytes:
 
 
 def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple[os.stat_result, bytes]:
-    with _start(workdir, path) as (base, rest, rule):
+    with _base_of(workdir, path) as (base, rest, rule):
         number = _open(base, rest, os.O_RDONLY, rule)
     with open(number, "rb") as file:
         info = _require_regular(number, path, proc)
@@ -94,7 +94,7 @@ def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple
 
 
 def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) -> None:
-    with _start(workdir, path) as (base, rest, rule):
+    with _base_of(workdir, path) as (base, rest, rule):
         _make_parents(base, rest, rule)
         # No O_TRUNC: the file is truncated only once it is known to be regular.
         number = _open(base, rest, os.O_WRONLY | os.O_CREAT, rule, 0o755 if executable else 0o644)
@@ -131,7 +131,7 @@ def require_shallow(folder: str) -> None:
         raise Refused(f"folders are nested more than {MAX_DEPTH} deep")
 
 
-def _looked_at(name: str, folder: int) -> os.stat_result | None:
+def _stat(name: str, folder: int) -> os.stat_result | None:
     """Stats the entry; None if it is gone meanwhile."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -148,7 +148,7 @@ def layout_below(workdir: str, path: str) -> list[str]:
             require_shallow(folder)
             entered: list[str] = []
             for name in (*folders, *names):
-                info = _looked_at(name, folder_fd)
+                info = _stat(name, folder_fd)
                 if info is None:
                     continue
                 target = _target(name, folder_fd) if stat.S_ISLNK(info.st_mode) else ""
@@ -175,10 +175,10 @@ def list_below(workdir: str, path: str) -> list[str]:
         for folder, folders, names, folder_fd in os.fwalk(".", dir_fd=number, follow_symlinks=False):
             require_shallow(folder)
             # Mounts are not entered: /proc, /dev, and the system folders that the host lends.
-            folders[:] = [name for name in folders if (info := _looked_at(name, folder_fd)) and info.st_dev == device]
+            folders[:] = [name for name in folders if (info := _stat(name, folder_fd)) and info.st_dev == device]
             prefix = folder.removeprefix(".").lstrip("/")
             for name in names:
-                info = _looked_at(name, folder_fd)
+                info = _stat(name, folder_fd)
                 if info and stat.S_ISREG(info.st_mode):
                     found.append(f"{prefix}/{name}" if prefix else name)
             if len(found) > MAX_LISTED:

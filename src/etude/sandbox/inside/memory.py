@@ -20,7 +20,7 @@ from collections.abc import Callable
 _SEGMENTS = "/proc/sysvipc/shm"
 
 
-def patiently(act: Callable[[], None], seconds: float = 5.0) -> None:
+def retry_on_enomem(act: Callable[[], None], seconds: float = 5.0) -> None:
     """Retries `act`, which must be safe to restart, while there is no memory: processes that the kernel has killed may
     hold the box's memory for a moment longer, and even listing processes can fail then."""
     deadline = time.monotonic() + seconds
@@ -41,11 +41,11 @@ class MemoryEvents:
         self._seen = self._kills()
 
     @property
-    def held(self) -> bool:
+    def enforced(self) -> bool:
         """Whether a cgroup enforces the memory limit."""
         return self._number is not None
 
-    def struck(self) -> bool:
+    def oom_killed(self) -> bool:
         """Whether the kernel has killed a process of the box since the last call. The kernel kills a single process; we
         end the whole command that it belongs to, as when we find the excess ourselves."""
         before, self._seen = self._seen, self._kills()
@@ -61,7 +61,7 @@ class MemoryEvents:
         return 0
 
 
-def held_open(threads: list[str], seen: set[int]) -> int:
+def memfd_bytes(threads: list[str], seen: set[int]) -> int:
     """Bytes of unnamed files that a process holds open and that are not in `seen` yet, so each file counts once.
     `threads` are folders of /proc, since each thread may hold files of its own."""
     total = 0
@@ -86,13 +86,13 @@ def _device() -> int:
         os.close(number)
 
 
-def detached() -> int:
+def detached_bytes() -> int:
     """Bytes in System V segments that no process is attached to."""
     with open(_SEGMENTS) as file:
-        return detached_in(file.read())
+        return detached_bytes_in(file.read())
 
 
-def detached_in(table: str) -> int:
+def detached_bytes_in(table: str) -> int:
     head, *rows = (line.split() for line in table.splitlines())
     attached, size = head.index("nattch"), head.index("rss")
     return sum(int(row[size]) for row in rows if row[attached] == "0")

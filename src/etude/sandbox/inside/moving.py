@@ -18,11 +18,11 @@ from contextlib import suppress
 from etude.sandbox.inside import kernel, processes, tracing
 
 
-class Stays(Exception):
+class CannotMove(Exception):
     """A process cannot be moved to another root without noticing; the message says which one, and why."""
 
 
-class Place:
+class WorkingFolder:
     """The working folder of a thread."""
 
     __slots__ = ("link", "path", "thread", "vdso")
@@ -31,29 +31,29 @@ class Place:
         self.thread, self.path, self.vdso = thread, path, vdso
         self.link = f"/proc/{thread}/cwd"
 
-    def reached(self) -> bool:
+    def is_current(self) -> bool:
         """Whether the thread's working folder is the one now found at `path`. Also true if the thread has ended."""
         try:
-            stands = os.stat(self.link)
+            current = os.stat(self.link)
         except (FileNotFoundError, ProcessLookupError):
             return True
         try:
-            return os.path.samestat(stands, os.stat(self.path))
+            return os.path.samestat(current, os.stat(self.path))
         except OSError:
             return False
 
-    def go(self) -> None:
+    def change(self) -> None:
         tracing.change_folder(self.thread, self.path, self.vdso)
 
 
-def rehearse() -> tuple[list[Place], list[str]]:
+def rehearse() -> tuple[list[WorkingFolder], list[str]]:
     """Returns the working folders that a new root would leave behind, and the files that are mapped shared. Shared
     files of the box's image are fine; those that the box has written are not.
 
     All threads must be stopped. Every process is made to change to the folder it is in, as a proof."""
     if not tracing.KNOWN:
-        raise Stays(f"the registers of {kernel.MACHINE} are not known")
-    places: list[Place] = []
+        raise CannotMove(f"the registers of {kernel.MACHINE} are not known")
+    folders: list[WorkingFolder] = []
     shared: set[str] = set()
     try:
         _require_no_named_socket()
@@ -61,24 +61,24 @@ def rehearse() -> tuple[list[Place], list[str]]:
         for process in processes.living():
             vdso, mapped = _mappings(process)
             shared |= mapped
-            found = [place for thread in _threads(process) if (place := view.place_of(thread, vdso))]
+            found = [folder for thread in _threads(process) if (folder := view.working_folder(thread, vdso))]
             # Threads usually share their folder; one with its own is moved with all others later.
-            for place in found[:1]:
-                place.go()
-            places += found
+            for folder in found[:1]:
+                folder.change()
+            folders += found
     except OSError as error:
-        raise Stays(f"{error.filename or 'a process'}: {error.strerror}") from error
-    return places, sorted(shared)
+        raise CannotMove(f"{error.filename or 'a process'}: {error.strerror}") from error
+    return folders, sorted(shared)
 
 
-def follow(places: list[Place]) -> None:
+def move_to_new_root(folders: list[WorkingFolder]) -> None:
     """Moves all threads to the box's current root."""
-    for place in places:
+    for folder in folders:
         with suppress(OSError):
-            if not place.reached():
-                place.go()
-        if not place.reached():
-            raise Stays(f"thread {place.thread} was left behind in {place.path}")
+            if not folder.is_current():
+                folder.change()
+        if not folder.is_current():
+            raise CannotMove(f"thread {folder.thread} was left behind in {folder.path}")
 
 
 class _View:
@@ -93,28 +93,28 @@ class _View:
             os.close(root)
         self._filters = _field("/proc/self/status", "Seccomp_filters")
 
-    def place_of(self, thread: int, vdso: int) -> Place | None:
-        """The thread's working folder; None if it is elsewhere or the kernel moves it; Stays if it holds files."""
+    def working_folder(self, thread: int, vdso: int) -> WorkingFolder | None:
+        """The thread's working folder; None if it is elsewhere or the kernel moves it; CannotMove if it holds files."""
         if _field(f"/proc/{thread}/status", "Seccomp_filters") != self._filters:
-            raise Stays(f"thread {thread} has filters of its own for system calls")
-        self._require_nothing_open(thread)
+            raise CannotMove(f"thread {thread} has filters of its own for system calls")
+        self._require_no_open_files(thread)
         info = os.stat(f"/proc/{thread}/cwd")
         if info.st_dev != self._device or os.path.samestat(info, os.stat("/")):
             return None
-        place = Place(thread, os.readlink(f"/proc/{thread}/cwd"), vdso)
-        if not place.reached():
-            raise Stays(f"thread {thread} stands in a folder that is gone: {place.path}")
-        return place
+        folder = WorkingFolder(thread, os.readlink(f"/proc/{thread}/cwd"), vdso)
+        if not folder.is_current():
+            raise CannotMove(f"thread {thread} stands in a folder that is gone: {folder.path}")
+        return folder
 
-    def _require_nothing_open(self, thread: int) -> None:
+    def _require_no_open_files(self, thread: int) -> None:
         for number in os.listdir(f"/proc/{thread}/fd"):
             what, facts = os.readlink(f"/proc/{thread}/fd/{number}"), f"/proc/{thread}/fdinfo/{number}"
             if what.startswith("/") and _field(facts, "mnt_id") == self._mount:
-                raise Stays(f"thread {thread} has {what} open")
+                raise CannotMove(f"thread {thread} has {what} open")
             if what.startswith("socket:") and _field(facts, "scm_fds") not in ("", "0"):
-                raise Stays(f"thread {thread} has been sent files that it has not taken yet")
+                raise CannotMove(f"thread {thread} has been sent files that it has not taken yet")
             if what.startswith("anon_inode:inotify"):
-                raise Stays(f"thread {thread} watches files")
+                raise CannotMove(f"thread {thread} watches files")
 
 
 def _threads(process: int) -> list[int]:
@@ -147,4 +147,4 @@ def _require_no_named_socket() -> None:
         for line in sockets:
             name = line.split(maxsplit=7)[7:]
             if name and not name[0].startswith("@") and name[0] != "Path\n":
-                raise Stays(f"a socket is named {name[0].strip()}")
+                raise CannotMove(f"a socket is named {name[0].strip()}")

@@ -24,20 +24,20 @@ import struct
 from etude.sandbox.inside import kernel
 
 
-class Net:
+class LinkAddresses:
     """The cable's addresses in one address family."""
 
-    __slots__ = ("box", "everything", "family", "gate", "prefix")
+    __slots__ = ("any_address", "box", "family", "gate", "prefix")
 
-    def __init__(self, family: int, box: str, gate: str, prefix: int, everything: str) -> None:
+    def __init__(self, family: int, box: str, gate: str, prefix: int, any_address: str) -> None:
         """`prefix` is the prefix length. If it covers the whole address, all traffic goes to the gate."""
         self.family, self.box, self.gate = family, box, gate
-        self.prefix, self.everything = prefix, everything
+        self.prefix, self.any_address = prefix, any_address
 
 
-IPV4 = Net(socket.AF_INET, "192.168.1.20", "192.168.1.1", 24, "0.0.0.0")
+IPV4 = LinkAddresses(socket.AF_INET, "192.168.1.20", "192.168.1.1", 24, "0.0.0.0")
 # A private address, so programs that may choose prefer IPv4, by the rules of RFC 6724.
-IPV6 = Net(socket.AF_INET6, "fd5e:84c2:77a1::20", "fd5e:84c2:77a1::1", 128, "::")
+IPV6 = LinkAddresses(socket.AF_INET6, "fd5e:84c2:77a1::20", "fd5e:84c2:77a1::1", 128, "::")
 NAMES_PORT = 53
 _BACKLOG = 128
 _NO_IPV6 = "/proc/sys/net/ipv6/conf/default/disable_ipv6"
@@ -67,15 +67,15 @@ def open_gate(box: int, owner: int, ports: list[int]) -> None:
     listeners: list[socket.socket] = []
     try:
         kernel.unshare(kernel.CLONE_NEWNET, "network gate")
-        nets = [IPV4, IPV6] if has_ipv6() else [IPV4]
-        _furnish_gate(box, nets)
-        family = nets[-1].family
-        listeners.append(_bound(family, socket.SOCK_DGRAM, NAMES_PORT))
+        families = [IPV4, IPV6] if has_ipv6() else [IPV4]
+        _configure_gate(box, families)
+        family = families[-1].family
+        listeners.append(_bind(family, socket.SOCK_DGRAM, NAMES_PORT))
         for port in (NAMES_PORT, *ports):
-            listeners.append(_bound(family, socket.SOCK_STREAM, port))
+            listeners.append(_bind(family, socket.SOCK_STREAM, port))
             listeners[-1].listen(_BACKLOG)
         kernel.enter_network(box)
-        _furnish_box(nets)
+        _configure_box(families)
         with socket.socket(fileno=os.dup(owner)) as line:
             socket.send_fds(line, [b"gate"], [listener.fileno() for listener in listeners])
     finally:
@@ -94,7 +94,7 @@ def has_ipv6() -> bool:
         return False
 
 
-def _bound(family: int, kind: int, port: int) -> socket.socket:
+def _bind(family: int, kind: int, port: int) -> socket.socket:
     """A socket bound to every address of the namespace."""
     listener = socket.socket(family, kind)
     if family == socket.AF_INET6:
@@ -103,27 +103,27 @@ def _bound(family: int, kind: int, port: int) -> socket.socket:
     return listener
 
 
-def _furnish_gate(box: int, nets: list[Net]) -> None:
+def _configure_gate(box: int, families: list[LinkAddresses]) -> None:
     with _Netlink() as netlink:
-        netlink.add_cable("gate0", "eth0", box)
-        for net in nets:
+        netlink.add_veth("gate0", "eth0", box)
+        for net in families:
             netlink.add_address("gate0", net, net.gate)
         for device in ("lo", "gate0"):
             raise_device(device)
         # Both routes are in the kernel's table of local addresses, where the longer prefix wins: all addresses but the
         # box's own are local.
-        for net in nets:
-            netlink.add_route(net, _LOCAL, "lo", net.everything, table=_TABLE_LOCAL)
+        for net in families:
+            netlink.add_route(net, _LOCAL, "lo", net.any_address, table=_TABLE_LOCAL)
             netlink.add_route(net, _UNICAST, "gate0", net.box, table=_TABLE_LOCAL)
 
 
-def _furnish_box(nets: list[Net]) -> None:
+def _configure_box(families: list[LinkAddresses]) -> None:
     with _Netlink() as netlink:
-        for net in nets:
+        for net in families:
             netlink.add_address("eth0", net, net.box)
         raise_device("eth0")
-        for net in nets:
-            netlink.add_route(net, _UNICAST, "eth0", net.everything, table=_TABLE_MAIN, gateway=net.gate)
+        for net in families:
+            netlink.add_route(net, _UNICAST, "eth0", net.any_address, table=_TABLE_MAIN, gateway=net.gate)
 
 
 class _Netlink:
@@ -138,22 +138,22 @@ class _Netlink:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def add_cable(self, here: str, there: str, namespace: int) -> None:
+    def add_veth(self, here: str, there: str, namespace: int) -> None:
         link = struct.pack("=BxHiII", 0, 0, 0, 0, 0)
         peer = link + _attribute(_NAME, there.encode() + b"\0") + _attribute(_NAMESPACE, struct.pack("=I", namespace))
         kind = _attribute(_KIND, b"veth") + _attribute(_DATA, _attribute(_PEER, peer))
         body = link + _attribute(_NAME, here.encode() + b"\0") + _attribute(_LINK_INFO, kind)
         self._ask(_NEW_LINK, body, "veth")
 
-    def add_address(self, device: str, net: Net, address: str) -> None:
+    def add_address(self, device: str, net: LinkAddresses, address: str) -> None:
         packed = socket.inet_pton(net.family, address)
         flags = _NO_DUPLICATE_CHECK if net is IPV6 else 0  # Duplicate detection would take a second.
         body = struct.pack("=BBBBI", net.family, net.prefix, flags, _GLOBAL, socket.if_nametoindex(device))
         self._ask(_NEW_ADDRESS, body + _attribute(1, packed) + _attribute(2, packed), "network gate")
 
-    def add_route(self, net: Net, kind: int, device: str, to: str, *, table: int, gateway: str = "") -> None:
+    def add_route(self, net: LinkAddresses, kind: int, device: str, to: str, *, table: int, gateway: str = "") -> None:
         packed = socket.inet_pton(net.family, to)
-        bits = 0 if to == net.everything else 8 * len(packed)
+        bits = 0 if to == net.any_address else 8 * len(packed)
         scope = {_LOCAL: 254, _UNICAST: _GLOBAL if gateway else _LINK}[kind]
         flags = _ON_LINK if gateway else 0
         body = struct.pack("=BBBBBBBBI", net.family, bits, 0, 0, table, _BY_BOOT, scope, kind, flags)

@@ -19,7 +19,7 @@ from etude.sandbox.inside import memory
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 UNREADABLE = "?"
-_GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
+_UNREACHABLE = (FileNotFoundError, ProcessLookupError, PermissionError)
 _DEAD, _STOPPED = {b"Z", b"X"}, {b"T", b"t"}
 
 
@@ -32,19 +32,19 @@ class Usage:
         self.mark, self.cpu_seconds, self.memory = mark, cpu_seconds, memory
 
 
-_own_score = -1
+_oom_score_fd = -1
 
 
-def open_own_score() -> None:
+def open_oom_score() -> None:
     """Opens pid 1's oom_score_adj and keeps it open: once pid 1's memory is closed to others, so is this file."""
-    global _own_score
-    _own_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    global _oom_score_fd
+    _oom_score_fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
 
 
-def offer_next_to_the_killer(offer: bool) -> None:
+def prefer_for_oom_kill(offer: bool) -> None:
     """While set, what pid 1 starts is killed before pid 1 when memory runs out. Desktop programs have 200 too."""
-    if _own_score >= 0:
-        os.write(_own_score, b"200" if offer else b"0")
+    if _oom_score_fd >= 0:
+        os.write(_oom_score_fd, b"200" if offer else b"0")
 
 
 def _others() -> list[int]:
@@ -55,7 +55,7 @@ def _threads(pid: int) -> list[str]:
     """The threads' folders in /proc. A process whose main thread has ended goes on, but looks like a zombie."""
     try:
         return [f"/proc/{pid}/task/{number}" for number in os.listdir(f"/proc/{pid}/task")]
-    except _GONE:
+    except _UNREACHABLE:
         return []
 
 
@@ -64,12 +64,12 @@ def mark_of(pid: int) -> str:
     return _mark_at(f"/proc/{pid}") or next(filter(None, map(_mark_at, _threads(pid))), "")
 
 
-def _mark_at(place: str) -> str:
+def _mark_at(folder: str) -> str:
     try:
-        return os.readlink(f"{place}/ns/uts")
+        return os.readlink(f"{folder}/ns/uts")
     except PermissionError:
         # Newer kernels keep the mark of such a program hidden even when it is a zombie.
-        return "" if _state(place) in _DEAD else UNREADABLE
+        return "" if _state(folder) in _DEAD else UNREADABLE
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
@@ -87,37 +87,37 @@ def kill_marked(mark: str, commands: set[int]) -> None:
     A process that is told to stop in the middle of a fork still makes its child. So once the processes found are dead,
     the search is repeated."""
 
-    def doomed(pid: int) -> bool:
+    def to_kill(pid: int) -> bool:
         # A command that still runs pid 1's program, before its exec, hides its mark, but it is no descendant of another
         # command.
         return pid not in commands and mark_of(pid) in (mark, UNREADABLE)
 
     known: set[int] = set()
-    while found := _brought_to_rest(doomed, known):
-        _end(found, doomed, {pid for pid in found if mark_of(pid) == mark})
+    while found := _stop_marked(to_kill, known):
+        _kill_stopped(found, to_kill, {pid for pid in found if mark_of(pid) == mark})
         known |= found
 
 
-def _brought_to_rest(doomed: Callable[[int], bool], known: set[int]) -> set[int]:
-    """Stops all doomed processes but the `known`, before any is killed. Stopped processes fill the process limit and
+def _stop_marked(to_kill: Callable[[int], bool], known: set[int]) -> set[int]:
+    """Stops all to_kill processes but the `known`, before any is killed. Stopped processes fill the process limit and
     cannot fork, so even a fork bomb comes to rest."""
     stopped: set[int] = set()
-    while fresh := {pid for pid in _others() if pid not in known | stopped and doomed(pid)}:
-        for pid in fresh:
+    while found := {pid for pid in _others() if pid not in known | stopped and to_kill(pid)}:
+        for pid in found:
             _send(pid, signal.SIGSTOP)
-        stopped |= fresh
+        stopped |= found
     return stopped
 
 
-def _end(stopped: set[int], doomed: Callable[[int], bool], own: set[int]) -> None:
+def _kill_stopped(stopped: set[int], to_kill: Callable[[int], bool], own: set[int]) -> None:
     for pid in stopped:
-        _send(pid, signal.SIGKILL if doomed(pid) else signal.SIGCONT)
-    _wait_for(lambda: not any(doomed(pid) for pid in stopped))
+        _send(pid, signal.SIGKILL if to_kill(pid) else signal.SIGCONT)
+    _wait_for(lambda: not any(to_kill(pid) for pid in stopped))
     # A dead process that another command traces is reaped later.
-    _wait_for(lambda: all(_collected(pid) for pid in own), 0.2)
+    _wait_for(lambda: all(_reaped(pid) for pid in own), 0.2)
 
 
-def _collected(pid: int) -> bool:
+def _reaped(pid: int) -> bool:
     with contextlib.suppress(ChildProcessError):  # Its parent is about to die; then it is our child.
         os.waitpid(pid, os.WNOHANG)
     return not os.path.exists(f"/proc/{pid}")
@@ -136,7 +136,7 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def collect_orphans(commands: set[int]) -> None:
+def reap_orphans(commands: set[int]) -> None:
     """Reaps the dead processes that no command will reap."""
     for pid in _others():
         if pid not in commands:
@@ -144,7 +144,7 @@ def collect_orphans(commands: set[int]) -> None:
                 os.waitpid(pid, os.WNOHANG)
 
 
-def collect_all() -> None:
+def reap_all() -> None:
     """After SIGKILL to all: waits until every process has been reaped."""
 
     def none_left() -> bool:
@@ -171,7 +171,7 @@ def living() -> list[int]:
     return [pid for pid in _others() if mark_of(pid)]
 
 
-def stop_all(resting: set[int]) -> bool:
+def stop_all(stopped_before: set[int]) -> bool:
     """Stops all processes; returns whether all are stopped. A process stops at the end of its current system call,
     which may still change files. A parent in vfork stops only after its child has started its program, which a stopped
     child cannot do. So all are resumed until none waits like that, and then stopped again."""
@@ -179,7 +179,7 @@ def stop_all(resting: set[int]) -> bool:
         signal_all(signal.SIGSTOP)
         if _wait_for(lambda: all(_states(pid) <= _DEAD | _STOPPED for pid in _others()), patience):
             return True
-        wake_all(resting)
+        resume_all(stopped_before)
         _wait_for(lambda: not any(b"D" in _states(pid) for pid in _others()), patience)
     return False
 
@@ -188,7 +188,7 @@ def stopped() -> set[int]:
     return {pid for pid in _others() if _states(pid) - _DEAD == {b"T"}}
 
 
-def wake_all(but: set[int]) -> None:
+def resume_all(but: set[int]) -> None:
     """Resumes all processes after a freeze, except those that had been stopped before it."""
     if not but:
         signal_all(signal.SIGCONT)
@@ -198,7 +198,7 @@ def wake_all(but: set[int]) -> None:
             _send(pid, signal.SIGCONT)
 
 
-def collected_cpu_seconds() -> float:
+def reaped_cpu_seconds() -> float:
     """CPU time of all processes that have ended and been reaped."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
@@ -206,14 +206,14 @@ def collected_cpu_seconds() -> float:
 
 def _states(pid: int) -> set[bytes]:
     """States of all its threads, since each stops by itself."""
-    return {_state(place) for place in _threads(pid)}
+    return {_state(folder) for folder in _threads(pid)}
 
 
-def _state(place: str) -> bytes:
+def _state(folder: str) -> bytes:
     try:
-        with open(f"{place}/stat", "rb") as file:
+        with open(f"{folder}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0]
-    except _GONE:
+    except _UNREACHABLE:
         return b"X"
 
 
@@ -231,16 +231,16 @@ def _measure_one(pid: int, seen: set[int] | None) -> Usage | None:
         with open(f"/proc/{pid}/stat", "rb") as file:
             ticks = sum(int(value) for value in file.read().rpartition(b")")[2].split()[11:15])
         kib = _memory_at(f"/proc/{pid}") or next(filter(None, map(_memory_at, _threads(pid))), {})
-    except _GONE:
+    except _UNREACHABLE:
         return None
     own, shared = (int(kib.get(name, 0)) << 10 for name in (b"RssAnon:", b"RssShmem:"))
-    held = memory.held_open(_threads(pid), seen) if seen is not None and kib else 0
-    return Usage(mark_of(pid), ticks / _TICKS, own + max(shared, held))
+    memfds = memory.memfd_bytes(_threads(pid), seen) if seen is not None and kib else 0
+    return Usage(mark_of(pid), ticks / _TICKS, own + max(shared, memfds))
 
 
-def _memory_at(place: str) -> dict[bytes, bytes]:
+def _memory_at(folder: str) -> dict[bytes, bytes]:
     """Memory fields of the status file; empty for a thread that has ended."""
-    with open(f"{place}/status", "rb") as file:
+    with open(f"{folder}/status", "rb") as file:
         return dict(line.split()[:2] for line in file if line.startswith((b"RssAnon:", b"RssShmem:")))
 
 
@@ -248,14 +248,14 @@ def find_writers() -> list[str]:
     """Processes that hold a regular file of the box open for writing, as "pid name: path"."""
     writers = {}
     for pid in _others():
-        for place in _threads(pid):
-            with contextlib.suppress(*_GONE):
-                for number in os.listdir(f"{place}/fd"):
-                    path = os.readlink(f"{place}/fd/{number}")
+        for folder in _threads(pid):
+            with contextlib.suppress(*_UNREACHABLE):
+                for number in os.listdir(f"{folder}/fd"):
+                    path = os.readlink(f"{folder}/fd/{number}")
                     if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:")):
-                        with open(f"{place}/fdinfo/{number}") as info:
+                        with open(f"{folder}/fdinfo/{number}") as info:
                             flags = next(int(line.split()[1], 8) for line in info if line.startswith("flags:"))
                         if flags & os.O_ACCMODE != os.O_RDONLY:
-                            with open(f"{place}/comm") as comm:
+                            with open(f"{folder}/comm") as comm:
                                 writers[pid, path] = f"{pid} {comm.read().strip()}: {path}"
     return [*writers.values()]

@@ -14,7 +14,7 @@ import stat
 _LONG = 512
 """Longest path below the top, in bytes. Folders below a longer one are moved up first: the kernel walks every path from
 its beginning, and takes no path of more than 4096 bytes."""
-_LIFTED = itertools.count()
+_MOVED = itertools.count()
 
 
 def remove_tree(top: str) -> None:
@@ -29,9 +29,9 @@ def remove_tree(top: str) -> None:
     while todo:
         folder = todo[-1]
         try:
-            inner = _emptied_of_files(folder)
+            inner = _remove_files(folder)
             if len(os.fsencode(folder)) > long:
-                inner = [_lifted(place, top) for place in inner]
+                inner = [_moved_to_top(path, top) for path in inner]
             if not inner:
                 os.rmdir(folder)
                 todo.pop()
@@ -39,15 +39,15 @@ def remove_tree(top: str) -> None:
         except FileNotFoundError:
             todo.pop()  # Another process was first; what it moved up is found from above.
         except PermissionError:
-            if not _opened(folder) and folder == denied:
+            if not _made_accessible(folder) and folder == denied:
                 raise
             denied = folder  # Another process may have fixed its mode just after this one was refused.
         except OSError as error:
-            if error.errno != errno.ENOTEMPTY or not _filled(folder):
+            if error.errno != errno.ENOTEMPTY or not _has_entries(folder):
                 raise
 
 
-def _emptied_of_files(folder: str) -> list[str]:
+def _remove_files(folder: str) -> list[str]:
     """Removes all entries that are not folders; returns the folders."""
     with os.scandir(folder) as found:
         entries = list(found)
@@ -58,14 +58,14 @@ def _emptied_of_files(folder: str) -> list[str]:
     return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-def _lifted(place: str, top: str) -> str:
-    os.chmod(place, 0o700)  # Moving a folder writes its "..".
-    higher = f"{top}/.lifted-{os.getpid()}-{next(_LIFTED)}"
-    os.rename(place, higher)
+def _moved_to_top(folder: str, top: str) -> str:
+    os.chmod(folder, 0o700)  # Moving a folder writes its "..".
+    higher = f"{top}/.lifted-{os.getpid()}-{next(_MOVED)}"
+    os.rename(folder, higher)
     return higher
 
 
-def _opened(folder: str) -> bool:
+def _made_accessible(folder: str) -> bool:
     """Whether the folder's mode was the reason for a PermissionError. If so, the mode is fixed now."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_IMODE(os.lstat(folder).st_mode) & 0o700 == 0o700:
@@ -74,7 +74,7 @@ def _opened(folder: str) -> bool:
     return True
 
 
-def _filled(folder: str) -> bool:
+def _has_entries(folder: str) -> bool:
     """Whether the folder has got new entries since it was listed: another process may move folders into it."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
         return any(found)

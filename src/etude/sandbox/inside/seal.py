@@ -28,7 +28,7 @@ LONGEST = 3000
 """Longest path of a folder in a layer, in bytes. The kernel takes 4096, and a store's own folders need some of them."""
 
 
-def attempt(sources: list[str], target: str, *, named: bool = True) -> Header:
+def copy_and_report(sources: list[str], target: str, *, named: bool = True) -> Header:
     """Copies; answers with the digest, or with the error after removing the partial copy."""
     try:
         return {"digest": copy_layers(sources, target, named=named)}
@@ -52,7 +52,7 @@ def copy_layers(sources: list[str], target: str, *, named: bool = True) -> str:
     return _Copy(target, named=named).run(sources)
 
 
-class _Found:
+class _MergedEntry:
     """One path of the merged tree: its topmost entry and, for a folder, all folders that are merged in it."""
 
     __slots__ = ("entry", "folders", "opaque", "path")
@@ -64,20 +64,20 @@ class _Found:
         """Whether it hides what lies below all sources."""
 
 
-def _walk(folders: list[str]) -> Iterator[_Found]:
+def _walk(folders: list[str]) -> Iterator[_MergedEntry]:
     """Yields every path of the merged tree, each folder before its content."""
-    open_still = [_listed(folders, "")]
-    while open_still:
-        found = next(open_still[-1], None)
+    iterators = [_listed(folders, "")]
+    while iterators:
+        found = next(iterators[-1], None)
         if found is None:
-            open_still.pop()
+            iterators.pop()
             continue
         yield found
         if found.folders:
-            open_still.append(_listed(found.folders, f"{found.path}/"))
+            iterators.append(_listed(found.folders, f"{found.path}/"))
 
 
-def _listed(folders: list[str], prefix: str) -> Iterator[_Found]:
+def _listed(folders: list[str], prefix: str) -> Iterator[_MergedEntry]:
     if len(os.fsencode(prefix)) > LONGEST:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), prefix)
     entries: dict[str, list[os.DirEntry[str]]] = {}
@@ -86,7 +86,7 @@ def _listed(folders: list[str], prefix: str) -> Iterator[_Found]:
             for entry in found:
                 entries.setdefault(entry.name, []).append(entry)
     for name in sorted(entries):
-        item = _Found(f"{prefix}{name}", entries[name][0])
+        item = _MergedEntry(f"{prefix}{name}", entries[name][0])
         for entry in entries[name]:
             if not entry.is_dir(follow_symlinks=False):
                 item.opaque = bool(item.folders)
@@ -125,19 +125,19 @@ class _Copy:
             elif kind == stat.S_IFLNK:
                 link = os.readlink(found.entry.path)
                 os.symlink(link, goal)
-                _keep_facts(goal, info)
+                _copy_stat(goal, info)
                 content = os.fsencode(link)
             else:
                 # A whiteout is a character device 0:0; FIFOs are copied as they are.
                 os.mknod(goal, info.st_mode, info.st_rdev)
-                _keep_facts(goal, info)
+                _copy_stat(goal, info)
             _add(self.digest, found.path, info, content, extra)
         # Folders last and deepest first, since writing into a folder changes its time.
         for info, goal in reversed(folders):
-            _keep_facts(goal, info)
+            _copy_stat(goal, info)
         return self.digest.hexdigest()
 
-    def _copy_file(self, found: _Found, info: os.stat_result, goal: str) -> tuple[bytes, bytes]:
+    def _copy_file(self, found: _MergedEntry, info: os.stat_result, goal: str) -> tuple[bytes, bytes]:
         """Copies a file; returns its content's part of the digest, and its attributes."""
         if info.st_nlink > 1:
             same = (info.st_dev, info.st_ino)
@@ -150,7 +150,7 @@ class _Copy:
             new = os.open(goal, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IMODE(info.st_mode) & 0o777)
             try:
                 content = _copy_and_hash(old, new) if self.named else _copy_bytes(old, new)
-                _keep_facts(new, info)
+                _copy_stat(new, info)
                 extra = _copy_attributes(old, new)
             finally:
                 os.close(new)
@@ -177,16 +177,16 @@ def _copy_and_hash(old: int, new: int) -> bytes:
     return content.digest()
 
 
-def _keep_facts(place: str | int, info: os.stat_result) -> None:
+def _copy_stat(target: str | int, info: os.stat_result) -> None:
     """Sets owner, mode and time of a path or an open file. The owner comes first: changing it clears set-id bits and
     capabilities. Values that are right already are left alone, since each change is one more for the disk's journal."""
-    open_file = isinstance(place, int)
-    made = os.fstat(place) if isinstance(place, int) else os.lstat(place)
+    open_file = isinstance(target, int)
+    made = os.fstat(target) if isinstance(target, int) else os.lstat(target)
     if (made.st_uid, made.st_gid) != (info.st_uid, info.st_gid):
-        os.chown(place, info.st_uid, info.st_gid, follow_symlinks=open_file)
+        os.chown(target, info.st_uid, info.st_gid, follow_symlinks=open_file)
     if made.st_mode != info.st_mode:
-        os.chmod(place, stat.S_IMODE(info.st_mode))
-    os.utime(place, ns=(info.st_mtime_ns, info.st_mtime_ns), follow_symlinks=open_file)
+        os.chmod(target, stat.S_IMODE(info.st_mode))
+    os.utime(target, ns=(info.st_mtime_ns, info.st_mtime_ns), follow_symlinks=open_file)
 
 
 def _copy_attributes(source: str | int, target: str | int) -> bytes:

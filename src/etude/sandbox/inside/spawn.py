@@ -41,30 +41,30 @@ class Launch:
 class Identity:
     """Who pid 1 is between commands: root of the box, with file access as the image's default user."""
 
-    def __init__(self, wide: bool, at_files: User) -> None:
-        self.wide, self.at_files = wide, at_files
-        """`wide`: whether the box has more than one id, so that pid 1 can take on another."""
+    def __init__(self, many_ids: bool, file_user: User) -> None:
+        self.many_ids, self.file_user = many_ids, file_user
+        """`many_ids`: whether the box has more than one id, so that pid 1 can take on another."""
 
-    def rest(self) -> None:
-        if self.wide:
+    def restore(self) -> None:
+        if self.many_ids:
             os.setresuid(0, 0, 0)
             os.setresgid(0, 0, 0)
-            os.setgroups(self.at_files.groups)
-            kernel.act_as(self.at_files.uid, self.at_files.gid)
+            os.setgroups(self.file_user.groups)
+            kernel.act_as(self.file_user.uid, self.file_user.gid)
 
     def be_root(self) -> None:
         """Takes root's file access, for looking at other users' processes."""
-        if self.wide:
+        if self.many_ids:
             kernel.act_as(0, 0)
 
-    def wear(self, user: User) -> None:
-        if self.wide:
+    def assume(self, user: User) -> None:
+        if self.many_ids:
             os.setgroups(user.groups)
             os.setresgid(user.gid, user.gid, 0)
             os.setresuid(user.uid, user.uid, 0)
 
 
-def set_standing_limits(limits: dict[str, int]) -> None:
+def set_lasting_limits(limits: dict[str, int]) -> None:
     """Sets the limits that pid 1 keeps itself, so that no process of the box can have more."""
     memory = limits["memory_mb"] << 20
     file = limits["file_mb"] << 20
@@ -104,10 +104,10 @@ class Spawner:
         try:
             for (kind, soft), (_, hard) in zip(self._for_commands, before, strict=True):
                 resource.setrlimit(kind, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
-            self._identity.wear(launch.user)
+            self._identity.assume(launch.user)
             os.chdir(launch.cwd)
             program = find_program(launch.argv[0], launch.env.get("PATH", _DEFAULT_PATH))
-            processes.offer_next_to_the_killer(True)
+            processes.prefer_for_oom_kill(True)
             return os.posix_spawn(program, launch.argv, launch.env, file_actions=self._actions(streams), setsid=True)
         except ValueError as error:
             raise files.Refused(f"not a command: {error}") from None
@@ -116,21 +116,21 @@ class Spawner:
             name = error.filename or launch.argv[0]
             raise CannotStart(_NOT_FOUND if missing else _DENIED, f"{name}: {error.strerror}\n") from None
         finally:
-            processes.offer_next_to_the_killer(False)
+            processes.prefer_for_oom_kill(False)
             os.chdir("/")
-            self._identity.rest()
+            self._identity.restore()
             for (kind, _), limit in zip(self._for_commands, before, strict=True):
                 resource.setrlimit(kind, limit)
 
     def open_terminal(self, user: User) -> tuple[int, int]:
         """Opens a new terminal that belongs to the user; returns the master and the slave end."""
-        self._identity.wear(user)
+        self._identity.assume(user)
         try:
             return os.openpty()
         except OSError as error:
             raise files.Refused(f"no terminal to be had: {error.strerror} (/dev/ptmx)") from None
         finally:
-            self._identity.rest()
+            self._identity.restore()
 
     def _actions(self, streams: tuple[int | None, int, int] | str) -> list[tuple[int, ...]]:
         if isinstance(streams, str):
@@ -138,7 +138,7 @@ class Spawner:
             opened = (os.POSIX_SPAWN_OPEN, 0, streams, os.O_RDWR, 0)
             return [opened, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]  # type: ignore[list-item]
         numbers = [self._null if number is None else number for number in streams]
-        return [(os.POSIX_SPAWN_DUP2, number, place) for place, number in enumerate(numbers)]
+        return [(os.POSIX_SPAWN_DUP2, number, path) for path, number in enumerate(numbers)]
 
 
 def find_program(name: str, path: str) -> str:
@@ -147,11 +147,11 @@ def find_program(name: str, path: str) -> str:
         return name
     denied = ""
     for folder in path.split(":"):
-        place = f"{folder or '.'}/{name}"
-        if os.access(place, os.X_OK) and not os.path.isdir(place):  # noqa: PTH112
-            return place
-        if os.path.lexists(place):
-            denied = denied or place
+        path = f"{folder or '.'}/{name}"
+        if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
+            return path
+        if os.path.lexists(path):
+            denied = denied or path
     if denied:
         return denied
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)

@@ -40,10 +40,10 @@ _EVERY_SIGNAL = struct.pack("=Q", 2**64 - 1)
 def change_folder(thread: int, path: str, vdso: int) -> None:
     """Makes the thread, whose vdso is at `vdso`, change its folder. OSError if it may not or cannot be traced."""
     instruction = vdso + _offset_in_vdso()
-    with _taken(thread) as memory, _quiet(thread):
+    with _attached(thread) as memory, _signals_blocked(thread):
         if os.pread(memory, len(_INSTRUCTION), instruction) != _INSTRUCTION:
             raise OSError(errno.ENOEXEC, "the thread has another vdso")
-        _require_no_sequence(thread, memory)
+        _require_no_rseq(thread, memory)
         before = bytes(_registers(thread))
         try:
             result = _call(thread, memory, before, os.fsencode(path) + b"\0", instruction)
@@ -54,7 +54,7 @@ def change_folder(thread: int, path: str, vdso: int) -> None:
 
 
 @contextlib.contextmanager
-def _taken(thread: int) -> Iterator[int]:
+def _attached(thread: int) -> Iterator[int]:
     """Attaches to the thread and yields its memory as an open file."""
     kernel.ptrace(_SEIZE, thread, 0, _MARK_CALLS)
     try:
@@ -69,7 +69,7 @@ def _taken(thread: int) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _quiet(thread: int) -> Iterator[None]:
+def _signals_blocked(thread: int) -> Iterator[None]:
     """Blocks all signals; those that arrive are still pending afterwards."""
     mask = ctypes.create_string_buffer(8)
     kernel.ptrace(_GETSIGMASK, thread, 8, mask)
@@ -82,22 +82,22 @@ def _quiet(thread: int) -> Iterator[None]:
 
 def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int) -> int:
     registers = list(_REGISTERS.unpack(before))
-    place = registers[_RSP] - _RED_ZONE - len(text)
-    covered = os.pread(memory, len(text), place)
-    registers[_RIP], registers[_RAX], registers[_RDI] = instruction, _CHDIR, place
+    address = registers[_RSP] - _RED_ZONE - len(text)
+    saved = os.pread(memory, len(text), address)
+    registers[_RIP], registers[_RAX], registers[_RDI] = instruction, _CHDIR, address
     # Keeps the kernel, for now, from restarting the call in which the thread was stopped.
     registers[_ORIGINAL_RAX] = _NO_CALL
     try:
-        os.pwrite(memory, text, place)
+        os.pwrite(memory, text, address)
         kernel.ptrace(_SETREGS, thread, 0, _REGISTERS.pack(*registers))
         for _ in ("into the call", "out of it"):
-            _go_on_to_call(thread)
+            _run_to_syscall_stop(thread)
         return ctypes.c_int(_REGISTERS.unpack(_registers(thread))[_RAX] & 0xFFFFFFFF).value
     finally:
-        os.pwrite(memory, covered, place)
+        os.pwrite(memory, saved, address)
 
 
-def _go_on_to_call(thread: int) -> None:
+def _run_to_syscall_stop(thread: int) -> None:
     """Goes on to the next entry to or exit from a system call. A SIGSTOP means nothing to a stopped thread."""
     seen: int = signal.SIGSTOP
     while seen == signal.SIGSTOP:
@@ -113,7 +113,7 @@ def _registers(thread: int) -> ctypes.Array[ctypes.c_char]:
     return found
 
 
-def _require_no_sequence(thread: int, memory: int) -> None:
+def _require_no_rseq(thread: int, memory: int) -> None:
     """If the thread was stopped in a restartable sequence, the kernel would not restart it after the detour."""
     found = ctypes.create_string_buffer(24)
     kernel.ptrace(_GET_RSEQ, thread, len(found), found)

@@ -23,9 +23,9 @@ Entry = list[str | int]
 file)]"""
 FILE, FOLDER, LINK, HARD = "file", "folder", "link", "hard"
 _NAME, _KIND, _MODE, _UID, _GID, _TIME, _SIZE, _GOAL = range(8)
-_MODES = 0o1777
+_KEPT_MODE_BITS = 0o1777
 """Mode bits that are kept. Set-user-id and set-group-id are dropped, since they have no effect in a box."""
-_RULE = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
+_RESOLVE = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
 _FOLDER = os.O_PATH | os.O_DIRECTORY
 
 
@@ -65,7 +65,7 @@ def _read_below(top: int, path: str, max_bytes: int, max_files: int, proc: int) 
 
 
 def _entry(name: str, kind: str, info: os.stat_result, size: int = 0, goal: str = "") -> Entry:
-    return [name, kind, info.st_mode & _MODES, info.st_uid, info.st_gid, int(info.st_mtime), size, goal]
+    return [name, kind, info.st_mode & _KEPT_MODE_BITS, info.st_uid, info.st_gid, int(info.st_mtime), size, goal]
 
 
 def _walk(top: int, proc: int) -> Iterator[tuple[str, int, os.stat_result]]:
@@ -122,7 +122,7 @@ def check(workdir: str, path: str, entries: list[Entry]) -> None:
 def _require_folder(top: int, folder: str, name: str) -> None:
     """Requires that this is a folder or does not exist."""
     try:
-        os.close(kernel.openat2(top, folder, _FOLDER, 0, _RULE))
+        os.close(kernel.openat2(top, folder, _FOLDER, 0, _RESOLVE))
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -158,7 +158,7 @@ def write(workdir: str, path: str, entries: list[Entry], contents: bytes, *, own
 
 def _enter(top: int, parent: str) -> int:
     """Opens the folder, making missing parts, step by step and never through a link."""
-    folder = kernel.openat2(top, ".", _FOLDER, 0, _RULE)
+    folder = kernel.openat2(top, ".", _FOLDER, 0, _RESOLVE)
     for step in parent.split("/") if parent else ():
         try:
             below = _step(folder, step)
@@ -173,7 +173,7 @@ def _enter(top: int, parent: str) -> int:
 
 def _step(folder: int, name: str) -> int:
     try:
-        return kernel.openat2(folder, name, _FOLDER, 0, _RULE)
+        return kernel.openat2(folder, name, _FOLDER, 0, _RESOLVE)
     except OSError as error:
         if error.errno in (18, 20, 40):
             raise Refused(f"{name} has become a link or a file while the tree was written") from None
@@ -187,9 +187,9 @@ def _write_folder(folder: int, name: str, entry: Entry, *, owners: bool) -> None
     except FileExistsError:
         ours = False
     try:
-        number = kernel.openat2(folder, name, os.O_RDONLY | os.O_DIRECTORY, 0, _RULE)
+        number = kernel.openat2(folder, name, os.O_RDONLY | os.O_DIRECTORY, 0, _RESOLVE)
         try:
-            _dress(number, entry, owners=owners)
+            _set_attributes(number, entry, owners=owners)
         finally:
             os.close(number)
     except PermissionError:
@@ -197,10 +197,10 @@ def _write_folder(folder: int, name: str, entry: Entry, *, owners: bool) -> None
             raise
 
 
-def _dress(number: int, entry: Entry, *, owners: bool) -> None:
+def _set_attributes(number: int, entry: Entry, *, owners: bool) -> None:
     if owners:
         os.fchown(number, int(entry[_UID]), int(entry[_GID]))
-    os.fchmod(number, int(entry[_MODE]) & _MODES)
+    os.fchmod(number, int(entry[_MODE]) & _KEPT_MODE_BITS)
     os.utime(number, (int(entry[_TIME]), int(entry[_TIME])))
 
 
@@ -228,6 +228,6 @@ def _write_other(top: int, folder: int, name: str, entry: Entry, data: memoryvie
     try:
         while data:
             data = data[os.write(number, data) :]
-        _dress(number, entry, owners=owners)
+        _set_attributes(number, entry, owners=owners)
     finally:
         os.close(number)

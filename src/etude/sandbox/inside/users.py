@@ -63,12 +63,12 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) <= MAX_ID else None
 
 
-def resolve(wanted: str, people: dict[str, User], groups: dict[str, Group]) -> User:
+def resolve(wanted: str, users: dict[str, User], groups: dict[str, Group]) -> User:
     """Resolves `name` or `number`, each optionally with `:group`; Refused if neither the image nor the box knows it."""
     name, separator, group = wanted.partition(":")
-    user = _person(name, people)
+    user = _find_user(name, users)
     if user is None:
-        known = ", ".join(sorted({"root", *USERS, *people})[:20])
+        known = ", ".join(sorted({"root", *USERS, *users})[:20])
         raise files.Refused(f"there is no user {name!r} in this box; there are {known}")
     if not separator:
         extra = {other.gid for other in groups.values() if user.name in other.members} - {user.gid}
@@ -79,14 +79,14 @@ def resolve(wanted: str, people: dict[str, User], groups: dict[str, Group]) -> U
     return User(user.name, user.uid, gid, (), user.home, user.shell)
 
 
-def _person(name: str, people: dict[str, User]) -> User | None:
+def _find_user(name: str, users: dict[str, User]) -> User | None:
     if name == "root":
-        return User("root", 0, 0, home=people["root"].home if "root" in people else "/")
-    if name in people:
-        return people[name]
+        return User("root", 0, 0, home=users["root"].home if "root" in users else "/")
+    if name in users:
+        return users[name]
     uid = _number(name)
     if uid is not None:
-        named = next((person for person in people.values() if person.uid == uid), None)
+        named = next((user_ for user_ in users.values() if user_.uid == uid), None)
         return named or User(name, uid, 0)
     return User(name, USERS[name], USERS[name], home=f"/home/{name}") if name in USERS else None
 
@@ -98,12 +98,12 @@ class Users:
         self._only, self._count = only, count
         self._default = default or "agent"
         self._seen: tuple[object, ...] = ()
-        self._people: dict[str, User] = {}
+        self._users: dict[str, User] = {}
         self._groups: dict[str, Group] = {}
 
     def find(self, wanted: str) -> User:
         self._refresh()
-        user = resolve(wanted or self._default, self._people, self._groups)
+        user = resolve(wanted or self._default, self._users, self._groups)
         if self._only is None:
             highest = max(user.uid, user.gid, *user.groups)
             if highest < self._count:
@@ -122,13 +122,13 @@ class Users:
         )
 
     def _refresh(self) -> None:
-        seen = (_look("/etc/passwd"), _look("/etc/group"))
+        seen = (_file_version("/etc/passwd"), _file_version("/etc/group"))
         if seen != self._seen:
-            self._people, self._groups = parse_passwd(_text("/etc/passwd")), parse_group(_text("/etc/group"))
+            self._users, self._groups = parse_passwd(_text("/etc/passwd")), parse_group(_text("/etc/group"))
             self._seen = seen
 
 
-def _look(path: str) -> tuple[int, ...]:
+def _file_version(path: str) -> tuple[int, ...]:
     try:
         info = os.stat(path)
     except OSError:

@@ -35,7 +35,7 @@ OWNERS = {"work": 1000, "home/agent": 1000, "home/grader": 1001}
 """Paths of a generated tree that do not belong to root."""
 
 
-class World:
+class ZygoteSettings:
     """What the owner tells the zygote at its start. All attributes can be written as JSON."""
 
     def __init__(
@@ -65,59 +65,59 @@ class World:
         """Cells are tmpfs mounts with a size limit; otherwise plain folders of the store."""
 
     @property
-    def wide(self) -> bool:
+    def many_ids(self) -> bool:
         return self.range_base is not None
 
-    def outer(self, inner: int) -> int | None:
+    def outside_id(self, inner: int) -> int | None:
         """The id in the zygote's namespace of a box's id; None if boxes have only one id, the caller's own."""
         return None if self.range_base is None else self.range_base + inner
 
-    def tops(self) -> list[str]:
+    def top_mounts(self) -> list[str]:
         """Mount points of a box of the host base, without those that lie below another one."""
         targets = {target for _, target in self.binds}
         return sorted(t for t in targets if not any(t.startswith(f"{other}/") for other in targets))
 
 
-def enter_world(world: World) -> None:
-    """Builds the world and makes it the root directory."""
+def enter_root(settings: ZygoteSettings) -> None:
+    """Builds the settings and makes it the root directory."""
     # Also our own network namespace: from it we may enter those of boxes and come back.
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
-    stage = world.stage
+    stage = settings.stage
     kernel.mount("etude", stage, "tmpfs", kernel.MS_NOSUID, "mode=755", "memory file system")
     for folder in ("store", "base", "dev", "proc", "own", "cells", "root"):
         os.mkdir(f"{stage}/{folder}")
-    kernel.mount(world.store, f"{stage}/store", None, kernel.MS_BIND, None, "bind the store")
-    for skeleton in world.skeletons.values():
-        _give_to_boxes(world, f"{stage}/store/{skeleton}")
-    with _ids_of_boxes(world) as namespace:
-        for source, target in world.binds:
+    kernel.mount(settings.store, f"{stage}/store", None, kernel.MS_BIND, None, "bind the store")
+    for skeleton in settings.skeletons.values():
+        _chown_to_boxes(settings, f"{stage}/store/{skeleton}")
+    with _box_id_namespace(settings) as namespace:
+        for source, target in settings.binds:
             place = f"{stage}/base/{target}"
             os.makedirs(place, exist_ok=True)
             if source.startswith("store:"):
                 source = f"{stage}/store/{source.removeprefix('store:')}"
-            _bind_for_boxes(source, place, namespace)
-    _make_devices(world, f"{stage}/dev")
+            _bind_with_box_ids(source, place, namespace)
+    _make_devices(settings, f"{stage}/dev")
     kernel.mount("/proc", f"{stage}/proc", None, kernel.MS_BIND | kernel.MS_REC, None, "bind /proc")
     kernel.pivot_into(stage)
 
 
-def _give_to_boxes(world: World, skeleton: str) -> None:
+def _chown_to_boxes(settings: ZygoteSettings, skeleton: str) -> None:
     """Gives a generated tree to the boxes' users: homes and /work to the agent or grader, the rest to root."""
-    if world.range_base is None or os.lstat(skeleton).st_uid == world.range_base:
+    if settings.range_base is None or os.lstat(skeleton).st_uid == settings.range_base:
         return
     places = [(skeleton, 0)]
     for folder, folders, files in os.walk(skeleton):
         for name in (*folders, *files):
             places.append((f"{folder}/{name}", OWNERS.get(os.path.relpath(f"{folder}/{name}", skeleton), 0)))
     for path, inner in reversed(places):  # The top goes last: its owner shows that all the rest is done.
-        os.chown(path, world.range_base + inner, world.range_base + inner, follow_symlinks=False)
+        os.chown(path, settings.range_base + inner, settings.range_base + inner, follow_symlinks=False)
 
 
 @contextmanager
-def _ids_of_boxes(world: World) -> Iterator[int | None]:
+def _box_id_namespace(settings: ZygoteSettings) -> Iterator[int | None]:
     """Yields a user namespace with the boxes' ids, for showing the host's files under those ids."""
-    if world.range_base is None:
+    if settings.range_base is None:
         yield None
         return
     ready, go = os.pipe()
@@ -128,7 +128,7 @@ def _ids_of_boxes(world: World) -> Iterator[int | None]:
         os._exit(0)
     os.close(ready)
     try:
-        write_ids(f"/proc/{pid}", [(0, world.range_base, world.range_count)])
+        write_ids(f"/proc/{pid}", [(0, settings.range_base, settings.range_count)])
         namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(go)
@@ -146,7 +146,7 @@ def write_ids(process: str, rows: list[tuple[int, int, int]]) -> None:
         kernel.write(f"{process}/{kind}", lines)
 
 
-def _bind_for_boxes(source: str, place: str, namespace: int | None) -> None:
+def _bind_with_box_ids(source: str, place: str, namespace: int | None) -> None:
     tree = kernel.copy_mount(source, f"bind {source}")
     if namespace is not None:
         # The host's root is no user of a box, so without this its files would belong to "nobody" there. Not every file
@@ -158,7 +158,7 @@ def _bind_for_boxes(source: str, place: str, namespace: int | None) -> None:
     kernel.restrict_mount(place, _READ_ONLY | kernel.MOUNT_ATTR_NODEV, f"make {source} read-only")
 
 
-def _make_devices(world: World, folder: str) -> None:
+def _make_devices(settings: ZygoteSettings, folder: str) -> None:
     for name in DEVICES:
         os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_CLOEXEC, 0o644))
         kernel.mount(f"/dev/{name}", f"{folder}/{name}", None, kernel.MS_BIND, None, f"bind /dev/{name}")
@@ -166,9 +166,9 @@ def _make_devices(world: World, folder: str) -> None:
         os.symlink(goal, f"{folder}/{name}")
     for name in ("pts", "shm"):
         os.mkdir(f"{folder}/{name}")
-    if world.range_base is not None:
+    if settings.range_base is not None:
         for path in (folder, *(f"{folder}/{name}" for name in (*_LINKS, "pts", "shm"))):
-            os.chown(path, world.range_base, world.range_base, follow_symlinks=False)
+            os.chown(path, settings.range_base, settings.range_base, follow_symlinks=False)
     kernel.mount(folder, folder, None, kernel.MS_BIND | kernel.MS_REC, None, "bind /dev")
     kernel.restrict_mount(folder, _READ_ONLY, "make /dev read-only")
 

@@ -35,25 +35,25 @@ class ServedBox:
         asked = Command(command, **options)
         header = self._request(asked) | {"op": "exec", "stream": asked.on_output is not None}
         watch = Watch()
-        ticket, heard = self._channel.next_ticket(), {1: bytearray(), 2: bytearray()}
+        ticket, streamed = self._channel.next_ticket(), {1: bytearray(), 2: bytearray()}
 
-        def hear(frame: dict[str, Any], data: bytes) -> None:
+        def on_frame(frame: dict[str, Any], data: bytes) -> None:
             assert asked.on_output is not None
-            heard[frame["stream"]] += data
+            streamed[frame["stream"]] += data
             asked.on_output(frame["stream"], data)
 
         if asked.on_output is not None:
-            self._channel.listen(ticket, hear)
+            self._channel.listen(ticket, on_frame)
         try:
-            with self._noted(shell_line(command, asked.cwd, asked.env)):
+            with self._recorded(shell_line(command, asked.cwd, asked.env)):
                 patience = asked.timeout + ANSWER_SECONDS
                 answer, body = await self._channel.request(header, asked.stdin, patience=patience, ticket=ticket)
         finally:
             self._channel.ignore(ticket)
         return ExecResult(
             code=answer["code"],
-            stdout=body[: answer["split"]] or bytes(heard[1]),
-            stderr=body[answer["split"] :] or bytes(heard[2]),
+            stdout=body[: answer["split"]] or bytes(streamed[1]),
+            stderr=body[answer["split"] :] or bytes(streamed[2]),
             seconds=answer["seconds"],
             timed_out=answer["limit"] == "time",
             truncated=answer["truncated"],
@@ -67,7 +67,7 @@ class ServedBox:
         header = self._request(asked) | {"op": "start", "terminal": terminal}
         process = ServedProcess(self._channel, self._channel.next_ticket())
         try:
-            with self._noted(shell_line(command, asked.cwd, asked.env) + " &"):
+            with self._recorded(shell_line(command, asked.cwd, asked.env) + " &"):
                 await self._channel.request(header, patience=ANSWER_SECONDS, ticket=process.id)
         except BaseException:
             self._channel.ignore(process.id)
@@ -89,7 +89,7 @@ class ServedBox:
         }
 
     @contextlib.contextmanager
-    def _noted(self, line: str) -> Iterator[None]:
+    def _recorded(self, line: str) -> Iterator[None]:
         """Adds the line to the list of commands, unless the command is refused."""
         self._commands.append(line)
         try:
@@ -124,16 +124,16 @@ class ServedBox:
         return await asyncio.to_thread(pack, members, contents)
 
     async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
-        judged = await asyncio.to_thread(lambda: Tar(tar, max_bytes=max_bytes, max_files=max_files))
+        checked = await asyncio.to_thread(lambda: Tar(tar, max_bytes=max_bytes, max_files=max_files))
         largest = self.spec.limits.file_mb << 20
-        for member in judged.members:
+        for member in checked.members:
             if member.size > largest:
                 raise RequestRefused(f"{member.name} has {member.size} bytes; a file has at most {largest}")
-        entries = [member.entry() for member in judged.members]
+        entries = [member.entry() for member in checked.members]
         await self._ask({"op": "check_tree", "path": path, "entries": entries})
-        for batch in judged.batches(_BATCH_BYTES):
+        for batch in checked.batches(_BATCH_BYTES):
             request = {"op": "write_tree", "path": path, "entries": [member.entry() for member in batch]}
-            await self._ask(request, await asyncio.to_thread(judged.contents, batch))
+            await self._ask(request, await asyncio.to_thread(checked.contents, batch))
 
     async def stats(self) -> BoxStats:
         answer, _ = await self._ask({"op": "stats"})

@@ -12,8 +12,8 @@ from etude.sandbox.contract import DiskFull, RequestRefused, SandboxError, Sandb
 from etude.sandbox.inside import wire
 
 Answer = tuple[wire.Header, bytes]
-Hear = Callable[[wire.Header, bytes], None]
-_GIVEN_UP = ("exec", "start", "poll")
+OnFrame = Callable[[wire.Header, bytes], None]
+_CANCELLABLE = ("exec", "start", "poll")
 """Requests that pid 1 is told to cancel if nobody waits for their answer any more."""
 
 
@@ -23,7 +23,7 @@ class Channel(asyncio.Protocol):
         self.ready: asyncio.Future[wire.Header] = asyncio.get_running_loop().create_future()
         self.lost = False
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._listeners: dict[int, Hear] = {}
+        self._listeners: dict[int, OnFrame] = {}
         self._frames = wire.Unpacker()
         self._tickets = 0
         self._transport: asyncio.Transport | None = None
@@ -39,14 +39,14 @@ class Channel(asyncio.Protocol):
                 if not self.ready.done():
                     self.ready.set_result(header)
             elif "stream" in header:
-                self._pass_on(ticket, header, payload)
+                self._call_listener(ticket, header, payload)
             elif "end" in header:
-                self._pass_on(ticket, header, payload)
+                self._call_listener(ticket, header, payload)
                 self._listeners.pop(ticket, None)
             elif (future := self._waiting.pop(ticket, None)) and not future.done():
                 future.set_result((header, payload))
 
-    def _pass_on(self, ticket: int, header: wire.Header, payload: bytes) -> None:
+    def _call_listener(self, ticket: int, header: wire.Header, payload: bytes) -> None:
         """Passes a frame to its listener. If the listener fails, only its own request fails, not this connection."""
         if ticket not in self._listeners:
             return
@@ -56,9 +56,9 @@ class Channel(asyncio.Protocol):
             del self._listeners[ticket]
             if (future := self._waiting.get(ticket)) and not future.done():
                 future.set_exception(error)
-            self._give_up(ticket)
+            self._cancel(ticket)
 
-    def _give_up(self, ticket: int) -> None:
+    def _cancel(self, ticket: int) -> None:
         if self._transport is not None and not self.lost:
             self._transport.write(wire.pack({"op": "cancel", "ticket": 0, "command": ticket}))
 
@@ -75,9 +75,9 @@ class Channel(asyncio.Protocol):
         self._tickets += 1
         return self._tickets
 
-    def listen(self, ticket: int, hear: Hear) -> None:
+    def listen(self, ticket: int, on_frame: OnFrame) -> None:
         """Registers a listener for frames of this ticket other than its answer, until the end has been received."""
-        self._listeners[ticket] = hear
+        self._listeners[ticket] = on_frame
 
     def ignore(self, ticket: int) -> None:
         self._listeners.pop(ticket, None)
@@ -103,13 +103,13 @@ class Channel(asyncio.Protocol):
                 ) from None
             answer, body = future.result()  # The answer came at that very moment, or the error is a listener's own.
         except asyncio.CancelledError:
-            if header["op"] in _GIVEN_UP:
-                self._give_up(ticket)
+            if header["op"] in _CANCELLABLE:
+                self._cancel(ticket)
             raise
         finally:
             self._waiting.pop(ticket, None)
         if "error" in answer:
-            raise _typed(answer, self.box, header)
+            raise _exception_for(answer, self.box, header)
         return answer, body
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
 
-def _typed(answer: wire.Header, box: str, header: wire.Header) -> Exception:
+def _exception_for(answer: wire.Header, box: str, header: wire.Header) -> Exception:
     """The exception for an error answer: file errors keep Python's own types; everything else is the contract's."""
     kind, text = answer["kind"], f"box {box}: {answer['error']}"
     if kind == "refused":

@@ -19,9 +19,9 @@ class ServedProcess:
         """Number of output bytes that the caller has received or that were dropped."""
         self._end: wire.Header | None = None
         self._rest = b""
-        channel.listen(id, self._hear)
+        channel.listen(id, self._on_end)
 
-    def _hear(self, header: wire.Header, payload: bytes) -> None:
+    def _on_end(self, header: wire.Header, payload: bytes) -> None:
         self._end, self._rest = header, payload
 
     async def poll(self, *, wait: float = 0.0) -> Poll:

@@ -13,7 +13,7 @@ from etude.sandbox.embedded.cgroups.finding import find_hierarchies
 from etude.sandbox.embedded.cgroups.owners import locked_folder, remove_dead, remove_folder
 from etude.sandbox.inside import kernel
 
-_PIDS_OF_OURS = 1
+_INIT_PIDS = 1
 """The box's pid 1 counts towards the process limit."""
 
 
@@ -26,17 +26,17 @@ class BoxCgroup:
         self._memory = next(((h.settings, path) for h, path in folders if MEMORY in h.controllers), None)
 
     @property
-    def holds_memory(self) -> bool:
+    def limits_memory(self) -> bool:
         return self._memory is not None
 
     @contextlib.contextmanager
-    def doors(self) -> Iterator[list[int]]:
+    def open_entry_files(self) -> Iterator[list[int]]:
         """Yields open descriptors of the door files, for a process that cannot see the folders; they carry the rights
         of whoever opened them. If the cgroup holds memory, the last descriptor is its memory-events file."""
         with contextlib.ExitStack() as stack:
             numbers = []
             for hierarchy, path in self._folders:
-                numbers.append(os.open(path / hierarchy.settings.door, os.O_WRONLY | os.O_CLOEXEC))
+                numbers.append(os.open(path / hierarchy.settings.entry_file, os.O_WRONLY | os.O_CLOEXEC))
                 stack.callback(os.close, numbers[-1])
             if self._memory is not None:
                 settings, path = self._memory
@@ -50,9 +50,9 @@ class BoxCgroup:
             return None
         settings, path = self._memory
         used = next((int(line) for line in lines(path / settings.usage)), None)
-        return None if used is None else max(0, used - stat_of(path, settings.spare))
+        return None if used is None else max(0, used - stat_of(path, settings.reclaimable))
 
-    def count_from_here(self) -> None:
+    def raise_limit_by_files(self) -> None:
         """Raises the limit by what the box has written so far: those files are sealed and stay in memory."""
         if self._memory is None:
             return
@@ -77,7 +77,7 @@ class Cgroups:
         self._ours: list[tuple[Hierarchy, Path, int]] = []
         try:
             for hierarchy in hierarchies:
-                ours, lock = locked_folder(hierarchy.place)
+                ours, lock = locked_folder(hierarchy.parent)
                 self._ours.append((hierarchy, ours, lock))
                 if CPU in hierarchy.controllers:
                     # All boxes together weigh as much as one process per core, and share that evenly: a box with many
@@ -93,7 +93,7 @@ class Cgroups:
         """Finds usable cgroups, or None. Also removes what dead owners have left."""
         hierarchies = find_hierarchies()
         for hierarchy in hierarchies:
-            remove_dead(hierarchy.place)
+            remove_dead(hierarchy.parent)
         try:
             return cls(hierarchies) if hierarchies else None
         except OSError:
@@ -106,7 +106,7 @@ class Cgroups:
                 path = ours / name
                 path.mkdir()
                 made.append((hierarchy, path))
-                set_limits(hierarchy, path, memory_bytes, processes + _PIDS_OF_OURS)
+                set_limits(hierarchy, path, memory_bytes, processes + _INIT_PIDS)
         except OSError as error:
             BoxCgroup(made).remove()
             raise SandboxError(f"no cgroup for box {name}: {error}; see `etude sandbox doctor`") from error

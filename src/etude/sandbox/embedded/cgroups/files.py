@@ -19,13 +19,13 @@ class Settings:
     """(file, value with {limit}) of the memory limits; all but the first file may be missing."""
     events: str
     usage: str
-    spare: str
+    reclaimable: str
     """Line of memory.stat with the file pages that have not been used lately."""
     files: str
     """Line of memory.stat with the memory used by files in memory (tmpfs)."""
     weight: tuple[str, int, int]
     """(file, weight of a single process, maximum)"""
-    door: str
+    entry_file: str
     """The file written to enter the cgroup. A single thread that moves itself ("tasks") waits for nobody. Moving a
     whole process waits until no other process forks or exits, up to 6 ms; version 2 has only that."""
 
@@ -34,26 +34,26 @@ V1 = Settings(
     memory=(("memory.limit_in_bytes", "{limit}"), ("memory.memsw.limit_in_bytes", "{limit}")),
     events="memory.oom_control",
     usage="memory.usage_in_bytes",
-    spare="total_inactive_file",
+    reclaimable="total_inactive_file",
     files="total_shmem",
     weight=("cpu.shares", 1024, 1 << 18),
-    door="tasks",
+    entry_file="tasks",
 )
 V2 = Settings(
     memory=(("memory.max", "{limit}"), ("memory.swap.max", "0")),
     events="memory.events",
     usage="memory.current",
-    spare="inactive_file",
+    reclaimable="inactive_file",
     files="shmem",
     weight=("cpu.weight", 100, 10_000),
-    door="cgroup.procs",
+    entry_file="cgroup.procs",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
     version: int
-    place: Path
+    parent: Path
     """The folder where we may make cgroups, which our processes may enter."""
     controllers: frozenset[str]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS, Hierarchy, set_limits
-from etude.sandbox.embedded.cgroups.owners import hand_on_controllers, locked_folder, remove_folder
+from etude.sandbox.embedded.cgroups.owners import delegate_controllers, locked_folder, remove_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +65,15 @@ def _usable_v2(mount: Mount) -> Hierarchy | None:
     own = own_cgroup(mount, Path("/proc/self/cgroup").read_text())
     # The top first: there a later process finds what a killed one left. Next our sibling folders, where no process has
     # to be moved.
-    for place in dict.fromkeys([mount.point, *((own.parent, own) if own else ())]):
-        if not place.is_relative_to(mount.point):
+    for parent in dict.fromkeys([mount.point, *((own.parent, own) if own else ())]):
+        if not parent.is_relative_to(mount.point):
             continue
         try:
-            hand_on_controllers(place, vacate=place == own)
-            with _trial(place) as trial:
+            delegate_controllers(parent, vacate=parent == own)
+            with _trial(parent) as trial:
                 controllers = frozenset((trial / "cgroup.controllers").read_text().split()) & {MEMORY, PIDS, CPU}
                 if controllers and _can_enter(trial):
-                    return Hierarchy(2, place, controllers)
+                    return Hierarchy(2, parent, controllers)
         except OSError:
             continue
     return None
@@ -89,10 +89,10 @@ def own_cgroup(mount: Mount, cgroup: str) -> Path | None:
 
 
 @contextlib.contextmanager
-def _trial(place: Path) -> Iterator[Path]:
-    """A trial folder at the place where boxes get theirs: below a folder of ours. In version 2 that folder delegates
+def _trial(parent: Path) -> Iterator[Path]:
+    """A trial folder at the parent where boxes get theirs: below a folder of ours. In version 2 that folder delegates
     controllers, and therefore may not hold a process itself."""
-    ours, lock = locked_folder(place)
+    ours, lock = locked_folder(parent)
     try:
         trial = ours / "trial"
         trial.mkdir()

@@ -12,14 +12,14 @@ from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS, lines
 from etude.sandbox.inside import kernel
 
 PREFIX = "etude-"
-_HOME = "etude.home"
+_VACATED_TO = "etude.home"
 """The cgroup that we move into if our own must be free of processes to delegate controllers. Other processes of our
 cgroup move along and may outlive us, so the cleanup leaves this folder alone."""
 
 
-def locked_folder(place: Path) -> tuple[Path, int]:
+def locked_folder(parent: Path) -> tuple[Path, int]:
     while True:
-        folder = place / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        folder = parent / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         folder.mkdir()
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -28,16 +28,16 @@ def locked_folder(place: Path) -> tuple[Path, int]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.is_dir():  # Otherwise a cleanup came between these two steps.
             with contextlib.suppress(OSError):
-                hand_on_controllers(folder, vacate=False)
+                delegate_controllers(folder, vacate=False)
             return folder, lock
         os.close(lock)
 
 
-def remove_dead(place: Path) -> list[str]:
+def remove_dead(parent: Path) -> list[str]:
     """Removes the folders of dead owners. Their processes end by themselves; where the kernel can kill a whole cgroup,
     this also ends those whose zygote hangs. A folder that still holds processes is left for later."""
     removed = []
-    for folder in sorted(place.glob(f"{PREFIX}*")):
+    for folder in sorted(parent.glob(f"{PREFIX}*")):
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
@@ -67,22 +67,22 @@ def remove_folder(folder: Path) -> bool:
     return True
 
 
-def hand_on_controllers(place: Path, *, vacate: bool) -> None:
-    """Delegates the controllers of `place` to its subfolders. Version 2 requires this by name, and from a folder
+def delegate_controllers(parent: Path, *, vacate: bool) -> None:
+    """Delegates the controllers of `parent` to its subfolders. Version 2 requires this by name, and from a folder
     without processes; `vacate` moves them out."""
-    present = set((place / "cgroup.controllers").read_text().split())
-    missing = {MEMORY, PIDS, CPU} & present - set((place / "cgroup.subtree_control").read_text().split())
+    present = set((parent / "cgroup.controllers").read_text().split())
+    missing = {MEMORY, PIDS, CPU} & present - set((parent / "cgroup.subtree_control").read_text().split())
     if not missing:
         return
     wanted = " ".join(f"+{name}" for name in sorted(missing))
     try:
-        kernel.write(place / "cgroup.subtree_control", wanted)
+        kernel.write(parent / "cgroup.subtree_control", wanted)
     except OSError:
         if not vacate:
             raise
-        home = place / _HOME
+        home = parent / _VACATED_TO
         home.mkdir(exist_ok=True)
-        for pid in lines(place / "cgroup.procs"):
+        for pid in lines(parent / "cgroup.procs"):
             with contextlib.suppress(ProcessLookupError):
                 kernel.write(home / "cgroup.procs", pid)
-        kernel.write(place / "cgroup.subtree_control", wanted)
+        kernel.write(parent / "cgroup.subtree_control", wanted)

@@ -45,7 +45,7 @@ async def build_image(
     file = dockerfile or context / "Dockerfile"
     if file.name in COMPOSE_FILES:
         refuse_side_cars(file.parent)
-    tell, given = say or (lambda _: None), arguments or {}
+    report, given = say or (lambda _: None), arguments or {}
     opened = await asyncio.to_thread(Context.open, context, file)
     text = await asyncio.to_thread(_read, file)
     try:
@@ -54,8 +54,8 @@ async def build_image(
     except ImageError as error:
         raise BuildFailed(str(error)) from error
     for name in unused(parsed, given):
-        tell(f"no ARG declares {name}: its value is not used")
-    builder = Builder(sandboxes, store, opened, plan, given, egress, limits, step_seconds, tell)
+        report(f"no ARG declares {name}: its value is not used")
+    builder = Builder(sandboxes, store, opened, plan, given, egress, limits, step_seconds, report)
     builder.spending, builder.env = spending or builder.spending, env
     return store.record(await builder.build(), f"built from {file.absolute()}")
 

@@ -43,9 +43,18 @@ from etude.sandbox.images.image import EMPTY, HOST, Image, ImageConfig
 from etude.sandbox.images.store import ImageStore
 
 ROOT = "root"
-_HOSTS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+_HOST_ERRORS = {
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+    errno.EIO,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+}
 """OS errors that no Dockerfile can be blamed for; other file errors are about names that it gives."""
-_HOST_NEEDS = 16 << 20
+_MIN_FREE_BYTES = 16 << 20
 """Free bytes below which the host's disk counts as full."""
 
 
@@ -77,16 +86,16 @@ class Builder:
 
     async def build(self) -> Image:
         for stage in self.plan.needed:
-            with self._named(stage.line, stage.text):
+            with self._errors_located(stage.line, stage.text):
                 state = StageState(await self._base(stage), self.plan.dockerfile.escape)
             for instruction in stage.instructions:
-                with self._named(instruction.line, instruction.text):
+                with self._errors_located(instruction.line, instruction.text):
                     state = await self._apply(state, stage, instruction.action)
             self.done[stage.index] = state.image
         return self.done[self.plan.needed[-1].index]
 
     @contextmanager
-    def _named(self, line: int, text: str) -> Iterator[None]:
+    def _errors_located(self, line: int, text: str) -> Iterator[None]:
         self._step += 1
         self.say(f"{self._step}/{self.steps} {text}")
         where = f"{self.plan.dockerfile.file}:{line}: {text}"
@@ -94,17 +103,17 @@ class Builder:
             self.spending.check()
             yield
         except (SandboxError, ValueError, OSError) as error:
-            raise self._blamed(error, where) from error
+            raise self._with_blame(error, where) from error
 
-    def _blamed(self, error: Exception, where: str) -> Exception:
+    def _with_blame(self, error: Exception, where: str) -> Exception:
         """The exception to raise: BuildFailed if the Dockerfile is to blame, else the host's. If the host's disk is
         full, the host is to blame whatever the error says."""
         text, limit = f"{where}: {error}", error.limit if isinstance(error, BuildFailed) else ""
-        if limit != "disk" and shutil.disk_usage(self.store.root).free < _HOST_NEEDS:
+        if limit != "disk" and shutil.disk_usage(self.store.root).free < _MIN_FREE_BYTES:
             return DiskFull(f"{text} (the disk of {self.store.root} is full)")
         if isinstance(error, DiskFull):
             return BuildFailed(text, "disk")
-        if isinstance(error, OSError) and error.errno in _HOSTS:
+        if isinstance(error, OSError) and error.errno in _HOST_ERRORS:
             return SandboxError(text)
         if isinstance(error, ImageError | RequestRefused | ValueError | OSError):
             return BuildFailed(text, limit)
@@ -152,7 +161,7 @@ class Builder:
             workdir=config.workdir,
             egress=asdict(replace(self.egress, name="", proxy="")),
         )
-        if found := self._found(key):
+        if found := self._cached(key):
             return found
         if run.cache_mounts:
             self.say("    --mount=type=cache: shared with no other build; what is left in it is part of the image")
@@ -160,7 +169,7 @@ class Builder:
         async with self._box(state.image, config.user, self.egress) as box:
             seconds = min(self.seconds, max(0.1, self.spending.seconds_left))
             await run_in(box, command, stdin, {**env, **dict(self.env)}, self.limits, seconds, self.say)
-            return await self._sealed(box, key)
+            return await self._snapshot(box, key)
 
     async def _copy(self, state: StageState, stage: Stage, copy: Copy) -> Image:
         target = state.target(state.expand(copy.target))
@@ -177,17 +186,17 @@ class Builder:
                 sources = await asyncio.to_thread(self._from_context, state, copy, patterns, open_files)
                 facts = {"sources": await asyncio.to_thread(lambda: [source.digest() for source in sources])}
             key = self._cache.key(state.image, target=target, owner=owner, mode=mode, **facts)
-            if found := self._found(key):
+            if found := self._cached(key):
                 return found
             if origin is not None:
                 async with self._box(origin, ROOT) as box:
                     for pattern in patterns:
                         sources += await select_from_box(box, pattern, open_files)
             async with self._box(state.image, ROOT) as box:
-                usual = await find_owner(box, "agent" if state.image.base == HOST else ROOT)
+                default_owner = await find_owner(box, "agent" if state.image.base == HOST else ROOT)
                 wanted = await find_owner(box, owner) if owner else None
-                await copy_into(box, sources, target, owner=wanted, mode=mode, usual=usual)
-                return await self._sealed(box, key)
+                await copy_into(box, sources, target, owner=wanted, mode=mode, default_owner=default_owner)
+                return await self._snapshot(box, key)
 
     def _from_context(self, state: StageState, copy: Copy, patterns: list[str], open_files: ExitStack) -> list[Source]:
         sources = [source for pattern in patterns for source in self.context.select(pattern)]
@@ -207,17 +216,17 @@ class Builder:
         folder = state.folder(state.expand(path))
         entered = state.with_config(workdir=folder)
         key = self._cache.key(state.image, workdir=folder, user=state.config.user)
-        if found := self._found(key):
+        if found := self._cached(key):
             return entered.with_files_of(found)
         async with self._box(state.image, ROOT) as box:
             if await make_folder(box, folder, await find_owner(box, state.config.user)):
-                return entered.with_files_of(await self._sealed(box, key))
+                return entered.with_files_of(await self._snapshot(box, key))
         self._cache.keep(key, self._record(state.image, ROOT))
         return entered
 
     # -- boxes and what came of them
 
-    def _found(self, key: str) -> Image | None:
+    def _cached(self, key: str) -> Image | None:
         found = self._cache.find(key)
         if found is not None:
             self.say("    as before")
@@ -240,7 +249,7 @@ class Builder:
         finally:
             await box.destroy()
 
-    async def _sealed(self, box: Box, key: str) -> Image:
+    async def _snapshot(self, box: Box, key: str) -> Image:
         name = await box.snapshot()
         self._cache.keep(key, name)
         return self.store.image(name)

@@ -50,7 +50,7 @@ class Context:
         # As in a root folder, ".." at the top leads nowhere.
         names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
         found = list(self._matching(self.root, names if names != [""] else []))
-        sources = [self._source(path) for path in sorted(found) if not self._left_out(path)]
+        sources = [self._source(path) for path in sorted(found) if not self._excluded(path)]
         if not sources:
             hint = f"; {self.ignore_file} leaves it out" if found else ""
             raise ValueError(f"there is no {pattern} in the context {self.root}{hint}")
@@ -79,18 +79,18 @@ class Context:
             raise ValueError(f"{path.relative_to(self.root)} leads out of the context")
         return found
 
-    def _left_out(self, path: Path) -> bool:
+    def _excluded(self, path: Path) -> bool:
         relative = str(path.relative_to(self.root))
-        if relative == "." or not self.ignored.leaves_out(relative):
+        if relative == "." or not self.ignored.excludes(relative):
             return False
-        return not (self.ignored.takes_back and path.is_dir() and any(self._below(self._inside(path), "")))
+        return not (self.ignored.has_exceptions and path.is_dir() and any(self._below(self._inside(path), "")))
 
     def _source(self, path: Path) -> Source:
-        place = self._inside(path)
-        if not place.exists():
+        resolved = self._inside(path)
+        if not resolved.exists():
             raise ValueError(f"{path.relative_to(self.root)} is a link to nothing")
-        top = self._member(place, "")
-        below = self._below(place, "") if top.kind == tarfile.DIRTYPE else ()
+        top = self._member(resolved, "")
+        below = self._below(resolved, "") if top.kind == tarfile.DIRTYPE else ()
         return Source(path.name if path != self.root else "", [top, *below])
 
     def _below(self, folder: Path, prefix: str) -> Iterator[Member]:
@@ -98,15 +98,15 @@ class Context:
         for path in sorted(folder.iterdir()):
             name = f"{prefix}{path.name}"
             info = path.lstat()
-            left_out = self.ignored.leaves_out(str(path.relative_to(self.root)))
+            excluded = self.ignored.excludes(str(path.relative_to(self.root)))
             if stat.S_ISDIR(info.st_mode):
-                if left_out and not self.ignored.takes_back:
+                if excluded and not self.ignored.has_exceptions:
                     continue
                 below = list(self._below(path, f"{name}/"))
-                if below or not left_out:
+                if below or not excluded:
                     yield self._member(path, name)
                 yield from below
-            elif not left_out and not stat.S_ISSOCK(info.st_mode):  # A socket means nothing without its process.
+            elif not excluded and not stat.S_ISSOCK(info.st_mode):  # A socket means nothing without its process.
                 yield self._member(path, name)
 
     def _member(self, path: Path, name: str) -> Member:

@@ -95,11 +95,11 @@ class Ignored:
         return cls(tuple(rules))
 
     @property
-    def takes_back(self) -> bool:
+    def has_exceptions(self) -> bool:
         """Whether an excluded folder may hold files that are not excluded."""
         return any(not out for _, out in self.rules)
 
-    def leaves_out(self, path: str) -> bool:
+    def excludes(self, path: str) -> bool:
         names = path.split("/")
         paths = ["/".join(names[:count]) for count in range(1, len(names) + 1)]
         for rule, out in reversed(self.rules):

@@ -86,9 +86,9 @@ def _defaults(dockerfile: Dockerfile, given: dict[str, str]) -> dict[str, str]:
 
 
 def _require_platform(platform: str, defaults: dict[str, str]) -> None:
-    here = defaults["BUILDPLATFORM"]
-    if platform and platform.split("/")[:2] != here.split("/"):
-        raise ValueError(f"--platform={platform}: boxes of this host are {here}")
+    host = defaults["BUILDPLATFORM"]
+    if platform and platform.split("/")[:2] != host.split("/"):
+        raise ValueError(f"--platform={platform}: boxes of this host are {host}")
 
 
 def _target(dockerfile: Dockerfile, target: str) -> Stage:

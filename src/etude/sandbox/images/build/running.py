@@ -35,19 +35,19 @@ class LiveOutput:
     """Passes complete lines on to a listener as they come, and keeps the last ones for an error message."""
 
     def __init__(self, say: Say) -> None:
-        self._say, self._open, self.last = say, {1: b"", 2: b""}, deque[str](maxlen=_KEPT_LINES)
+        self._say, self._partial, self.last = say, {1: b"", 2: b""}, deque[str](maxlen=_KEPT_LINES)
 
     def __call__(self, stream: int, data: bytes) -> None:
-        *lines, self._open[stream] = (self._open[stream] + data).split(b"\n")
+        *lines, self._partial[stream] = (self._partial[stream] + data).split(b"\n")
         for line in lines:
-            self._tell(line)
+            self._report(line)
 
     def close(self) -> None:
-        for line in self._open.values():
+        for line in self._partial.values():
             if line:
-                self._tell(line)
+                self._report(line)
 
-    def _tell(self, line: bytes) -> None:
+    def _report(self, line: bytes) -> None:
         # A progress bar overwrites its line; only its last state is shown.
         text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
         self.last.append(text)
@@ -67,10 +67,10 @@ async def run_in(
     tail = "".join(f"\n    {line}" for line in output.last)
     if (await box.stats()).disk_bytes > limits.disk_mb * _ALMOST_FULL:
         raise BuildFailed(f"more than the {limits.disk_mb} MB that a step may add{tail}", "disk")
-    raise BuildFailed(f"{_why(result, limits, seconds)}{tail}", result.limit)
+    raise BuildFailed(f"{_reason(result, limits, seconds)}{tail}", result.limit)
 
 
-def _why(result: ExecResult, limits: Limits, seconds: float) -> str:
+def _reason(result: ExecResult, limits: Limits, seconds: float) -> str:
     reasons = {
         "time": f"was not done in {seconds / 60:g} minutes",
         "cpu": f"took more than {limits.cpu_seconds} s of processor time",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from etude.sandbox.contract import ImageError
-from etude.sandbox.images.archive import damage_named, decompressed
+from etude.sandbox.images.archive import damage_as_image_error, decompressed
 from etude.sandbox.images.build.members import Source, members_of_tar
 
 
@@ -19,7 +19,7 @@ def unpack_archive(source: Source, open_files: ExitStack, scratch: Path) -> Sour
     opened = source.members[0].open if source.has_top and not source.is_folder else None
     if opened is None:
         return source
-    with opened() as file, damage_named(source.name):
+    with opened() as file, damage_as_image_error(source.name):
         stream = decompressed(file)
         first = _first_block(stream)
         if not _begins_a_tar(first):
@@ -37,7 +37,7 @@ def unpack_archive(source: Source, open_files: ExitStack, scratch: Path) -> Sour
 
 def _first_block(stream: IO[bytes]) -> bytes:
     try:
-        with damage_named("the file"):
+        with damage_as_image_error("the file"):
             return stream.read(tarfile.BLOCKSIZE)
     except ImageError:
         return b""  # It starts like a compressed file but is none.

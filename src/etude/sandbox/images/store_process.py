@@ -1,7 +1,7 @@
 """The keeper: a process in a user namespace of the caller's subordinate ids, which is needed to write trees of such
 ids.
 
-`as_keeper` marks every function of a store that writes, reads or removes trees. Callers call it as usual. For a store
+`in_store_process` marks every function of a store that writes, reads or removes trees. Callers call it as usual. For a store
 of subordinate ids it runs in the keeper, in a separate child for each call. The keeper starts at the first such call,
 and ends with its owner's process, together with its children.
 """
@@ -27,32 +27,32 @@ from etude.sandbox.light_python import light_command
 P = ParamSpec("P")
 T = TypeVar("T")
 READY = b"ready"
-_PROCESS = "etude.sandbox.images.keeper_process"
+_PROCESS = "etude.sandbox.images.store_process_main"
 _START_SECONDS, _END_SECONDS = 20.0, 5.0
 
 
-class Kept(Protocol):
-    keeper: Keeper | None
+class HasStoreProcess(Protocol):
+    process: StoreProcess | None
 
 
-Store = TypeVar("Store", bound=Kept)
+Store = TypeVar("Store", bound=HasStoreProcess)
 StoreWork = Callable[Concatenate[Store, P], T]
 
 
-def as_keeper(work: StoreWork[Store, P, T]) -> StoreWork[Store, P, T]:
+def in_store_process(work: StoreWork[Store, P, T]) -> StoreWork[Store, P, T]:
     """Runs the function in the store's keeper, if it has one. Arguments, result and exceptions are pickled, except
     `say`, which is called in the caller's process."""
 
     @functools.wraps(work)
-    def where_it_may(store: Store, *args: P.args, **kwargs: P.kwargs) -> T:
-        if store.keeper is None:
+    def in_process_or_here(store: Store, *args: P.args, **kwargs: P.kwargs) -> T:
+        if store.process is None:
             return work(store, *args, **kwargs)
-        return cast(T, store.keeper.call(work.__module__, work.__qualname__, args, kwargs))
+        return cast(T, store.process.call(work.__module__, work.__qualname__, args, kwargs))
 
-    return cast("StoreWork[Store, P, T]", where_it_may)
+    return cast("StoreWork[Store, P, T]", in_process_or_here)
 
 
-class Keeper:
+class StoreProcess:
     """The owner's side of the keeper."""
 
     def __init__(self, root: Path, owner: str, ids: IdRange) -> None:
@@ -67,15 +67,15 @@ class Keeper:
         say = kwargs.pop("say", None)
         request = (module, function, args, kwargs, say is not None, Path.cwd(), dict(os.environ))
         ours, theirs = socket.socketpair()
-        with ours, ours.makefile("rwb") as line:
+        with ours, ours.makefile("rwb") as connection:
             with theirs:
-                self._hand_over(theirs)
-            with _loss_named(function):
-                pickle.dump(request, line)
-                line.flush()
+                self._send_connection(theirs)
+            with _loss_as_error(function):
+                pickle.dump(request, connection)
+                connection.flush()
             while True:
-                with _loss_named(function):
-                    kind, value = pickle.load(line)
+                with _loss_as_error(function):
+                    kind, value = pickle.load(connection)
                 if kind == "raised":
                     raise value
                 if kind == "returned":
@@ -83,7 +83,7 @@ class Keeper:
                 assert say is not None
                 say(value)
 
-    def _hand_over(self, line: socket.socket) -> None:
+    def _send_connection(self, connection: socket.socket) -> None:
         """Sends the connection to the keeper, or to a new keeper if the old one has died."""
         with self._lock:
             for _ in range(2):
@@ -91,7 +91,7 @@ class Keeper:
                     self._start()
                 assert self._control is not None
                 try:
-                    socket.send_fds(self._control, [b"call"], [line.fileno()])
+                    socket.send_fds(self._control, [b"call"], [connection.fileno()])
                     return
                 except OSError:
                     self._end()
@@ -102,7 +102,7 @@ class Keeper:
         with theirs:
             self._process = subprocess.Popen(
                 light_command(
-                    "etude.sandbox.images.keeper_process", "main", theirs.fileno(), *self._arguments, path=sys.path
+                    "etude.sandbox.images.store_process_main", "main", theirs.fileno(), *self._arguments, path=sys.path
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -142,7 +142,7 @@ class Keeper:
 
 
 @contextmanager
-def _loss_named(function: str) -> Iterator[None]:
+def _loss_as_error(function: str) -> Iterator[None]:
     try:
         yield
     except (EOFError, ConnectionError, pickle.UnpicklingError) as error:

@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 
 from etude.sandbox.contract import SandboxError
 from etude.sandbox.images.ids import IdRange
-from etude.sandbox.images.keeper import READY
 from etude.sandbox.images.store import ImageStore
+from etude.sandbox.images.store_process import READY
 from etude.sandbox.inside import kernel, subordinate
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
@@ -32,36 +32,36 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 def main(control_fd: int, root: str, owner: str, count: int, users: int, groups: int) -> None:
     control = socket.socket(fileno=control_fd)
     subordinate.enter(users, groups, count)
-    kernel.rename_process("etude-keeper")
+    kernel.rename_process("etude-store")
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    store = ImageStore.for_keeper(Path(root), IdRange(subordinate.FIRST, count, (users, groups)), owner)
-    keeper, living = os.getpid(), os.pidfd_open(os.getppid())
+    store = ImageStore.for_store_process(Path(root), IdRange(subordinate.FIRST, count, (users, groups)), owner)
+    parent, owner_pidfd = os.getpid(), os.pidfd_open(os.getppid())
     control.send(READY)
     while True:
-        ready, _, _ = select.select([control.fileno(), living], [], [])
-        numbers = socket.recv_fds(control, 16, 1)[1] if living not in ready else []
+        ready, _, _ = select.select([control.fileno(), owner_pidfd], [], [])
+        numbers = socket.recv_fds(control, 16, 1)[1] if owner_pidfd not in ready else []
         if not numbers:
-            _end_children()
+            _kill_children()
             return
         if os.fork() == 0:
-            _serve(store, keeper, numbers[0], (control.fileno(), living))
+            _serve(store, parent, numbers[0], (control.fileno(), owner_pidfd))
         os.close(numbers[0])
 
 
-def _end_children() -> None:
+def _kill_children() -> None:
     """Ends the children and waits for them; after that, nobody writes any more."""
     os.killpg(0, signal.SIGTERM)
     with contextlib.suppress(ChildProcessError):
         os.wait()
 
 
-def _serve(store: ImageStore, keeper: int, line_fd: int, others: tuple[int, ...]) -> NoReturn:
+def _serve(store: ImageStore, parent: int, line_fd: int, others: tuple[int, ...]) -> NoReturn:
     """Runs in the child: performs one call, answers, and finishes the background work that the call has left."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:
-            os._exit(1)  # The keeper had died before.
+        if os.getppid() != parent:
+            os._exit(1)  # The parent has died already.
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         for other in others:
@@ -72,17 +72,17 @@ def _serve(store: ImageStore, keeper: int, line_fd: int, others: tuple[int, ...]
                 line.write(pickle.dumps((kind, value)))
                 line.flush()
 
-            module, function, args, kwargs, heard, folder, environment = pickle.load(line)
+            module, function, args, kwargs, reports, folder, environment = pickle.load(line)
             os.chdir(folder)
             os.environ.clear()
             os.environ.update(environment)
-            if heard:
+            if reports:
                 kwargs["say"] = functools.partial(send, "said")
             work: Any = functools.reduce(getattr, function.split("."), importlib.import_module(module))
             try:
                 send("returned", work(store, *args, **kwargs))
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's
-                send("raised", _portable(error))
+                send("raised", _picklable(error))
         store.finish()
     except BrokenPipeError:
         pass  # Nobody waits for the answer any more.
@@ -92,7 +92,7 @@ def _serve(store: ImageStore, keeper: int, line_fd: int, others: tuple[int, ...]
         os._exit(0)
 
 
-def _portable(error: Exception) -> Exception:
+def _picklable(error: Exception) -> Exception:
     """An exception that can be pickled. Foreign ones get their traceback as a note, which tells their origin."""
     if not isinstance(error, SandboxError | OSError):
         error.add_note("".join(traceback.format_exception(error)))
