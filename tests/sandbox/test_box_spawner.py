@@ -35,7 +35,7 @@ class FakeBox:
     made: list[FakeBox] = []
     refuse = False
 
-    def __init__(self, world: object, single_id: int, clean: int, own_namespace: int, program: bytes) -> None:
+    def __init__(self, settings: object, single_id: int, template: int, own_namespace: int, program: bytes) -> None:
         if FakeBox.refuse:
             raise kernel.StepFailed("namespaces", 28)
         number = 10 * (len(FakeBox.made) + 1)

@@ -118,7 +118,7 @@ def test_an_endless_401_ends(store: ImageStore) -> None:
     assert [path.partition("?")[0] for path, _ in asked] == ["/v2/a/b/manifests/1", "/token", "/v2/a/b/manifests/1"]
 
 
-CIRCLE = "leads from one address to the next without end"
+CIRCLE = "redirects without end"
 
 
 @pytest.mark.parametrize(

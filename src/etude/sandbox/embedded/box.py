@@ -1,6 +1,7 @@
-"""A box of the embedded backend, with the resources it holds until it ends: cells, a cgroup, a lease on its image.
+"""A box of the embedded backend, with the resources it holds until it ends: cells, a cgroup, and a lease on its image's
+layers.
 
-Its snapshots and forks are in copies.py.
+Snapshots and forks are in copies.py.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from etude.sandbox.served.channel import Channel
 
 
 class ForkedBox(Box, Protocol):
+    """A new box that takes over the list of its parent's commands."""
+
     def inherit(self, commands: list[str]) -> None: ...
 
 
 class Backend(Protocol):
-    """What a box needs of the backend that made it."""
+    """What a box needs from the backend that made it."""
 
     memory_cells: bool
     store: ImageStore
@@ -42,6 +45,8 @@ class Backend(Protocol):
 
 
 class EmbeddedBox(ServedBox):
+    """A box made by the zygote, except for its copies."""
+
     def __init__(
         self,
         backend: Backend,
@@ -60,16 +65,17 @@ class EmbeddedBox(ServedBox):
         self.cells, self.cgroup = cells, cgroup
         self.backend, self._gone = backend, gone
         self.sealing = asyncio.Lock()
-        """Overlapping forks seal the box one after the other; the later ones find nothing left to seal."""
-        # If the zygote dies, the box must see its socket close, even if its death signal did not arrive.
+        """Overlapping forks seal the box one after the other. The later ones find nothing left to seal."""
+        # If the zygote dies, close the box's socket, so that the box ends even if its death signal did not arrive.
         gone.add_done_callback(lambda _: channel.close() if channel.ready.done() else None)
 
     async def wait_until_ready(self) -> None:
+        """Wait until pid 1 reports that it is ready, or raise the error that kept the box from starting."""
         waiting = {self._channel.ready, self._gone}
         done, _ = await asyncio.wait(waiting, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             raise SandboxLost(f"box {self.id} was not ready in {ANSWER_SECONDS:.0f} s")
-        # A box that failed says why on its own socket, but the zygote's message may come first.
+        # A box that failed reports the reason on its own socket, but the zygote's message may arrive first.
         refused = self._gone.done() and "error" in self._gone.result()
         if not refused:
             await asyncio.wait({self._channel.ready}, timeout=ANSWER_SECONDS)
@@ -87,8 +93,9 @@ class EmbeddedBox(ServedBox):
         raise SandboxUnavailable(advice(step, error))
 
     async def stats(self) -> BoxStats:
-        """Pid 1 knows the memory of its processes; a cgroup knows all memory. Pid 1 measures disk use by the box's file
-        system, which is the whole disk for cells in plain folders, so those are measured here."""
+        """Return what the box uses. Pid 1 knows the memory of its processes, whereas a cgroup knows all memory. Pid 1
+        measures disk use by the box's file system, which is the whole disk if cells are plain folders, so those are
+        measured here."""
         found = await super().stats()
         if (measured := self.cgroup.memory_bytes()) is not None:
             found = replace(found, memory_bytes=measured)
@@ -98,7 +105,8 @@ class EmbeddedBox(ServedBox):
         return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, folders))
 
     async def rehearse(self) -> list[str] | None:
-        """For a frozen box: the files that its processes map shared, or None if they cannot go on on another root."""
+        """Return the files that the frozen box's processes have mapped shared, or None if the processes cannot continue
+        on another root."""
         answer, _ = await self._ask({"op": "rehearse"})
         return answer.get("shared")
 

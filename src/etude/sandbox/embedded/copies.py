@@ -1,8 +1,8 @@
-"""Forks and snapshots: what a box has written is sealed, and the box itself and others continue on top of it.
+"""Forks and snapshots: what a box has written is sealed, and the box itself and its copies continue on top of it.
 
 A box is *restacked*: its cell becomes a lower layer and the box gets a new cell, in a few milliseconds whatever the
 size. Live processes are moved to the new root (inside/moving.py). If one cannot be moved, the box keeps its cell, and
-its children get a copy.
+its children get a copy of the cell.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
 
 T = TypeVar("T")
 MAX_STACKED_LAYERS = 32
-"""Maximum number of overlay layers: beyond it, the first access to a file becomes slow, and at some number the mount is
-refused. A fork that would reach it melts all cells of the box into one, which takes as long as copying them."""
+"""Maximum number of overlay layers. With more, the first access to a file becomes slow, and at some number the mount is
+refused. A fork that would reach it merges all cells of the box into one, which takes as long as copying them."""
 
 
 class CopyableBox(EmbeddedBox):
+    """A box that can be forked and saved as an image."""
+
     async def snapshot(self) -> str:
         top, below = await _uncancelled(_copied_cell(self), lambda kept: drop(kept[1]))
         layers = [top]
@@ -57,7 +59,8 @@ class CopyableBox(EmbeddedBox):
 
 
 async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
-    """Copies what was written since the last seal into a layer. Returns it and the cells below, held for the caller."""
+    """Copy what was written since the last seal into a layer. Return the layer's name and the cells below, held for the
+    caller."""
     async with box.frozen(kill=False):
         below = box.cells[1:]
         hold(below)
@@ -69,8 +72,8 @@ async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
 
 
 async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]) -> T:
-    """Runs `work` to its end even if the caller is cancelled, and then undoes it: half-way, nobody would know the box's
-    state."""
+    """Run `work` to its end even if the caller is cancelled, and call `undo` with its result in that case. Cancelled
+    half-way, it would leave the box in an unknown state."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -82,12 +85,14 @@ async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]
 
 
 async def _seal_frozen(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
+    """Freeze and seal the box. Return the cells that children stand on, held for the caller."""
     async with box.frozen(kill=kill) as still, box.sealing:
         return await _seal(box, still=still)
 
 
 async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
-    """Seals the box and returns the cells that children stand on, held for the caller."""
+    """Seal the frozen box, and return the cells that children stand on, held for the caller. `still`: whether no
+    process is alive."""
     below = list(box.cells)
     if await box.zygote.untouched(box.id, below[0].path, layers_of(below[1:], box.lease.paths)):
         hold(below[1:])
@@ -106,7 +111,7 @@ async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
 
 
 async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
-    """Copies the first `count` cells into one new cell; returns the stack with that cell in their place."""
+    """Copy the first `count` cells into one new cell. Return the stack of cells in which the new cell replaces them."""
     merged = box.backend.new_cell(box.zygote)
     hold([merged])
     try:
@@ -119,7 +124,7 @@ async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[
 
 
 async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
-    """Moves the box onto a fresh cell; returns False if a live process cannot be moved along."""
+    """Move the box onto a fresh cell. Return False if a live process cannot be moved."""
     shared = [] if still else await box.rehearse()
     if shared is None:
         return False

@@ -42,7 +42,8 @@ _ARCHIVE_NAMES = re.compile(r"oci-layout|index\.json|manifest\.json|repositories
 
 
 def import_image(store: ImageStore, source: Path, *, say: Say = quiet) -> str:
-    """Returns the image's id. ImageError names what is damaged, or the layer and member that is refused."""
+    """Import a folder or file and return the image's id. An ImageError names what is damaged, or the layer and member
+    that is refused."""
     origin = f"imported from {source.absolute()}"
     if not source.exists():
         raise ImageError(f"{source}: no such file or folder; expected a root file system or an image's archive")
@@ -83,8 +84,8 @@ def _import_tar(store: ImageStore, source: Path, origin: str, say: Say) -> str:
 
 
 def import_root(store: ImageStore, source: Path, origin: str, say: Say) -> str:
-    """Imports a folder like a tar of it, sorted by name."""
-    # The folder is listed here and not in the keeper, so that owners are the host's ids.
+    """Import a folder like a tar of it, sorted by name."""
+    # List the folder here and not in the store process, which would see other owner ids than the host's.
     return _import_members(store, source, list(_folder_members(source)), origin, say=say)
 
 
@@ -118,13 +119,13 @@ def _record_root(store: ImageStore, fresh: Path, digest: str, origin: str) -> st
 
 
 def _folder_members(source: Path) -> Iterator[tuple[tarfile.TarInfo, Path]]:
-    """Tar members of a folder. Times are whole seconds and user names are omitted, so the digest depends on the content
-    only. Further names of a file become hard links."""
+    """Yield a folder's files as tar members. Times are whole seconds and user names are omitted, so the digest depends
+    on the content only. Further names of a file become hard links."""
     first_names: dict[tuple[int, int], str] = {}
     for path in _walk(source):
         info, name = path.lstat(), str(path.relative_to(source))
         if stat.S_ISSOCK(info.st_mode):
-            continue  # A socket means nothing without its process.
+            continue  # A socket cannot be used without its process.
         member = tarfile.TarInfo(name)
         member.uid, member.gid = info.st_uid, info.st_gid
         member.mode, member.mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
@@ -153,7 +154,7 @@ _KINDS = {
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yields the folder and everything below it, parents first, sorted by name."""
+    """Yield the folder and everything below it, parents first, sorted by name."""
     yield folder
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
@@ -166,12 +167,16 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 class _Archive(Protocol):
+    """An image archive that is a folder or a tar."""
+
     def open(self, name: str) -> IO[bytes]:
-        """Opens a file of the archive; KeyError if there is none."""
+        """Open a file of the archive; raises KeyError if there is none."""
         ...
 
 
 class _Folder:
+    """An image archive that is a folder."""
+
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -183,6 +188,8 @@ class _Folder:
 
 
 class _Tar:
+    """An image archive that is a tar."""
+
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
 
@@ -197,7 +204,8 @@ class _Tar:
 
 
 def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
-    """The names in an image archive; None for a root file system, as the first name shows that no image archive has."""
+    """Return the names in an image archive, or None if the tar is a root file system. One name that image archives do
+    not have decides that."""
     names = set()
     with damage_as_image_error(str(source)):
         for info, _ in tar_members(decompressed(file)):
@@ -210,7 +218,8 @@ def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
 
 @contextlib.contextmanager
 def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
-    """Blobs are read in the manifest's order, so a compressed archive is decompressed to disk first."""
+    """Open the tar for reading by name. Blobs are read in the manifest's order, so a compressed archive is first
+    decompressed to disk."""
     stream = decompressed(file)
     with contextlib.ExitStack() as open_files:
         if stream is file:
@@ -224,6 +233,7 @@ def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
 
 
 def _plan_layout(archive: _Archive, source: str) -> Plan:
+    """Return the plan for an OCI layout. `source` names it in error messages."""
     blob = choose(read_json(_read(archive, "index.json", source), f"{source}, index.json"), f"{source}, index.json")
     data = _read_blob(archive, blob, source)
     for _ in range(3):  # An index may point to another index.
@@ -237,6 +247,7 @@ def _plan_layout(archive: _Archive, source: str) -> Plan:
 
 
 def _plan_docker(archive: _Archive, source: str) -> Plan:
+    """Return the plan for the output of `docker save`. `source` names it in error messages."""
     what = f"{source}, manifest.json"
     with damage_as_image_error(what):
         images = json.loads(_read(archive, "manifest.json", source))
@@ -256,6 +267,8 @@ def _blob_path(blob: Blob) -> str:
 
 
 def _opener(archive: _Archive, name: str, source: str) -> Callable[[], IO[bytes]]:
+    """Return a function that opens the named file of the archive."""
+
     def opener() -> IO[bytes]:
         try:
             return archive.open(name)

@@ -1,7 +1,7 @@
 """HTTP requests to a registry: authentication, redirects, and the host's proxy.
 
-Invariant: only the response that the caller asked for may be long, and only as far as the caller reads it. All other
-responses are read up to a limit, and never decoded.
+Invariant: only the response to the caller's own request may be long, and it is read only as far as the caller reads it.
+All other responses are read up to a limit, and never decoded.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from etude.sandbox.proxies import Proxies, UpstreamProxy
 
 _TIMEOUT = httpx.Timeout(60.0, connect=15.0)
 _MAX_REQUESTS = 8
-"""Most requests per answer, for redirects and the one login."""
+"""Maximum number of requests for one answer, including redirects and one login."""
 _MAX_OTHER_BODY = 1 << 20
-"""Size limit of a response that is not what was asked for: a refusal, a redirect, a token."""
+"""Maximum size of a response other than the requested file: a refusal, a redirect, or a token."""
 _WANTS_LOGIN = (
     "this host's proxy wants a login, or another one (HTTP {status}): HTTPS_PROXY=http://user:password@host:port"
 )
 
 
 class RegistryHttp:
+    """HTTP client for one repository of a registry."""
+
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
         self._on_loopback = is_loopback(reference.host)
@@ -44,7 +46,7 @@ class RegistryHttp:
 
     @contextmanager
     def get(self, path: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
-        """Yields the response for a path of the repository, wherever it is kept, with its body still unread."""
+        """Yield the response for a path of the repository, following redirects, with its body still unread."""
         origin = url = httpx.URL(f"{self._reference.url}/{path}")
         authenticated = False
         for _ in range(_MAX_REQUESTS):
@@ -63,22 +65,23 @@ class RegistryHttp:
                 else:
                     yield response
                     return
-                _read(response)  # Frees the connection for another request.
-        raise ImageError(f"{self._reference}: {origin.host} leads from one address to the next without end")
+                _read(response)  # Reading the body frees the connection for another request.
+        raise ImageError(f"{self._reference}: {origin.host} redirects without end")
 
     @contextmanager
     def _stream(self, url: httpx.URL, headers: dict[str, str]) -> Iterator[httpx.Response]:
+        """Send a GET request and yield the response. A proxy that asks for a login raises ImageError."""
         try:
             with self._client.stream("GET", url, headers=headers) as response:
                 yield response
         except httpx.ProxyError as error:
-            status = str(error)[:3]  # The status of its answer to CONNECT.
+            status = str(error)[:3]  # The status of the proxy's answer to CONNECT.
             if status in ("401", "407"):
                 raise ImageError(f"{self._reference}: {_WANTS_LOGIN.format(status=status)}") from error
             raise
 
     def _goal(self, url: httpx.URL, location: str) -> httpx.URL:
-        """The target of a redirect. Only https is allowed, or this machine itself if the registry is on it."""
+        """Return the target of a redirect. It must be https, or on this machine if the registry is on this machine."""
         goal = url.join(location)
         loopback = is_loopback(goal.netloc.decode())
         if (goal.scheme != "https" and not loopback) or (loopback and not self._on_loopback):
@@ -86,6 +89,7 @@ class RegistryHttp:
         return goal
 
     def _ask(self, url: httpx.URL, headers: dict[str, str]) -> tuple[int, bytes]:
+        """Send a GET request and return its status and body."""
         with self._stream(url, headers) as response:
             answer = _read(response)
             if answer is None:
@@ -122,7 +126,7 @@ def _for_httpx(proxy: UpstreamProxy | None) -> httpx.Proxy | None:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """The host's addresses; empty if only the proxy can resolve the name."""
+    """Return the host's addresses, or [] if only the proxy can resolve the name."""
     try:
         return [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     except OSError:
@@ -130,7 +134,7 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 def _read(response: httpx.Response) -> bytes | None:
-    """Reads the body; None if it exceeds the limit."""
+    """Read the body, and return None if it exceeds the limit."""
     body = b""
     for piece in response.iter_raw():
         body += piece

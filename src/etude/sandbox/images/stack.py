@@ -1,7 +1,8 @@
-"""What a stack of layers shows, by the rules of overlayfs. All code that reads or merges layers uses this.
+"""Finds what a stack of layers shows at a path, by the rules of overlayfs. All code that reads or merges layers uses
+this module.
 
-The topmost entry of a name wins. Folders of several layers merge, down to the first opaque one or to an entry that is
-no folder: a file, or a whiteout, which marks a deleted name.
+The topmost entry of a name wins. Folders of several layers merge, down to the first opaque folder or to an entry that
+is no folder: a file, or a whiteout, which marks a deleted name.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ OPAQUE = "user.overlay.opaque"
 
 @dataclass(frozen=True, slots=True)
 class VisibleEntry:
-    """What is visible under one name, and where it lies."""
+    """The files or folders behind one visible name."""
 
     paths: tuple[Path, ...] = ()
-    """One file, or the merged folders, topmost first; empty if nothing is visible."""
+    """One file, or the merged folders, topmost first. Empty if nothing is visible."""
     hides_below: bool = False
     """Whether layers further below are hidden."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
+    """A stack of layers."""
+
     layers: tuple[Path, ...]
     """Topmost first."""
     _known: dict[PurePosixPath, VisibleEntry] = field(default_factory=dict)
 
     def find(self, path: PurePosixPath) -> VisibleEntry:
-        """What is visible at a path relative to the root; links are not followed."""
+        """Return what is visible at a path relative to the root. Links are not followed."""
         if path not in self._known:
             above = self.find(path.parent) if path.parts else None
             self._known[path] = find_in(above.paths, path.name) if above else VisibleEntry(self.layers)
@@ -40,7 +43,7 @@ class Stack:
 
 
 def find_in(folders: Sequence[Path], name: str) -> VisibleEntry:
-    """What the merged folders show under a name."""
+    """Return what the merged folders (topmost first) show under a name."""
     found: list[Path] = []
     for folder in folders:
         path = folder / name
@@ -67,7 +70,8 @@ def is_opaque(folder: Path) -> bool:
 
 
 def make_whiteout(path: Path) -> None:
-    """A whiteout is the character device 0:0. It opens nothing: the one device that ordinary users may make."""
+    """Make a whiteout. It is the character device 0:0, the only device that ordinary users may make, since it cannot be
+    opened."""
     os.mknod(path, stat.S_IFCHR)
 
 

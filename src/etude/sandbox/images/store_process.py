@@ -1,9 +1,9 @@
-"""The keeper: a process in a user namespace of the caller's subordinate ids, which is needed to write trees of such
-ids.
+"""The store process: a process in a user namespace of the caller's subordinate ids, which is needed to write trees that
+belong to such ids.
 
-`in_store_process` marks every function of a store that writes, reads or removes trees. Callers call it as usual. For a store
-of subordinate ids it runs in the keeper, in a separate child for each call. The keeper starts at the first such call,
-and ends with its owner's process, together with its children.
+The decorator `in_store_process` marks every function of a store that writes, reads or removes trees. Callers call it as
+usual. For a store of subordinate ids, the function runs in the store process, in a separate child for each call. The
+store process starts at the first such call and ends with its owner's process, together with its children.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _START_SECONDS, _END_SECONDS = 20.0, 5.0
 
 
 class HasStoreProcess(Protocol):
+    """An object whose decorated functions run in its store process, or in the caller's process if it has none."""
+
     process: StoreProcess | None
 
 
@@ -40,8 +42,8 @@ StoreWork = Callable[Concatenate[Store, P], T]
 
 
 def in_store_process(work: StoreWork[Store, P, T]) -> StoreWork[Store, P, T]:
-    """Runs the function in the store's keeper, if it has one. Arguments, result and exceptions are pickled, except
-    `say`, which is called in the caller's process."""
+    """Make the function run in the store process, if the store has one. Arguments, result and exceptions are pickled,
+    except `say`, which is called in the caller's process."""
 
     @functools.wraps(work)
     def in_process_or_here(store: Store, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -53,7 +55,7 @@ def in_store_process(work: StoreWork[Store, P, T]) -> StoreWork[Store, P, T]:
 
 
 class StoreProcess:
-    """The owner's side of the keeper."""
+    """The owner's side of the store process."""
 
     def __init__(self, root: Path, owner: str, ids: IdRange) -> None:
         assert ids.subordinate is not None
@@ -63,7 +65,8 @@ class StoreProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def call(self, module: str, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a function in the keeper. SandboxLost if the keeper, or its child for this call, was killed."""
+        """Call a function in the store process. Raises SandboxLost if the store process, or its child for this call,
+        was killed."""
         say = kwargs.pop("say", None)
         request = (module, function, args, kwargs, say is not None, Path.cwd(), dict(os.environ))
         ours, theirs = socket.socketpair()
@@ -84,7 +87,7 @@ class StoreProcess:
                 say(value)
 
     def _send_connection(self, connection: socket.socket) -> None:
-        """Sends the connection to the keeper, or to a new keeper if the old one has died."""
+        """Send one end of a connection to the store process. If the store process has died, start a new one."""
         with self._lock:
             for _ in range(2):
                 if self._control is None:
@@ -95,7 +98,7 @@ class StoreProcess:
                     return
                 except OSError:
                     self._end()
-        raise SandboxLost("the keeper of the store does not stay alive; do it again")
+        raise SandboxLost("the process that writes the store's files dies repeatedly; try again")
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -118,17 +121,19 @@ class StoreProcess:
         if answer != READY:
             self._end()
             raise SandboxUnavailable(
-                "the keeper of the store, a process with your subordinate ids, does not start: `etude sandbox doctor`"
+                "the process that writes the store's files with your subordinate ids does not start; "
+                "run `etude sandbox doctor`"
             )
         ours.settimeout(None)
 
     def close(self) -> None:
-        """Ends the keeper and all calls under way. A later call starts a new one."""
+        """End the store process and all calls in progress. A later call starts a new one."""
         with self._lock:
             self._end()
 
     def _end(self) -> None:
-        """Closing the socket ends the keeper, once its children have ended."""
+        """Close the socket, which ends the store process, and wait for it. The store process first waits for its
+        children."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -143,7 +148,8 @@ class StoreProcess:
 
 @contextmanager
 def _loss_as_error(function: str) -> Iterator[None]:
+    """Turn the exceptions of a broken connection into SandboxLost."""
     try:
         yield
     except (EOFError, ConnectionError, pickle.UnpicklingError) as error:
-        raise SandboxLost(f"the keeper of the store ended during {function}; do it again") from error
+        raise SandboxLost(f"the process that writes the store's files ended during {function}; try again") from error

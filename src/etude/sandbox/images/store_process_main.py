@@ -1,7 +1,7 @@
-"""The keeper process: becomes root over its owner's subordinate ids, and forks a child for each request.
+"""Code of the store process: becomes root over its owner's subordinate ids, and forks a child for each call.
 
-It is single-threaded, so that forked children are consistent. It ends when its owner's process or its end of the socket
-goes, together with its children.
+It is single-threaded, so that forked children are consistent. It ends, together with its children, when its owner's
+process ends or closes its end of the socket.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from etude.sandbox.images.store_process import READY
 from etude.sandbox.inside import kernel, subordinate
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
-"""Ctrl-C is for the owner. SIGTERM is sent to end the children. Ignoring SIGCHLD lets the kernel reap them."""
+"""Signals that the store process ignores. Ctrl-C is meant for the owner. SIGTERM is sent to end the children. Ignoring
+SIGCHLD lets the kernel reap them."""
 
 
 def main(control_fd: int, root: str, owner: str, count: int, users: int, groups: int) -> None:
+    """Serve calls that arrive as connections over the socket `control_fd`. `users` and `groups` are the first
+    subordinate ids on the host."""
     control = socket.socket(fileno=control_fd)
     subordinate.enter(users, groups, count)
     kernel.rename_process("etude-store")
@@ -50,14 +53,14 @@ def main(control_fd: int, root: str, owner: str, count: int, users: int, groups:
 
 
 def _kill_children() -> None:
-    """Ends the children and waits for them; after that, nobody writes any more."""
+    """End the children and wait for them. Afterwards, no process writes to the store's trees."""
     os.killpg(0, signal.SIGTERM)
     with contextlib.suppress(ChildProcessError):
         os.wait()
 
 
 def _serve(store: ImageStore, parent: int, line_fd: int, others: tuple[int, ...]) -> NoReturn:
-    """Runs in the child: performs one call, answers, and finishes the background work that the call has left."""
+    """Run in the child: perform one call, send its result, and finish the background work that the call has started."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -81,23 +84,24 @@ def _serve(store: ImageStore, parent: int, line_fd: int, others: tuple[int, ...]
             work: Any = functools.reduce(getattr, function.split("."), importlib.import_module(module))
             try:
                 send("returned", work(store, *args, **kwargs))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's
+            except Exception as error:  # noqa: BLE001 - every error is passed to the caller
                 send("raised", _picklable(error))
         store.finish()
     except BrokenPipeError:
-        pass  # Nobody waits for the answer any more.
-    except BaseException:  # noqa: BLE001 - nothing above may go on in this process
+        pass  # The caller no longer waits for the result.
+    except BaseException:  # noqa: BLE001 - the code of `main` must not continue in the child
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(0)
 
 
 def _picklable(error: Exception) -> Exception:
-    """An exception that can be pickled. Foreign ones get their traceback as a note, which tells their origin."""
+    """Return an exception that can be pickled. Unexpected ones get their traceback as a note, which shows where they
+    were raised."""
     if not isinstance(error, SandboxError | OSError):
         error.add_note("".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - of somebody else's class
+    except Exception:  # noqa: BLE001 - pickling may fail in any way
         return SandboxError(f"{type(error).__name__}: {error}")
     return error

@@ -1,7 +1,8 @@
-"""A background command: its output waits in a ring buffer until the owner polls, its input in a queue until it is read.
+"""A background command in pid 1: a ring buffer keeps its output until the owner polls, and a queue keeps its input
+until the command reads it.
 
-Both are bounded. Output bytes are numbered from 0 and stay until the owner says that it has them, so an answer that was
-lost on its way is given again. When the command ends, the owner is sent what is left, and nothing of it stays here.
+Both are bounded. Output bytes are numbered from 0 and stay until the owner confirms that it has received them, so a
+lost answer can be repeated. When the command ends, pid 1 sends the remaining output to the owner and keeps nothing.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
@@ -23,7 +24,7 @@ from etude.sandbox.inside.wire import Header
 
 Send = Callable[[Header, bytes], None]
 MAX_QUEUED_INPUT = 1 << 20
-"""Most bytes of input that may wait for a command to read them."""
+"""Maximum number of input bytes that may be queued until the command reads them."""
 
 
 class Ring:
@@ -39,7 +40,7 @@ class Ring:
         self.forget(self._first + len(self._bytes) - self._size)
 
     def forget(self, before: int) -> None:
-        """Drops the bytes before this number: the owner has them, or they are too old."""
+        """Drop the bytes numbered below `before`: the owner has received them, or the buffer is full."""
         count = min(before - self._first, len(self._bytes))
         if count > 0:
             del self._bytes[:count]
@@ -50,28 +51,32 @@ class Ring:
         return self._first + len(self._bytes)
 
     def take(self) -> tuple[int, bytes]:
-        """Returns the number of the first byte still here, and all bytes from there on."""
+        """Return the number of the first byte still in the buffer, and all bytes from that one on."""
         return self._first, bytes(self._bytes)
 
 
 class PendingPoll:
+    """A poll request that waits for new output. `has` is the number of bytes that the owner has received, `until` the
+    time by which it must be answered."""
+
     def __init__(self, ticket: int, has: int, until: float) -> None:
         self.ticket, self.has, self.until = ticket, has, until
-        """A pending poll: `has` is how many bytes the owner has, `until` when it must be answered."""
 
 
 class Background(Command):
+    """A command that runs while the owner does other things. Its output is fetched by polling."""
+
     def __init__(self, number: int, launch: Launch, events: Events, send: Send, capacity: int) -> None:
         super().__init__(number, launch, events)
         self._send = send
         self._ring = Ring(capacity)
         self._polls: list[PendingPoll] = []
         self._kill_waiters: list[int] = []
-        """Tickets of kill requests, which are answered when the command has ended."""
+        """Tickets of kill requests. They are answered when the command has ended."""
         self._input = bytearray()
         self._output_at = self._input_at = self._slave = -1
         self._closing = False
-        """Close the input once the queue is empty."""
+        """Whether to close the command's input as soon as the queue is empty."""
 
     @property
     def has_terminal(self) -> bool:
@@ -126,7 +131,7 @@ class Background(Command):
         return min([super().seconds_to_check(), *(poll.until - now for poll in self._polls)])
 
     def answer_expired_polls(self) -> None:
-        """Answers the polls whose time is up."""
+        """Answer the polls whose waiting time is over."""
         now = time.monotonic()
         self._answer_polls(lambda poll: poll.until <= now)
 
@@ -148,10 +153,12 @@ class Background(Command):
 
     def feed(self, data: bytes) -> None:
         if self._closing or self._input_at < 0:
-            raise Refused("its input is closed")
+            raise Refused("the command's input is closed")
         if len(self._input) + len(data) > MAX_QUEUED_INPUT:
-            raise Refused(f"{len(self._input)} bytes wait for it to read them; with these {len(data)} they are more "
-                          f"than {MAX_QUEUED_INPUT}: write less at a time, or later")  # fmt: skip
+            raise Refused(
+                f"the command has {len(self._input)} bytes of input still to read, and {len(data)} more exceed "
+                f"the maximum of {MAX_QUEUED_INPUT}; write less at a time, or later"
+            )
         self._input += data
         self._write_input()
 
@@ -186,7 +193,7 @@ class Background(Command):
 
     def resize(self, rows: int, columns: int) -> None:
         if not self.has_terminal:
-            raise Refused("it has no terminal")
+            raise Refused("the command has no terminal; start it with one to set its size")
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     # -- the end

@@ -1,6 +1,7 @@
-"""Makes boxes (boxes without an image yet) in parallel and ahead of need, and hands them out in the order of requests.
+"""Makes prepared boxes (boxes without a root file system) in parallel and ahead of need, and hands them out in the
+order of requests.
 
-The number made ahead follows the recent shortfall: whoever forks a box into 32 will do so again.
+The number made ahead follows the recent shortfall: an owner that has forked a box into 32 is likely to do so again.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings
 Watch = Callable[[int, Callable[[], None]], None]
 Then = Callable[[PreparedBox | kernel.StepFailed], None]
 SINGLE_IDS = (1000, 0)
-"""The single id of boxes that have only one: the agent's, or that of an image's root."""
+"""The single ids that boxes can have if they have only one: the agent's, or that of an image's root."""
 _MIN_SPARE, _MAX_SPARE = 2, 32
-"""Bounds on the boxes kept ready of the single_id that was last asked for."""
+"""Bounds on the number of prepared boxes kept ready, for the single id that was requested last."""
 _MAX_PARALLEL = 8
-"""Number of boxes made at the same time; more would only wait for each other."""
+"""Number of boxes prepared at the same time. More would only wait for each other in the kernel."""
 _MAX_REPORT = 1 << 12
 
 
 class BoxSpawner:
+    """Keeps prepared boxes ready and answers requests for them."""
+
     def __init__(
         self, settings: ZygoteSettings, programs: dict[int, bytes], watch: Watch, unwatch: Callable[[int], None]
     ) -> None:
-        """Only once the world is finished: boxes do not see later mounts. `programs`: each single_id's seccomp filters."""
+        """Create it only when the zygote's root is complete, because boxes do not see later mounts. `programs` maps
+        each single id to its seccomp program. `watch` and `unwatch` register callbacks for readable descriptors."""
         self._settings, self._programs, self._watch, self._unwatch = settings, programs, watch, unwatch
         self._template_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         kernel.unshare(kernel.CLONE_NEWNS, "mount namespace")
@@ -42,7 +46,8 @@ class BoxSpawner:
         self._spare = self._fewest_left = _MIN_SPARE
 
     def request(self, single_id: int, then: Then) -> None:
-        """Calls `then` with a box, perhaps at once, or with the reason why there is none."""
+        """Call `then` with a prepared box as soon as there is one (perhaps at once), or with the reason why none can be
+        made."""
         self._single_id, self._make_ahead = single_id, True
         if ready := self._ready[single_id]:
             box = ready.popleft()
@@ -56,6 +61,7 @@ class BoxSpawner:
 
     @property
     def needs_spare(self) -> bool:
+        """Whether another box should be prepared ahead of requests."""
         starting = len(self._starting[self._single_id])
         return (
             self._make_ahead and starting < _MAX_PARALLEL and len(self._ready[self._single_id]) + starting < self._spare
@@ -82,6 +88,7 @@ class BoxSpawner:
         self._watch(box.pidfd, lambda: self._reap(box))
 
     def _receive_report(self, box: PreparedBox) -> None:
+        """Handle a report of a box that is being prepared: map its ids, hand it out, or record its failure."""
         report = box.control.recv(_MAX_REPORT)
         if report == UNMAPPED:
             try:
@@ -97,19 +104,20 @@ class BoxSpawner:
             else:
                 self._ready[box.single_id].append(box)
                 if len(self._ready[self._single_id]) >= self._spare:
-                    # All spares are ready again: half of those that nobody has needed since the last time are too many.
+                    # All spares are ready again. Drop half of those that have not been needed since the last time.
                     self._spare = max(_MIN_SPARE, self._spare - self._fewest_left // 2)
                     self._fewest_left = self._spare
         else:
             self._fail(box, **json.loads(report or b'{"step": "lost", "number": 0}'))
 
     def _fail(self, box: PreparedBox, step: str, number: int) -> None:
+        """Record why the box cannot be made, and kill it."""
         box.failure = kernel.StepFailed(step, number)
         self._unwatch(box.control.fileno())
         box.kill()
 
     def _reap(self, box: PreparedBox) -> None:
-        """Cleans up when a box ends, whether or not it became a box."""
+        """Clean up after a process that has ended, whether it was still being prepared or had become a box."""
         for number in (box.control.fileno(), box.pidfd):
             self._unwatch(number)
         box.close()
@@ -122,7 +130,7 @@ class BoxSpawner:
             self._report_failure(box.single_id, box.failure)
 
     def _report_failure(self, single_id: int, why: kernel.StepFailed) -> None:
-        """Reports a failure to one waiting request. Nothing more is made ahead until the next request."""
+        """Report a failure to one waiting request. No further box is made ahead until the next request."""
         self._make_ahead = False
         if self._requests[single_id]:
             self._requests[single_id].popleft()(why)

@@ -1,8 +1,9 @@
-"""Pid 1 of a container: the same init as in a box of the embedded backend, in a container that an engine has built.
+"""Entry point of pid 1 in a container: runs the same init as in a box of the embedded backend, in a container that a
+container engine has made.
 
-The engine connects the container's standard streams to the owner. They are the control channel, so the box ends when
-the owner goes. Init first enters its own user namespace with the container's ids. There it has the rights to mark
-commands and to change users, but no rights over what belongs to the container, and neither has the box's root.
+The engine connects the container's stdin and stdout to the owner. They are the control channel, so the box ends when
+the owner ends. Init first enters a new user namespace that maps the container's ids to themselves. In it, init may mark
+commands and change users, but neither init nor the box's root has rights over anything that belongs to the container.
 """
 
 # Plain strings and descriptors instead of Path, as everywhere in `inside`.
@@ -26,15 +27,17 @@ from etude.sandbox.inside.memory import MemoryEvents
 _FIRST_FREE = 10
 _MS_REMOUNT = 0x20
 _CLOSED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-# Files of pid 1 that the kernel opens to their owner: the container's root, which may also be the box's root.
+# Files of pid 1 that the kernel lets their owner open. The owner is the container's root, which may also be the box's
+# root.
 _OWNERS_FILES = ("/proc/1/oom_score_adj", "/proc/1/oom_adj", "/proc/1/coredump_filter")
 _OWNERS_FOLDERS = ("/proc/1/fd", "/proc/1/fdinfo", "/proc/1/task")
 _UNREADABLE = "/proc/1/map_files"
-"""A folder that can only be listed with the right to trace pid 1; used to cover others."""
+"""A folder that can be listed only with the right to trace pid 1. It is mounted over other folders to hide them."""
 
 
 def take_channel() -> tuple[int, int]:
-    """Moves the container's stdin and stdout elsewhere, and opens 0 and 1 on /dev/null: commands get their own."""
+    """Move the container's stdin and stdout to other descriptors, which are returned, and open 0 and 1 on /dev/null.
+    Commands get streams of their own."""
     channel = _move_up(0), _move_up(1)
     nothing = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1):
@@ -44,13 +47,14 @@ def take_channel() -> tuple[int, int]:
 
 
 def _move_up(number: int) -> int:
+    """Duplicate descriptor `number` to a free one at or above _FIRST_FREE."""
     return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
 
 
 def enter_user_namespace() -> None:
-    """Enters a new user namespace in which every id of the container keeps its number.
+    """Enter a new user namespace in which every id of the container keeps its number.
 
-    Only a process outside the namespace may write such a map, so a helper does it."""
+    Only a process outside the namespace may write such a map, so a forked helper does it."""
     maps = {name: _same_ids(name) for name in ("uid_map", "gid_map")}
     entered, enter = os.pipe()
     helper = os.fork()
@@ -75,20 +79,23 @@ def enter_user_namespace() -> None:
 
 
 def _same_ids(name: str) -> str:
+    """Return the id map that maps each id of the current namespace to itself. `name` is uid_map or gid_map."""
     with open(f"/proc/self/{name}") as file:
         rows = [channel.split() for channel in file]
     return "".join(f"{inside} {inside} {count}\n" for inside, _, count in rows)
 
 
 def hide_host() -> None:
-    """Closes what engines leave open: set-uid programs, writes to /dev, /sys, the container's name in
-    /proc/self/cgroup, files of /proc that only the host's root may read, and files of pid 1 that only its owner may
-    read. This happens in our own mount namespace, from which nothing in the box has a way back."""
+    """Hide or close what container engines leave accessible: set-uid programs, writing to /dev, /sys, the container's
+    name in /proc/self/cgroup, files of /proc that only the host's root may read, and files of pid 1 that only their
+    owner may read.
+
+    The mounts are made in a mount namespace of our own, and no process of the box can return to the engine's."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
     kernel.restrict_mount("/", kernel.MOUNT_ATTR_NOSUID, "no set-uid programs")
     kernel.mount("closed", "/sys", "tmpfs", _CLOSED, "mode=0700,size=64k", "cover /sys")
-    # The cover is a socket: nobody can open one as a file, not even root.
+    # Files are covered by a socket, which nobody can open as a file, not even root.
     dead = "/sys/closed"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(dead)
@@ -106,11 +113,11 @@ def hide_host() -> None:
 
 
 class ContainerInit(init.Init):
-    """Init with one more request and one more rule. The request is `digest`: the engine knows which paths have changed,
-    but not their content. The rule: commands may not run as root if that is the host's root id."""
+    """Init with the additional request `digest`, and without commands as root where root is the host's root id.
+    `digest` hashes files, since the engine reports which paths have changed, but not their content."""
 
     def serve(self) -> None:
-        with contextlib.suppress(files.Refused):  # The image does not know this user: init reports it later.
+        with contextlib.suppress(files.Refused):  # The image lacks this user, which `super().serve()` reports.
             if not os.path.isdir(self.workdir):
                 owner = self.users.find("")
                 os.makedirs(self.workdir)
@@ -137,7 +144,7 @@ class ContainerInit(init.Init):
 
 
 def digest_of(paths: list[bytes]) -> str:
-    """Digest of the names, kinds, modes, owners and content of these files, but not of their times."""
+    """Return a digest of the names, kinds, modes, owners and content of these files, but not of their times."""
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:
         info = os.lstat(path)

@@ -1,4 +1,5 @@
-"""A command that the owner waits for. Both streams are kept up to a limit, or streamed; then comes one answer."""
+"""A command that the owner waits for. Its stdout and stderr are collected up to a limit or streamed; at the end, the
+owner gets one answer."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ Send = Callable[[Header, bytes], None]
 
 
 class Foreground(Command):
+    """A command whose request is answered when it has ended. `capacity` is the maximum number of bytes taken of each
+    stream."""
+
     def __init__(self, number: int, launch: Launch, events: Events, send: Send, *, capacity: int, stream: bool) -> None:
         super().__init__(number, launch, events)
         self._send, self._stream = send, stream
@@ -78,7 +82,8 @@ class Foreground(Command):
 
 
 def _memfd_with(data: bytes) -> int:
-    """Puts stdin into a memfd, so a command that reads nothing blocks nobody, however much there is."""
+    """Put a command's stdin into a memfd and return its descriptor. A command that does not read its stdin then blocks
+    nobody, whatever the size."""
     number = os.memfd_create("stdin")
     try:
         view = memoryview(data)

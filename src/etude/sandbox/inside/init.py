@@ -1,7 +1,8 @@
 """Pid 1 of a box: answers the owner's requests, one frame at a time, until the owner closes its end of the connection.
 
-It has rights over the box only (its own user namespace) and takes no instruction from inside the box. When it ends,
-every process of the box ends. It never waits for anything that a command or the owner does or fails to do.
+Pid 1 has rights over the box only (through its own user namespace) and takes no instruction from inside the box. When
+it ends, the kernel ends every process of the box. It never blocks on anything that a command or the owner does or fails
+to do.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
@@ -27,15 +28,16 @@ from etude.sandbox.inside.users import MAX_ID, USERS, Users
 __all__ = ["USERS", "reset_inherited_state", "run", "take_identity"]
 
 PYTHON_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that the Python interpreter handles or ignores."""
+"""Signals that the Python interpreter handles or ignores by default."""
 WATCH_SECONDS = 0.05
 _CHUNK = 1 << 18
 _DEFERRED = ("exec", "start", "write", "write_tree", "stats")
-"""Requests that wait while the box is frozen, because they change files or look at processes."""
+"""Requests that wait while the box is frozen, because they change files or examine processes."""
 
 
 def take_identity(*, many_ids: bool) -> None:
-    """Becomes root of the box's user namespace, or stays its only id. Either way its rights end at the box."""
+    """Become root of the box's user namespace, and drop all capabilities beyond the box. If the box has a single id
+    (`many_ids` is False), keep that id."""
     kernel.drop_bounding_set(kernel.BOX_ROOT)
     if many_ids:
         os.setgroups([])
@@ -44,7 +46,7 @@ def take_identity(*, many_ids: bool) -> None:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    with suppress(PermissionError):  # The first process of a container already leads its session.
+    with suppress(PermissionError):  # Pid 1 of a container already leads its session.
         os.setsid()
     kernel.rename_process("init")
     for number in PYTHON_SIGNALS:
@@ -60,18 +62,22 @@ def run(
     memory: MemoryEvents,
     kind: type[Init] | None = None,
 ) -> None:
-    """Serves until the owner is gone. `channel` holds the descriptors that requests come from and answers go to."""
+    """Serve requests until the owner closes the connection. `channel` is the pair of descriptors for requests and for
+    answers, `program` the seccomp program to install, `kind` the class of init to run."""
     spawn.set_lasting_limits(message["limits"])
     kernel.install_filter(program)
-    # An owner that leaves in the middle of an answer ends the box like one that leaves between two requests.
+    # If the owner closes the connection while an answer is sent, the box ends as if it had been closed between two
+    # requests.
     with suppress(OwnerGone):
         (kind or Init)(channel, message, many_ids=many_ids, memory=memory).serve()
 
 
 def reset_inherited_state() -> None:
-    """Resets what commands would inherit from pid 1: no signal is blocked or ignored, and only the standard streams are
-    open. Resetting signals is safe: pid 1 does not receive signals without a handler, and Python's own handler for
-    SIGINT would undo that. Called once, before everything else."""
+    """Reset what commands would inherit from pid 1, so that no signal is blocked or ignored and only the standard
+    streams are open. Call it once, before everything else.
+
+    Default signal handling is safe here: the kernel does not deliver signals without a handler to pid 1, whereas
+    Python's handler for SIGINT would let them through."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -85,6 +91,8 @@ class OwnerGone(Exception):
 
 
 class Init:
+    """The request loop of pid 1, with all commands of the box."""
+
     def __init__(self, channel: tuple[int, int], message: wire.Header, *, many_ids: bool, memory: MemoryEvents) -> None:
         self.requests, answers = channel
         self.memory = memory
@@ -98,14 +106,15 @@ class Init:
         self.frames = wire.Unpacker()
         self.sender = wire.Sender(answers)
         self.frozen = 0
-        """Copies under way. Meanwhile requests that would change files wait in `deferred`, and commands that have ended
-        in `ended`: a box that moves to another root has no /proc to see its processes in."""
+        """Number of freezes in effect (copies under way). Meanwhile, requests that would change files wait in
+        `deferred`, and commands that have ended wait in `ended`: during a move to another root, there is no /proc in
+        which to see their processes."""
         self.deferred: list[tuple[wire.Header, bytes]] = []
         self.ended: list[Command] = []
         self.stopped_before: set[int] = set()
         """Processes that were already stopped before the box was frozen, by themselves or by their shell."""
         self.working_folders: list[moving.WorkingFolder] = []
-        """Working folders of threads that must be moved along if the box has a new root when it is thawed."""
+        """Working folders of threads, to be restored if the box has a new root when it is thawed."""
         self.proc_device = os.stat("/proc").st_dev
         os.set_blocking(self.requests, False)
         self.many_ids = many_ids
@@ -170,7 +179,7 @@ class Init:
             self.send({"ticket": ticket, "error": error.strerror or str(error), "kind": kind})
 
     def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """Handles a request and returns its answer; None if the answer comes later or not at all."""
+        """Handle a request and return its answer, or None if the answer comes later or not at all."""
         match header["op"]:
             case "exec":
                 self.execute(header, payload)
@@ -237,7 +246,7 @@ class Init:
         }
 
     def measure(self) -> list[processes.Usage]:
-        """Resource use of all processes. Only root can see what other users' processes hold open."""
+        """Return the resource use of all processes. Only root can see which files other users' processes hold open."""
         if self.memory.enforced:
             return processes.measure(files=False)
         self.identity.be_root()
@@ -246,10 +255,11 @@ class Init:
         finally:
             self.identity.restore()
 
-    # -- standing still
+    # -- freezing
 
     def freeze(self, *, kill: bool) -> list[str]:
-        """Stops all processes and returns those that were writing; if there is one, everything goes on at once."""
+        """Stop all processes and return those that were writing to a file. If there are any, resume all processes at
+        once. With `kill`, kill all processes instead."""
         self.frozen += 1
         if kill:
             processes.signal_all(signal.SIGKILL)
@@ -266,7 +276,8 @@ class Init:
         return writers
 
     def rehearse(self) -> wire.Header:
-        """Checks whether the stopped processes can go on over another root. If so, they are moved there at the thaw."""
+        """Check whether the stopped processes can continue on another root. If so, the thaw restores their working
+        folders there."""
         self.identity.be_root()
         try:
             self.working_folders, shared = moving.rehearse()
@@ -336,7 +347,7 @@ class Init:
             self.events.read(command.pidfd, lambda: self.finish(command))
 
     def cancel(self, number: int) -> None:
-        """The owner no longer waits for this: a command, which is killed, or a poll, which is dropped."""
+        """Kill the command with this ticket, or drop the poll with this ticket: the owner no longer waits for it."""
         if number in self.commands:
             self.commands[number].kill("cancelled")
         for command in self.commands.values():
@@ -344,7 +355,8 @@ class Init:
                 command.drop_poll(number)
 
     def handle_process_request(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """Handles a request about a background command. If it has ended, its owner has been told so."""
+        """Handle a request about a background command. If that command has ended, answer so; its last output has been
+        sent already."""
         command = self.commands.get(header["process"])
         if not isinstance(command, Background):
             return {"ended": True}, b""
@@ -364,7 +376,7 @@ class Init:
         return {}, b""
 
     def finish(self, command: Command) -> None:
-        """The command itself has ended: kill what it left behind, read the rest of its output, and answer."""
+        """Kill what the ended command left behind, read the rest of its output, and answer the owner."""
         if self.frozen:
             self.events.forget(command.pidfd)
             self.ended.append(command)
@@ -379,6 +391,7 @@ class Init:
         command.finish(status)
 
     def kill_descendants(self, command: Command) -> None:
+        """Kill and reap all processes that the command started."""
         if self.commands:
             others = {other.pid for other in self.commands.values()}
             processes.kill_marked(command.mark, others)
@@ -390,12 +403,14 @@ class Init:
     # -- limits
 
     def poll_timeout(self) -> int | None:
-        """Milliseconds until the next deadline or the next check of memory and CPU time; None without commands."""
+        """Return the milliseconds until the next deadline or check of memory and CPU time, or None if no command
+        runs."""
         if not self.commands:
             return None
         return max(0, min(int(command.seconds_to_check() * 1000) + 1 for command in self.commands.values()))
 
     def watch(self) -> None:
+        """Enforce the deadlines and resource limits of the commands whose check is due."""
         due = [command for command in self.commands.values() if command.seconds_to_check() <= 0]
         for command in due:
             if command.expired():
@@ -406,12 +421,15 @@ class Init:
             began = time.monotonic()
             if not self.frozen:
                 retry_on_enomem(self.check_usage)
-            # The pause grows with the check: in a box with very many descriptors, pid 1 is busy only part of the time.
+            # The pause grows with the duration of the check, so that pid 1 stays mostly idle even in a box with very
+            # many descriptors.
             pause = max(WATCH_SECONDS, 4 * (time.monotonic() - began))
             for command in due:
                 command.schedule_check(pause)
 
     def check_usage(self) -> None:
+        """Kill each command that exceeds its CPU time, and the command that uses most memory if the box exceeds its
+        memory limit."""
         usage = self.measure()
         used = sum(process.memory for process in usage) + (0 if self.memory.enforced else detached_bytes())
         full = self.memory.oom_killed() or used > self.limits["memory_mb"] << 20

@@ -1,7 +1,9 @@
-"""A box: a box in preparation, with its own namespaces, ids and pid 1, that waits for root, order and owner.
+"""A prepared box: a process with its own namespaces, ids and pid 1, which waits for a root file system, an order and an
+owner.
 
-Nothing in it depends on an image, so the zygote makes some ahead. It stays in a copy of the zygote's world until the
-zygote has put a root into it. Only then is it told what it is, and becomes pid 1 of a box.
+None of this depends on an image, so the zygote prepares some boxes ahead. A prepared box stays in a copy of the
+zygote's root until the zygote puts a root file system into its mount namespace. Then it receives its order (what to run
+as, limits, environment) and becomes pid 1 of a box.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every box.
@@ -29,20 +31,22 @@ _MAX_PASSED = 8
 _MAX_DESCRIPTORS = 1 << 20
 _CONTROL_FD = 3
 UNMAPPED, STANDING = b"unmapped", b"standing"
-"""What a box reports while it is made; anything else is a failure, as JSON."""
+"""Reports of a box that is being prepared: it waits for its id map, and it is ready. Any other report is a failure, as
+JSON."""
 
 
 class PreparedBox:
-    """The zygote's side of a box."""
+    """The zygote's side of a prepared box."""
 
     def __init__(
         self, settings: ZygoteSettings, single_id: int, template: int, own_namespace: int, program: bytes
     ) -> None:
-        """`template` is the mount namespace to copy, `own_namespace` the zygote's own, `single_id` the id of boxes with only one."""
+        """`template` is the mount namespace to copy, `own_namespace` the zygote's own, and `single_id` the id that the
+        box has if boxes have only one. `program` is its seccomp program."""
         self.settings, self.single_id = settings, single_id
         self.mount_namespace = self.network_namespace = -1
         self.failure = kernel.StepFailed("lost", 0)
-        """Why the box could not be made."""
+        """Why the box could not be prepared."""
         self.at_end: Callable[[], None] | None = None
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -61,7 +65,8 @@ class PreparedBox:
         self.pidfd = os.pidfd_open(self.pid)
 
     def map_ids(self) -> None:
-        """Writes the id map of the box's user namespace, opens its others while visible, and lets it go on."""
+        """Write the id map of the box's user namespace and let the box continue. Its mount and network namespaces are
+        opened before, while that is still allowed."""
         process = f"/proc/{self.pid}"
         self.mount_namespace, self.network_namespace = (
             os.open(f"{process}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mnt", "net")
@@ -71,21 +76,22 @@ class PreparedBox:
         self.control.send(b"go")
 
     def order(self, message: wire.Header, numbers: list[int]) -> None:
-        """Turns the box into a box. `numbers` are its end of the owner's socket and its cgroup's descriptors."""
+        """Send the order that turns the prepared box into a box. `numbers` are the descriptors to pass: the box's end
+        of the owner's socket, and the entry files of its cgroups."""
         socket.send_fds(self.control, [json.dumps(message).encode()], numbers)
         self.control.close()
         os.close(self.network_namespace)
         self.network_namespace = -1
 
     def kill(self) -> None:
-        """Kills the box with its whole box. The descriptors of its namespaces are closed first, so the kill also
-        frees its mounts, and waiting for it waits for that."""
+        """Kill pid 1, and with it the whole box. The descriptors of its namespaces are closed first, so that its end
+        also frees its mounts, and waiting for it waits for that."""
         self._close_namespaces()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Reaps the box and closes everything, once it has ended."""
+        """Reap pid 1 after it has ended, and close all descriptors."""
         self.control.close()
         os.waitpid(self.pid, 0)
         self._close_namespaces()
@@ -99,7 +105,8 @@ class PreparedBox:
 
 
 def _become_pid_1(settings: ZygoteSettings, single_id: int, control_fd: int, program: bytes) -> NoReturn:
-    """Runs in the child. Never returns, and never raises into the zygote's code."""
+    """Run the child: set up the box, wait for the order, and serve as pid 1. Never returns, and never raises into the
+    zygote's code."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         os.dup2(control_fd, _CONTROL_FD)
@@ -131,18 +138,18 @@ def _become_pid_1(settings: ZygoteSettings, single_id: int, control_fd: int, pro
             for entry in numbers[1:]:
                 os.write(entry, b"0")
                 os.close(entry)
-            # From here on, the box sees its cgroup as the top of the tree.
+            # From here on, the box's own cgroup looks like the root of the cgroup tree.
             kernel.unshare(kernel.CLONE_NEWCGROUP, "namespaces")
             memory = MemoryEvents(events)
             init.run((numbers[0], numbers[0]), message, program, many_ids=settings.many_ids, memory=memory)
-    except BaseException:  # noqa: BLE001 - nothing above may go on in this process
+    except BaseException:  # noqa: BLE001 - the zygote's code must not continue in this process
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(0)
 
 
 def _wait_for_order(control: socket.socket) -> tuple[bytes, list[int]]:
-    """Receives the order and its descriptors; empty if the zygote is gone."""
+    """Return the order and its descriptors, or (b"", []) if the zygote has ended."""
     try:
         data, numbers, _, _ = socket.recv_fds(control, wire.MAX_ORDER, _MAX_PASSED)
     except ConnectionError:
@@ -151,7 +158,8 @@ def _wait_for_order(control: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _mount_system_folders(settings: ZygoteSettings) -> None:
-    """Mounts what every box has whatever its image: /proc, terminals, shared memory, a host name, a loopback."""
+    """Mount what every box has whatever its image: /proc, terminals and shared memory. Set the host name and start the
+    loopback."""
     quiet = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     kernel.mount("proc", "own", "proc", quiet, None, "mount proc")
     owner = "" if settings.range_base is None else f",gid={settings.range_base + 5}"

@@ -1,4 +1,5 @@
-"""Removes what a box has left, even folders that deny access to their owner or nest deeper than a path can say."""
+"""Removes trees that a box has left, even folders that deny access to their owner or are nested deeper than the
+kernel's maximum path length."""
 
 # Plain strings instead of Path, since the zygote loads this for all its boxes.
 # ruff: noqa: PTH101, PTH104, PTH106, PTH108, PTH112, PTH114
@@ -12,14 +13,14 @@ import os
 import stat
 
 _LONG = 512
-"""Longest path below the top, in bytes. Folders below a longer one are moved up first: the kernel walks every path from
-its beginning, and takes no path of more than 4096 bytes."""
+"""Maximum length of a path below the top, in bytes. Folders below a longer path are moved up to the top first: the
+kernel resolves every path from its beginning, and accepts no path of more than 4096 bytes."""
 _MOVED = itertools.count()
 
 
 def remove_tree(top: str) -> None:
-    """Removes the tree or file; does nothing if it does not exist. Raises OSError for what cannot be removed. Several
-    processes may remove the same tree at once."""
+    """Remove the tree or file, if it exists. Raises OSError for what cannot be removed. Several processes may remove
+    the same tree at once."""
     if os.path.islink(top) or not os.path.isdir(top):
         if os.path.lexists(top):
             os.unlink(top)
@@ -37,7 +38,7 @@ def remove_tree(top: str) -> None:
                 todo.pop()
             todo += inner
         except FileNotFoundError:
-            todo.pop()  # Another process was first; what it moved up is found from above.
+            todo.pop()  # Another process removed or moved this folder. Moved folders are found from the top.
         except PermissionError:
             if not _made_accessible(folder) and folder == denied:
                 raise
@@ -48,7 +49,7 @@ def remove_tree(top: str) -> None:
 
 
 def _remove_files(folder: str) -> list[str]:
-    """Removes all entries that are not folders; returns the folders."""
+    """Remove all entries of the folder that are not folders; return the paths of the others."""
     with os.scandir(folder) as found:
         entries = list(found)
     for entry in entries:
@@ -59,14 +60,16 @@ def _remove_files(folder: str) -> list[str]:
 
 
 def _moved_to_top(folder: str, top: str) -> str:
-    os.chmod(folder, 0o700)  # Moving a folder writes its "..".
+    """Move a folder directly below `top`, and return its new path."""
+    os.chmod(folder, 0o700)  # Moving a folder changes its ".." entry.
     higher = f"{top}/.lifted-{os.getpid()}-{next(_MOVED)}"
     os.rename(folder, higher)
     return higher
 
 
 def _made_accessible(folder: str) -> bool:
-    """Whether the folder's mode was the reason for a PermissionError. If so, the mode is fixed now."""
+    """Give the folder's owner full access if the folder's mode denied it. Return whether that may have been the reason
+    of a PermissionError."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_IMODE(os.lstat(folder).st_mode) & 0o700 == 0o700:
             return False
@@ -75,7 +78,8 @@ def _made_accessible(folder: str) -> bool:
 
 
 def _has_entries(folder: str) -> bool:
-    """Whether the folder has got new entries since it was listed: another process may move folders into it."""
+    """Return whether the folder has got new entries since it was listed, because another process has moved folders into
+    it."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
         return any(found)
     return True

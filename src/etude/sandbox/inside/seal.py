@@ -1,7 +1,8 @@
-"""Copies what boxes wrote (overlay upper folders, stacked) into one layer, and names that layer by its content.
+"""Copies what boxes have written (a stack of overlay upper folders) into one layer, and names the layer by a digest of
+its content.
 
-Deletions (whiteouts), opaque folders, links, modes, owners, times and attributes are kept: a box on the copy sees the
-same files as one on the originals.
+Deletions (whiteouts), opaque folders, links, modes, owners, times and attributes are kept, so a box on the copy sees
+the same files as a box on the originals.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every fork that has to copy.
@@ -14,7 +15,8 @@ import errno
 import os
 import stat
 
-# The same as in hashlib, but without OpenSSL: every box's pid 1 is a copy of a process that has loaded this module.
+# The same function as in hashlib, but without loading OpenSSL: every box's pid 1 is a copy of a process that has loaded
+# this module.
 from _blake2 import blake2b
 from collections.abc import Iterator
 
@@ -25,11 +27,13 @@ _OVERLAY = "user.overlay."
 _OPAQUE = f"{_OVERLAY}opaque"
 _COPY_BYTES = 1 << 20
 LONGEST = 3000
-"""Longest path of a folder in a layer, in bytes. The kernel takes 4096, and a store's own folders need some of them."""
+"""Maximum length of a folder's path in a layer, in bytes. The kernel allows 4096, and the store's own path needs some
+of them."""
 
 
 def copy_and_report(sources: list[str], target: str, *, named: bool = True) -> Header:
-    """Copies; answers with the digest, or with the error after removing the partial copy."""
+    """Copy like `copy_layers`, and return the digest, or the error after removing the partial copy, as an answer to the
+    owner."""
     try:
         return {"digest": copy_layers(sources, target, named=named)}
     except OSError as error:
@@ -46,8 +50,8 @@ def _remove(target: str) -> None:
 
 
 def copy_layers(sources: list[str], target: str, *, named: bool = True) -> str:
-    """Copies the merged sources (topmost first) into `target`, which is made if missing. Returns the digest of the
-    content. With `named=False` the digest is meaningless, and the content of files is not read."""
+    """Copy the merged sources (topmost first) into `target`, which is made if it is missing. Return the digest of the
+    content. With `named=False`, file content is copied without hashing, and the digest must not be used."""
     os.makedirs(target, exist_ok=True)
     return _Copy(target, named=named).run(sources)
 
@@ -61,11 +65,11 @@ class _MergedEntry:
         self.path, self.entry = path, entry
         self.folders: list[str] = []
         self.opaque = False
-        """Whether it hides what lies below all sources."""
+        """Whether the folder hides the layers below all sources."""
 
 
 def _walk(folders: list[str]) -> Iterator[_MergedEntry]:
-    """Yields every path of the merged tree, each folder before its content."""
+    """Yield every path of the merged tree, each folder before its content."""
     iterators = [_listed(folders, "")]
     while iterators:
         found = next(iterators[-1], None)
@@ -78,6 +82,8 @@ def _walk(folders: list[str]) -> Iterator[_MergedEntry]:
 
 
 def _listed(folders: list[str], prefix: str) -> Iterator[_MergedEntry]:
+    """Yield the entries of merged folders (topmost first), sorted by name. `prefix` is the folder's path with a slash
+    at its end."""
     if len(os.fsencode(prefix)) > LONGEST:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), prefix)
     entries: dict[str, list[os.DirEntry[str]]] = {}
@@ -99,11 +105,13 @@ def _listed(folders: list[str], prefix: str) -> Iterator[_MergedEntry]:
 
 
 class _Copy:
+    """One copy under way, with the digest of what has been copied so far."""
+
     def __init__(self, target: str, *, named: bool) -> None:
         self.target, self.named = target, named
         self.digest = blake2b(digest_size=16)
         self.links: dict[tuple[int, int], str] = {}
-        """The first copy of each file that has several hard links."""
+        """Maps the device and inode of each file with several hard links to the path of its first copy."""
 
     def run(self, sources: list[str]) -> str:
         folders = [(os.lstat(sources[0]), self.target)]
@@ -138,7 +146,8 @@ class _Copy:
         return self.digest.hexdigest()
 
     def _copy_file(self, found: _MergedEntry, info: os.stat_result, goal: str) -> tuple[bytes, bytes]:
-        """Copies a file; returns its content's part of the digest, and its attributes."""
+        """Copy a file. Return the digest of its content (or its first name, if this is a further hard link) and its
+        attributes."""
         if info.st_nlink > 1:
             same = (info.st_dev, info.st_ino)
             if first := self.links.get(same):
@@ -160,14 +169,14 @@ class _Copy:
 
 
 def _copy_bytes(old: int, new: int) -> bytes:
-    """Copies within the kernel, without a digest."""
+    """Copy a file's content within the kernel, without a digest."""
     while os.sendfile(new, old, None, _COPY_BYTES):
         pass
     return b""
 
 
 def _copy_and_hash(old: int, new: int) -> bytes:
-    """Copies and returns the digest."""
+    """Copy a file's content, and return its digest."""
     content = blake2b(digest_size=16)
     while chunk := os.read(old, _COPY_BYTES):
         content.update(chunk)
@@ -178,8 +187,9 @@ def _copy_and_hash(old: int, new: int) -> bytes:
 
 
 def _copy_stat(target: str | int, info: os.stat_result) -> None:
-    """Sets owner, mode and time of a path or an open file. The owner comes first: changing it clears set-id bits and
-    capabilities. Values that are right already are left alone, since each change is one more for the disk's journal."""
+    """Set owner, mode and time of a path or an open file. The owner comes first, since changing it clears set-id bits
+    and capabilities. Values that are right already are not set again, since each change costs a write to the file
+    system's journal."""
     open_file = isinstance(target, int)
     made = os.fstat(target) if isinstance(target, int) else os.lstat(target)
     if (made.st_uid, made.st_gid) != (info.st_uid, info.st_gid):
@@ -190,7 +200,7 @@ def _copy_stat(target: str | int, info: os.stat_result) -> None:
 
 
 def _copy_attributes(source: str | int, target: str | int) -> bytes:
-    """Copies the extended attributes that programs have set, but not overlayfs's own. Returns them for the digest."""
+    """Copy the extended attributes that programs have set, but not those of overlayfs. Return them for the digest."""
     kept = b""
     for name in sorted(os.listxattr(source)):
         if name.startswith(("user.", "security.capability")) and not name.startswith(_OVERLAY):
@@ -201,6 +211,7 @@ def _copy_attributes(source: str | int, target: str | int) -> bytes:
 
 
 def _add(digest: blake2b, path: str, info: os.stat_result, content: bytes, extra: bytes) -> None:
+    """Add one path with its facts, content and attributes to the digest."""
     record = f"{path}\0{info.st_mode:o}\0{info.st_uid}\0{info.st_gid}\0{info.st_rdev}\0".encode(
         "utf-8", "surrogateescape"
     )

@@ -1,8 +1,8 @@
-"""The zygote: one single-threaded process per backend from which all boxes are cloned, cheaply and ready-made.
+"""The zygote: one single-threaded process per backend from which all boxes are cloned.
 
-It lives exactly as long as its owner: it ends when the owner's process or its end of the socket goes, and every box
-ends with it. Requests are small JSON messages on a SOCK_SEQPACKET socket. `create` also carries descriptors: the box's
-end of its own socket, that of its network gate's socket if it has one, and the cgroup_entries of its cgroups.
+It lives as long as its owner: it ends when the owner's process ends or closes its end of the socket, and every box ends
+with it. Requests are small JSON messages on a SOCK_SEQPACKET socket. `create` also carries descriptors: the box's end
+of its own socket, the box's end of its network gate's socket if it has a gate, and the entry files of its cgroups.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings, enter_root, enter_u
 
 _MAX_PASSED = 8
 _MAX_CELLS_TO_REMOVE = 64
-"""Cells whose removal may be put off until the zygote is idle, since unmounting a cell waits for all CPUs."""
+"""Maximum number of cells whose removal is put off until the zygote is idle. Unmounting a cell waits for all CPUs."""
 
 
 class Zygote:
+    """The zygote's event loop, with all boxes and the cells to remove."""
+
     def __init__(self, control: socket.socket, settings: ZygoteSettings, programs: dict[int, bytes]) -> None:
         self.control, self.settings = control, settings
         self.boxes: dict[str, tuple[PreparedBox, wire.Header]] = {}
-        """Box id -> (its pid 1, its order)."""
+        """Box id -> (its pid 1, the order it was made by)."""
         self.cells_to_remove: list[str] = []
-        """Cells to remove."""
         self.watched: dict[int, Callable[[], None]] = {}
         self.poll = select.epoll()
         self.spawner = BoxSpawner(settings, programs, self.watch, self.unwatch)
@@ -43,7 +44,7 @@ class Zygote:
         self.poll.register(number, select.EPOLLIN)
 
     def unwatch(self, number: int) -> None:
-        """Stops watching a descriptor. Call it before closing; harmless if it is not watched."""
+        """Stop watching a descriptor. Call it before closing the descriptor; unwatched ones are ignored."""
         if self.watched.pop(number, None):
             self.poll.unregister(number)
 
@@ -51,14 +52,14 @@ class Zygote:
         try:
             self.control.send(json.dumps(message).encode())
         except OSError:
-            sys.exit(0)  # The owner is gone, so the zygote ends, and every box with it.
+            sys.exit(0)  # The owner has ended, so the zygote and every box end too.
 
     def serve(self) -> None:
         owner = os.pidfd_open(os.getppid())
         self.watch(owner, lambda: sys.exit(0))
         self.watch(self.control.fileno(), self.receive)
         while True:
-            # Work that nobody waits for is done when there is nothing else to do.
+            # Spare boxes and cell removals wait until there are no requests.
             events = self.poll.poll(0 if self.spawner.needs_spare or self.cells_to_remove else None)
             for number, _ in events:
                 if number in self.watched:
@@ -71,7 +72,7 @@ class Zygote:
     def receive(self) -> None:
         try:
             data, passed, _, _ = socket.recv_fds(self.control, wire.MAX_ORDER, _MAX_PASSED)
-        except ConnectionError:  # The owner is gone without having read what we sent.
+        except ConnectionError:  # The owner ended without reading our messages.
             data, passed = b"", []
         if not data:
             sys.exit(0)
@@ -93,7 +94,7 @@ class Zygote:
     # -- boxes
 
     def create(self, order: wire.Header, passed: list[int], box: PreparedBox | kernel.StepFailed) -> None:
-        """Turns a box into the box that was asked for. A failure is reported as the end of the box."""
+        """Turn a prepared box into the box that was requested. A failure is reported as the end of the box."""
         name, cell = order["id"], order["cell"]
         try:
             if isinstance(box, kernel.StepFailed):
@@ -130,20 +131,22 @@ class Zygote:
     # -- frozen copies
 
     def untouched(self, message: wire.Header) -> bool:
+        """Return whether the box has written nothing since its cell was made."""
         if message["id"] not in self.boxes:
             return False
         _, order = self.boxes[message["id"]]
         return rootfs.untouched(message["cell"], rootfs.lower_layers(self.settings, order, message["layers"])[0])
 
     def restack(self, message: wire.Header) -> wire.Header:
-        """Seals what a box has written, and moves the box to a new cell on top of that."""
+        """Seal what a box has written, and move the box to a new cell on top of the sealed one. Return {} or an
+        error."""
         name, cell = message["id"], message["cell"]
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
         box, order = self.boxes[name]
         for path in message["shared"]:
             if os.path.lexists(f"{message['layers'][0]}{path}"):
-                return {"error": f"{path} is mapped for all to see", "kind": "busy"}
+                return {"error": f"{path} is mapped shared by a process", "kind": "busy"}
         moves = rootfs.mounts_for_next_root(self.settings, order["base"])
         try:
             rootfs.make_cell(self.settings, cell, order["limits"]["disk_mb"])
@@ -155,23 +158,26 @@ class Zygote:
         except (OSError, kernel.StepFailed) as error:
             if getattr(error, "step", "") == rootfs.SEAL:
                 return {"error": str(error), "kind": "busy"}
-            box.kill()  # The box may be in a half-made root.
+            box.kill()  # The box's root may be incomplete.
             return {"error": str(error), "kind": "lost"}
         return {}
 
     def copy(self, message: wire.Header) -> wire.Header:
+        """Copy the merged folders `sources` to `target`, in a new cell if one is named. Runs in a helper process."""
         if cell := message["cell"]:
             rootfs.make_cell(self.settings, cell, 0)
         return seal.copy_and_report(message["sources"], message["target"], named=not cell)
 
     def release(self, cell: str) -> None:
+        """Remove a cell: when the zygote is idle, or in a helper process if the cell is a plain folder."""
         if self.settings.memory:
             self.cells_to_remove.append(cell)
         else:
             self.run_in_helper(lambda: rootfs.remove_cell(self.settings, cell), None)
 
     def run_in_helper(self, work: Callable[[], wire.Header | None], ticket: int | None) -> None:
-        """Runs slow work in a helper process, so that other boxes need not wait. With a ticket, the result is sent."""
+        """Run slow work in a helper process, so that other boxes need not wait. If there is a ticket, send the result
+        to the owner."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -182,6 +188,7 @@ class Zygote:
         self.watch(ours.fileno(), lambda: self.helper_ended(ticket, pid, ours))
 
     def helper_ended(self, ticket: int | None, pid: int, ours: socket.socket) -> None:
+        """Reap a helper process, and send its result to the owner if there is a ticket."""
         self.unwatch(ours.fileno())
         data = ours.recv(wire.MAX_ORDER)
         ours.close()
@@ -192,10 +199,12 @@ class Zygote:
 
 
 def main(control_fd: int) -> None:
+    """Run the zygote on the socket `control_fd`. The first message on it holds the settings; the first answer says
+    whether the zygote is ready, or which step failed."""
     control = socket.socket(fileno=control_fd)
     settings = ZygoteSettings(**json.loads(control.recv(wire.MAX_ORDER)))
     init.reset_inherited_state()
-    for number in init.PYTHON_SIGNALS:  # Ctrl-C is for the owner, which closes boxes in order.
+    for number in init.PYTHON_SIGNALS:  # Ctrl-C is meant for the owner, which closes all boxes.
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -1,4 +1,4 @@
-"""The owner's side of a box: every request goes over a channel to the box's pid 1, our init."""
+"""The owner's side of a box: every request goes through a channel to the box's pid 1, our init."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from etude.sandbox.served.process import ServedProcess
 from etude.sandbox.tars import Member, Tar, pack
 
 ANSWER_SECONDS = 30.0
-"""How long pid 1 may take for anything but a command before the box counts as lost."""
+"""Maximum time in which pid 1 must answer any request but a command; otherwise the box counts as lost."""
 _BATCH_BYTES = 4 << 20
-"""Bytes of a tree sent at once, which pid 1 holds in memory meanwhile."""
+"""Bytes of a tree that are sent at once. Pid 1 keeps them in memory meanwhile."""
 
 
 class ServedBox:
-    """A box whose pid 1 is our init, whatever isolates it; implements all requests that init answers.
+    """A box whose pid 1 is our init, whatever isolates it. Implements all requests that init answers.
 
     It belongs to the event loop in which it was made."""
 
@@ -75,6 +75,7 @@ class ServedBox:
         return process
 
     def _request(self, asked: Command) -> dict[str, Any]:
+        """Return the fields that requests for commands have in common."""
         argv = ["/bin/sh", "-c", asked.command] if isinstance(asked.command, str) else asked.command
         if not argv or asked.timeout <= 0:
             raise RequestRefused(
@@ -90,7 +91,7 @@ class ServedBox:
 
     @contextlib.contextmanager
     def _recorded(self, line: str) -> Iterator[None]:
-        """Adds the line to the list of commands, unless the command is refused."""
+        """Add the line to the list of commands, unless the command is refused."""
         self._commands.append(line)
         try:
             yield
@@ -152,7 +153,8 @@ class ServedBox:
 
     @contextlib.asynccontextmanager
     async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
-        """Nothing in the box runs inside this block; live processes go on after it. Yields whether there are none."""
+        """Freeze the box during the block: nothing in it runs, and live processes continue afterwards. Yields whether
+        there are no live processes. With `kill`, all processes are killed instead."""
         answer, _ = await self._ask({"op": "freeze", "kill": kill})
         if answer["writers"]:
             raise BoxBusy(f"box {self.id} is being written to by {'; '.join(answer['writers'])}: wait, or kill=True")
@@ -163,5 +165,5 @@ class ServedBox:
                 await self._ask({"op": "thaw"})
 
     def inherit(self, commands: list[str]) -> None:
-        """Puts the commands that the parent had been given before its own."""
+        """Put the parent's commands before the box's own in the list of commands."""
         self._commands[:0] = commands

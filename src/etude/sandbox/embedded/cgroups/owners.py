@@ -1,4 +1,5 @@
-"""Ownership of cgroups: each of our processes holds a lock on its folders; unlocked ones belong to a dead owner."""
+"""Owners of cgroups: each of our processes holds a lock on its folders. A folder without a lock belongs to a dead
+owner."""
 
 from __future__ import annotations
 
@@ -13,20 +14,21 @@ from etude.sandbox.inside import kernel
 
 PREFIX = "etude-"
 _VACATED_TO = "etude.home"
-"""The cgroup that we move into if our own must be free of processes to delegate controllers. Other processes of our
-cgroup move along and may outlive us, so the cleanup leaves this folder alone."""
+"""Name of the cgroup that processes are moved into if our own cgroup must be free of processes to delegate controllers.
+Other processes of our cgroup are moved along and may outlive us, so the cleanup leaves this folder alone."""
 
 
 def locked_folder(parent: Path) -> tuple[Path, int]:
+    """Make a folder of ours in `parent` and lock it. Return its path and the descriptor that holds the lock."""
     while True:
         folder = parent / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         folder.mkdir()
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:  # Another process's cleanup removed it.
+        except FileNotFoundError:  # Another process's cleanup has removed it.
             continue
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.is_dir():  # Otherwise a cleanup came between these two steps.
+        if folder.is_dir():  # Otherwise a cleanup removed it before it was locked.
             with contextlib.suppress(OSError):
                 delegate_controllers(folder, vacate=False)
             return folder, lock
@@ -34,8 +36,9 @@ def locked_folder(parent: Path) -> tuple[Path, int]:
 
 
 def remove_dead(parent: Path) -> list[str]:
-    """Removes the folders of dead owners. Their processes end by themselves; where the kernel can kill a whole cgroup,
-    this also ends those whose zygote hangs. A folder that still holds processes is left for later."""
+    """Remove the folders of dead owners, and return their names. Their processes end by themselves; where the kernel
+    can kill a whole cgroup, this also ends processes whose zygote hangs. A folder that still holds processes is left
+    for later."""
     removed = []
     for folder in sorted(parent.glob(f"{PREFIX}*")):
         try:
@@ -57,6 +60,7 @@ def remove_dead(parent: Path) -> list[str]:
 
 
 def remove_folder(folder: Path) -> bool:
+    """Remove the folder and its subfolders; return False if that fails."""
     try:
         for below in folder.iterdir():
             if below.is_dir():
@@ -68,8 +72,8 @@ def remove_folder(folder: Path) -> bool:
 
 
 def delegate_controllers(parent: Path, *, vacate: bool) -> None:
-    """Delegates the controllers of `parent` to its subfolders. Version 2 requires this by name, and from a folder
-    without processes; `vacate` moves them out."""
+    """Delegate the controllers of `parent` to its subfolders. In version 2, each controller must be delegated by name,
+    and from a folder without processes; `vacate` moves the processes out."""
     present = set((parent / "cgroup.controllers").read_text().split())
     missing = {MEMORY, PIDS, CPU} & present - set((parent / "cgroup.subtree_control").read_text().split())
     if not missing:
