@@ -124,7 +124,7 @@ class TestStoreProcess:
         with pytest.raises(Exception, match="Odd: 1 and 2"):
             fail_oddly(store)
 
-    def test_a_killed_keeper_fails_its_calls_and_is_replaced(self, store: ImageStore, tmp_path: Path) -> None:
+    def test_a_killed_store_process_fails_its_calls_and_is_replaced(self, store: ImageStore, tmp_path: Path) -> None:
         thread, pid, raised = stay_in_thread(store, tmp_path)
         (store_process,) = store_processes()
         store_process.kill()

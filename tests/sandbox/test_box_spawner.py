@@ -1,4 +1,4 @@
-"""The box_spawner as a state machine: whatever boxes do, each request is answered once, and none is forgotten."""
+"""BoxSpawner as a state machine: whatever boxes do, each request is answered once, and none is forgotten."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Line:
 
 
 class FakeBox:
-    """As box_spawner sees a PreparedBox; what it does next is the test's to say."""
+    """A PreparedBox as BoxSpawner sees it. The test decides what it does next."""
 
     made: list[FakeBox] = []
     refuse = False
