@@ -156,7 +156,7 @@ class Background(Command):
             raise Refused("the command's input is closed")
         if len(self._input) + len(data) > MAX_QUEUED_INPUT:
             raise Refused(
-                f"the command has {len(self._input)} bytes of input still to read; with {len(data)} more, it would have "
+                f"the command has {len(self._input)} bytes of input still to read; with {len(data)} more, it would be "
                 f"more than {MAX_QUEUED_INPUT}: write less at a time, or later"
             )
         self._input += data
