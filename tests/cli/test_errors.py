@@ -41,7 +41,7 @@ CAUGHT_INSIDE = {
     "Refused": "inside a box",
     "BrokenFrame": "inside a box",
     "StepFailed": "inside a box",
-    "Stays": "inside a box: a fork copies instead",
+    "CannotMove": "inside a box: a fork copies instead",
     "CannotStart": "inside a box: the command's exit code and its stderr",
     "BrokenTransfer": "ends one connection of the egress proxy",
     "BadHead": "answered by the egress proxy",

@@ -27,7 +27,7 @@ def test_one_hierarchy_holds_everything() -> None:
     assert (found.version, found.controllers) == (2, {"memory", "pids", "cpu"})
     own = TOP / Path("/proc/self/cgroup").read_text().strip().removeprefix("0::/")
     ours = [folder for folder in (own, *own.parents) if folder.is_relative_to(TOP) and os.access(folder, os.W_OK)]
-    assert found.place == ours[-1], "all that was handed to us"
+    assert found.parent == ours[-1], "all that was handed to us"
     assert folders() == set(), "a trial leaves nothing"
 
 
@@ -73,7 +73,7 @@ def test_the_janitor_ends_what_a_dead_owner_left_running() -> None:
         "import os\n"
         "from etude.sandbox.embedded.cgroups import Cgroups\n"
         "box = Cgroups.find().create('x', memory_bytes=1 << 26, processes=9)\n"
-        "with box.doors() as (door, _):\n"
+        "with box.open_entry_files() as (door, _):\n"
         " if (pid := os.fork()) == 0: os.setsid(); os.write(door, b'0'); os.execlp('sleep', 'sleep', '100')\n"
         "while open(f'/proc/{pid}/comm').read() != 'sleep\\n': pass\n"
         "print(pid, flush=True); input()\n"
@@ -84,7 +84,7 @@ def test_the_janitor_ends_what_a_dead_owner_left_running() -> None:
         owner.send_signal(signal.SIGKILL)
         owner.wait(20)
     try:
-        (place,) = {hierarchy.place for hierarchy in find_hierarchies()}
+        (place,) = {hierarchy.parent for hierarchy in find_hierarchies()}
         folder = next(place.glob(f"{PREFIX}{owner.pid}-*"))
         remove_dead(place)
         assert select.select([left], [], [], 20)[0], "it has been ended"

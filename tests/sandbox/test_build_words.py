@@ -171,9 +171,9 @@ def test_ignore_files() -> None:
     ignored = Ignored.from_text("\ufeff# no\n\n  *.log  \n/build/\n!build/keep\n**/tmp\na/../b\n!x.log\n.\n")
     out = ["y.log", "build", "build/x", "tmp", "c/d/tmp", "c/tmp/x", "b", "b/c"]
     kept = ["a/y.log", "build/keep", "build/keep/x", "x.log", "a", "# no"]
-    assert [path for path in [*out, *kept] if ignored.leaves_out(path)] == out
-    assert ignored.takes_back
-    assert not Ignored.from_text("a").takes_back
+    assert [path for path in [*out, *kept] if ignored.excludes(path)] == out
+    assert ignored.has_exceptions
+    assert not Ignored.from_text("a").has_exceptions
     for text in ("!", "[", "a\n[b"):
         with pytest.raises(ValueError, match=r"^line \d:"):
             Ignored.from_text(text)

@@ -42,7 +42,7 @@ HYBRID = """\
 
 def folders() -> set[Path]:
     """Of this process: also those of backends that tests before have left open."""
-    return {path for hierarchy in find_hierarchies() for path in hierarchy.place.glob(f"{PREFIX}{os.getpid()}-*")}
+    return {path for hierarchy in find_hierarchies() for path in hierarchy.parent.glob(f"{PREFIX}{os.getpid()}-*")}
 
 
 def test_mounts_are_read_as_the_kernel_writes_them() -> None:
@@ -79,12 +79,12 @@ def test_version_2_is_set_by_its_own_names(tmp_path: Path) -> None:
     assert (tmp_path / "memory.max").read_text() == str(5 << 20)
     assert (tmp_path / "pids.max").read_text() == "7"
     box = BoxCgroup([(hierarchy, tmp_path)])
-    with box.doors() as (_, number):
+    with box.open_entry_files() as (_, number):
         events = MemoryEvents(number)
-        assert not events.struck()
+        assert not events.oom_killed()
         (tmp_path / V2.events).write_text("oom 3\noom_kill 1\n")
-        assert events.struck()
-        assert not events.struck(), "asked once, told once"
+        assert events.oom_killed()
+        assert not events.oom_killed(), "asked once, told once"
     assert box.memory_bytes() == 4096
 
 
@@ -117,8 +117,8 @@ def test_folders_come_and_go_with_their_owner() -> None:
     with pytest.raises(SandboxError, match="one"):
         ours.create("one", memory_bytes=64 << 20, processes=9)
     enter = [sys.executable, "-c", "import os, sys; [os.write(int(n), b'0') for n in sys.argv[1:]]; input()"]
-    with box.doors() as given:
-        doors = given[:-1] if box.holds_memory else given
+    with box.open_entry_files() as given:
+        doors = given[:-1] if box.limits_memory else given
         inside = subprocess.Popen([*enter, *map(str, doors)], pass_fds=doors, stdin=subprocess.PIPE)
     with inside:
         while not all(
@@ -146,7 +146,7 @@ def test_what_a_killed_owner_left_is_removed_by_the_next() -> None:
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         name = f"{PREFIX}{int(owner.stdout.readline())}-*"
-        places = [hierarchy.place for hierarchy in find_hierarchies()]
+        places = [hierarchy.parent for hierarchy in find_hierarchies()]
         for place in places:
             remove_dead(place)  # Other tests beside this one leave dead ones, too.
         assert all(list(place.glob(f"{name}/x")) for place in places)

@@ -13,7 +13,7 @@ from etude.sandbox.doctor import Finding, HostFacts, as_json, doctor, judge, rep
 from etude.sandbox.embedded import knobs
 from etude.sandbox.embedded.knobs import Facts, for_cgroups, for_disk_limits, for_failure, for_users
 from etude.sandbox.embedded.probe import Mode
-from etude.sandbox.embedded.subuids import Lack
+from etude.sandbox.embedded.subuids import MissingSubids
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.inside.network import has_ipv6
 from etude.sandbox.modes import ModeOption
@@ -62,7 +62,7 @@ def test_a_good_host_has_nothing_to_better() -> None:
 
 
 def test_what_is_missing_comes_with_its_knob() -> None:
-    poor = HostFacts(mode=Mode.USER, lack=Lack("range"), python="3.11.9", status="", devices=("lo", "eth0"))
+    poor = HostFacts(mode=Mode.USER, lack=MissingSubids("range"), python="3.11.9", status="", devices=("lo", "eth0"))
     found = named(judge(poor, Facts(user="ann", kernel=(6, 1)), [LANDLOCK]))
     assert {name for name, finding in found.items() if not finding.good} == {
         "memory", "disk", "users", "network", "system calls"
@@ -92,7 +92,7 @@ def test_whose_ids_boxes_have_is_shown() -> None:
     [("program", "install uidmap"), ("range", "usermod"), ("newuidmap: Operation not permitted", "set-uid root")],
 )
 def test_every_lack_of_ids_has_a_knob(lack: str, knob: str) -> None:
-    line = for_users(Lack(lack), Facts())
+    line = for_users(MissingSubids(lack), Facts())
     assert knob in line
     assert "\n" not in line
 

@@ -193,7 +193,7 @@ async def test_melted_cells_show_the_same_files(
     sandboxes: EmbeddedSandboxes, monkeypatch: pytest.MonkeyPatch, deepest: int
 ) -> None:
     """Whiteouts, opaque folders, links and attributes over an image, through forks that melt the chain each time."""
-    monkeypatch.setattr(copies, "DEEPEST", deepest)
+    monkeypatch.setattr(copies, "MAX_STACKED_LAYERS", deepest)
     # A folder's size is its file system's own business.
     look = (
         "find . -type d -printf '%p %m %u %g\\n' | sort; find . ! -type d -printf '%p %m %u %g %y %s %l %t\\n' | sort;"

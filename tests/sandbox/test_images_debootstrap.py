@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> ImageStore:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> ImageStore:
-    """For what is changed in this process alone: no keeper sees it."""
+    """For what is changed in this process alone: no store process sees it."""
     return ImageStore(tmp_path / "alone", None)
 
 

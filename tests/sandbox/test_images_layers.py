@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.sandbox.keeper_work import image_of_tars
 from tests.sandbox.layer_model import Entry, Refused, Tree, apply_layers, to_tar
+from tests.sandbox.store_process_work import image_of_tars
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, Feature, ImageError
 from etude.sandbox.images.ids import IdRange

@@ -22,7 +22,7 @@ def test_an_owner_that_leaves_before_an_answer_is_not_an_error_to_answer_with(
     ours, theirs = socket.socketpair()
     line = theirs.fileno(), theirs.fileno()
     message = {"limits": {}, "env": {}, "workdir": str(tmp_path), "single_id": 0, "user": "root"}
-    init = Init(line, message, wide=False, memory=MemoryEvents(None))
+    init = Init(line, message, many_ids=False, memory=MemoryEvents(None))
     init.limits |= {"memory_mb": 64, "cpu_seconds": 1}
     ours.close()
     with pytest.raises(OwnerGone):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.sandbox.test_cgroups import HOARD, with_boxes
 
 from etude.sandbox import Box, Limits
-from etude.sandbox.inside.memory import detached, detached_in, held_open, patiently
+from etude.sandbox.inside.memory import detached_bytes, detached_bytes_in, memfd_bytes, retry_on_enomem
 
 MIB = 1 << 20
 HEAD = "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime                   rss                  swap\n"  # noqa: E501
@@ -78,7 +78,7 @@ async def test_what_is_open_and_mapped_counts_once(box: Box) -> None:
 
 def test_a_file_counts_for_one_of_those_that_hold_it() -> None:
     def held(seen: set[int]) -> int:
-        return held_open(["/proc/self"], seen)
+        return memfd_bytes(["/proc/self"], seen)
 
     before, everything = held(set()), set[int]()
     held(everything)
@@ -96,7 +96,7 @@ def test_a_file_counts_for_one_of_those_that_hold_it() -> None:
         os.close(first)
         os.close(second)
     assert held(set()) == before
-    assert held_open(["/proc/1073741824"], set()) == 0, "no such process"
+    assert memfd_bytes(["/proc/1073741824"], set()) == 0, "no such process"
 
 
 ROW = st.tuples(st.integers(0, 9), st.integers(0, 1 << 40), st.integers(-(1 << 31), (1 << 31) - 1))
@@ -109,11 +109,11 @@ def test_only_segments_without_a_process_count(rows: list[tuple[int, int, int]])
         f"{0:10d} {0:10d} {0:10d} {rss:21d} {0:21d}\n"
         for attached, rss, key in rows
     ]
-    assert detached_in(HEAD + "".join(lines)) == sum(rss for attached, rss, _ in rows if attached == 0)
+    assert detached_bytes_in(HEAD + "".join(lines)) == sum(rss for attached, rss, _ in rows if attached == 0)
 
 
 def test_the_kernels_own_table_is_understood() -> None:
-    assert detached() >= 0
+    assert detached_bytes() >= 0
 
 
 def test_what_the_kernel_refuses_for_a_moment_is_asked_for_again() -> None:
@@ -123,11 +123,11 @@ def test_what_the_kernel_refuses_for_a_moment_is_asked_for_again() -> None:
         if number := answers.pop(0):
             raise OSError(number, os.strerror(number))
 
-    patiently(act)
+    retry_on_enomem(act)
     assert answers == [errno.EIO]
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        patiently(act)
+        retry_on_enomem(act)
     answers += [errno.ENOMEM] * 3
     with pytest.raises(OSError, match=os.strerror(errno.ENOMEM)):
-        patiently(act, seconds=-1.0)
+        retry_on_enomem(act, seconds=-1.0)
     assert len(answers) == 2, "not for ever"

@@ -88,7 +88,7 @@ done(os.read(watch, 99)[16:20])""",
 socket.socket(socket.AF_UNIX).connect("s"); done()""",
     ),
     "a file on its way to another": (
-        "sent files",
+        "a socket with descriptors",
         """a, b = socket.socketpair(); file = os.open("f", os.O_RDONLY)
 socket.send_fds(a, [b"x"], [file]); os.close(file); meet(); done(os.read(socket.recv_fds(b, 9, 1)[1][0], 9))""",
     ),

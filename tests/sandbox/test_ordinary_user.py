@@ -52,7 +52,7 @@ def test_it_holds_for_an_ordinary_user(suites: tuple[str, ...], options: list[st
         again("test_contract.py", options=IN_FOLDERS, marks=pytest.mark.soak, timeout=800),
         again("test_embedded.py", marks=pytest.mark.soak, timeout=500),
         again("test_egress_boxes.py", marks=pytest.mark.soak),
-        again("keeper_cases.py"),
+        again("store_process_cases.py"),
         again("test_images_debootstrap.py", marks=pytest.mark.soak),
         again(*IMAGES, options=FAST, marks=pytest.mark.soak),
     ],

@@ -43,7 +43,7 @@ def test_a_child_made_at_the_last_moment_ends_with_its_command(forker: Forker, m
     monkeypatch.setattr(processes, "_others", lambda: sorted(forker.living))
     monkeypatch.setattr(processes, "mark_of", lambda pid: marks.get(pid, MARK) if pid in forker.living else "")
     monkeypatch.setattr(processes, "_send", forker.send)
-    monkeypatch.setattr(processes, "_collected", lambda pid: True)
+    monkeypatch.setattr(processes, "_reaped", lambda pid: True)
     processes.kill_marked(MARK, commands={20})
     assert (forker.ended, forker.living) == ([5, 6, 7, 8], {20, 30})
 

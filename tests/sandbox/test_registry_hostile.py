@@ -118,13 +118,13 @@ def test_an_endless_401_ends(store: ImageStore) -> None:
     assert [path.partition("?")[0] for path, _ in asked] == ["/v2/a/b/manifests/1", "/token", "/v2/a/b/manifests/1"]
 
 
-CIRCLE = "leads from one address to the next without end"
+CIRCLE = "redirects without end"
 
 
 @pytest.mark.parametrize(
     ("location", "says", "steps"),
     [
-        ("", CIRCLE, registry_http._MOST_STEPS),
+        ("", CIRCLE, registry_http._MAX_REQUESTS),
         *(
             (away, "expected an https address", 1)
             for away in ("http://files.example/x", "ftp://files.example/x", "file:///etc/passwd", "http://10.0.0.1/")
@@ -147,7 +147,7 @@ def test_no_registry_leads_into_this_machine(address: str) -> None:
     reference = Reference.parse("registry.example/a/b")
     challenge = httpx.Response(401, headers={"WWW-Authenticate": f'Bearer realm="{address}"'})
     with pytest.raises(ImageError, match="for tokens; expected an https address"):
-        RegistryAuth(reference).learn(challenge, lambda *_: (200, b'{"token": "t"}'))
+        RegistryAuth(reference).prepare(challenge, lambda *_: (200, b'{"token": "t"}'))
     away = registry_http.RegistryHttp(reference)
     with pytest.raises(ImageError, match="expected an https address"):
         away._goal(httpx.URL("https://registry.example/v2/"), address)

@@ -93,7 +93,7 @@ def chain(top: Path, depth: int) -> Path:
 
 def test_layers_are_copied_and_merged_whatever_their_depth(tmp_path: Path) -> None:
     one, two = chain(tmp_path / "one", DEEP), chain(tmp_path / "two", DEEP - 100)
-    answer = seal.attempt([str(one), str(two)], str(tmp_path / "copied"))
+    answer = seal.copy_and_report([str(one), str(two)], str(tmp_path / "copied"))
     merge_layers([one, two], tmp_path / "merged")
     for top in (tmp_path / "copied", tmp_path / "merged"):
         assert len(list(names(top))) == DEEP + 2
@@ -114,7 +114,7 @@ def names(top: Path) -> list[str]:
 
 
 def test_what_is_deeper_than_a_path_can_say_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
-    answer = seal.attempt([str(chain(tmp_path / "source", 1600))], str(tmp_path / "copied"))
+    answer = seal.copy_and_report([str(chain(tmp_path / "source", 1600))], str(tmp_path / "copied"))
     assert answer["kind"] == "refused"
     assert "nested too deep" in answer["error"]
     assert not (tmp_path / "copied").exists()

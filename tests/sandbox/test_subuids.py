@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.sandbox.embedded import subuids
-from etude.sandbox.embedded.subuids import FEWEST, Lack, Row, find_subordinate_ids, longest, next_free, read_rows
+from etude.sandbox.embedded.subuids import (
+    FEWEST,
+    MissingSubids,
+    Row,
+    find_subordinate_ids,
+    longest,
+    next_free,
+    read_rows,
+)
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.inside import subordinate
 
@@ -74,24 +82,24 @@ def test_a_range_is_used_as_far_as_it_goes(files: Path, users: int, groups: int,
 
 @pytest.mark.parametrize("users", ["", "other:1:65536", f"{os.getuid()}:1:{FEWEST - 1}"])
 def test_too_few_ids_are_none(files: Path, users: str) -> None:
-    assert find_subordinate_ids(write(files, users, f"{os.getuid()}:1:65536")) == Lack("range")
-    assert find_subordinate_ids(write(files, f"{os.getuid()}:1:65536", users)) == Lack("range")
+    assert find_subordinate_ids(write(files, users, f"{os.getuid()}:1:65536")) == MissingSubids("range")
+    assert find_subordinate_ids(write(files, f"{os.getuid()}:1:65536", users)) == MissingSubids("range")
 
 
 def test_without_files_there_is_no_range(files: Path) -> None:
-    assert find_subordinate_ids(files) == Lack("range")
+    assert find_subordinate_ids(files) == MissingSubids("range")
     assert next_free(files) == 100_000
 
 
 def test_without_programs_there_are_none(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subordinate, "find_program", lambda name: "" if name == "newgidmap" else name)
-    assert find_subordinate_ids(files) == Lack("program")
+    assert find_subordinate_ids(files) == MissingSubids("program")
 
 
 def test_what_refuses_a_map_is_said(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subuids, "_try", lambda *_: "newuidmap: no")
     top = write(files, f"{os.getuid()}:1:65536", f"{os.getuid()}:1:65536")
-    assert find_subordinate_ids(top) == Lack("newuidmap: no")
+    assert find_subordinate_ids(top) == MissingSubids("newuidmap: no")
 
 
 def test_a_new_range_begins_above_all_others(files: Path) -> None:

@@ -16,7 +16,7 @@ from etude.sandbox.embedded import EmbeddedSandboxes, knobs, temporary_store
 from etude.sandbox.embedded.cgroups import MEMORY, PIDS
 from etude.sandbox.embedded.knobs import Facts
 from etude.sandbox.embedded.probe import Mode
-from etude.sandbox.embedded.subuids import Lack
+from etude.sandbox.embedded.subuids import MissingSubids
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.inside.network import has_ipv6
 from etude.sandbox.inside.users import MAX_ID
@@ -56,7 +56,7 @@ class HostFacts:
     """How the backend separates boxes; None if no box can be made."""
     ids: IdRange | None = None
     """The range of user ids that boxes get; None if each box has only one."""
-    lack: Lack | None = None
+    lack: MissingSubids | None = None
     """Why boxes have only one user id."""
     refusal: str = ""
     """Why no box can be made. The last part of the text is the setting that would help."""
@@ -196,4 +196,4 @@ def _users(host: HostFacts, facts: Facts) -> Finding:
     place = f"from {users}" if users == groups else f"from {users}, of groups from {groups}"
     text = f"root, agent, grader and those of an image, apart from each other; on the host {host.ids.count} ids {place}"
     whole = host.ids.count > MAX_ID or host.mode != Mode.SUBUID
-    return Finding("users", True, "many", text, "" if whole else knobs.for_users(Lack("range"), facts))
+    return Finding("users", True, "many", text, "" if whole else knobs.for_users(MissingSubids("range"), facts))

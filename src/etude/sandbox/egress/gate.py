@@ -17,9 +17,9 @@ from etude.sandbox.egress.policy import Policy
 from etude.sandbox.egress.proxy import ConnectionLimit, Proxy
 from etude.sandbox.egress.proxy_layer import ENVIRONMENT, files_behind_proxy, write_layer
 from etude.sandbox.egress.upstream import Upstream
-from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore
+from etude.sandbox.images.store_process import in_store_process
 
 _MOST_SOCKETS = 64
 
@@ -93,7 +93,7 @@ class EgressGate:
         return self._layers[image]
 
 
-@as_keeper
+@in_store_process
 def _make_layer(store: ImageStore, target: Path, stack: Stack, authority: bytes, lookup_name: str) -> None:
     files = files_behind_proxy(stack, authority, lookup_name)
     write_layer(target, files, store.ids.first if store.ids else None)

@@ -53,7 +53,7 @@ def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict
         files[place] = authority
     for number, name in enumerate(SOURCES):
         folder = resolve(stack, PurePosixPath(name))
-        if number == 0 or any(place.is_dir() for place in stack.look(folder).places):
+        if number == 0 or any(place.is_dir() for place in stack.find(folder).paths):
             files[folder / FILE] = authority
     files |= _name_service(stack)
     return files
@@ -68,7 +68,7 @@ def resolve(stack: Stack, path: PurePosixPath) -> PurePosixPath:
         if part == "..":
             done = done.parent
             continue
-        places = stack.look(done / part).places
+        places = stack.find(done / part).paths
         if not places or not places[0].is_symlink():
             done = done / part
             continue
@@ -84,7 +84,7 @@ def resolve(stack: Stack, path: PurePosixPath) -> PurePosixPath:
 
 def _read(stack: Stack, path: PurePosixPath) -> bytes:
     """Return a file of the image; no bytes if there is none."""
-    places = stack.look(path).places
+    places = stack.find(path).paths
     if not places or not places[0].is_file():
         return b""
     if places[0].stat().st_size > _LARGEST_BUNDLE:

@@ -1,7 +1,8 @@
 """The embedded backend: boxes made of namespaces and overlayfs, without a daemon, Docker or root.
 
-Invariant: a box is one process tree under its own pid 1, on top of the cells (written files) that it uses, and the
-zygote holds all of them. They are gone when the box, the backend or the owner's process ends, in whatever way.
+Invariant: a box is one process tree under its own pid 1, on top of the cells (folders of written files) that it uses,
+and the zygote owns all of them. They are removed when the box, the backend or the owner's process ends, for whatever
+reason.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from etude.sandbox.images.spreading import spread_trees
 from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore, Lease, check_workdir, remove_store
 from etude.sandbox.inside.users import USERS
-from etude.sandbox.inside.zygote_root import SHM_MB, World
+from etude.sandbox.inside.zygote_root import SHM_MB, ZygoteSettings
 from etude.sandbox.options import BuildOptions
 from etude.sandbox.served.channel import Channel
 
@@ -44,9 +45,11 @@ _INIT_MB = 16
 
 
 class EmbeddedSandboxes:
+    """The backend's public interface; see `contract.Sandboxes`."""
+
     def __init__(self, root: Path, *, memory_cells: bool | None = None, upstream: Upstream | None = None) -> None:
-        """Starts the zygote (about 60 ms). `memory_cells` defaults to what the probe finds; `upstream` redirects hosts
-        that are not where their names resolve to."""
+        """Start the zygote (about 60 ms). `memory_cells`: whether written files are kept in memory; by default, what
+        the probe finds. `upstream` replaces the addresses of some hosts for egress."""
         self.host: Host = probe_host()
         self.memory_cells = self.host.memory_cells if memory_cells is None else memory_cells
         self.store = ImageStore(Path(root).absolute(), self.host.ids)
@@ -72,7 +75,7 @@ class EmbeddedSandboxes:
         for name in ("stage", "cells"):
             (scratch / name).mkdir(exist_ok=True)
         spread_trees(scratch / "cells")
-        world = World(
+        settings = ZygoteSettings(
             store=str(root),
             stage=str(scratch / "stage"),
             skeletons=bases.skeletons,
@@ -82,7 +85,7 @@ class EmbeddedSandboxes:
             subordinate=ids.subordinate if ids else None,
             memory=self.memory_cells,
         )
-        return ZygoteClient(world)
+        return ZygoteClient(settings)
 
     @property
     def features(self) -> frozenset[Feature]:
@@ -126,16 +129,17 @@ class EmbeddedSandboxes:
         arguments: dict[str, str] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> AsyncIterator[TriedBuild]:
-        """Builds in a store of its own, under another zygote. It lies in this owner's scratch and goes with it."""
-        place = self.store.scratch / f"trial-{secrets.token_hex(6)}"
+        """Build in a separate store under another zygote. The store lies in this owner's scratch folder and is removed
+        at the end."""
+        folder = self.store.scratch / f"trial-{secrets.token_hex(6)}"
         try:
-            apart = EmbeddedSandboxes(place, memory_cells=self.memory_cells, upstream=self._upstream)
+            trial = EmbeddedSandboxes(folder, memory_cells=self.memory_cells, upstream=self._upstream)
             try:
-                yield await build.try_build(apart, apart.store, context, terms, arguments, say or (lambda _: None))
+                yield await build.try_build(trial, trial.store, context, terms, arguments, say or (lambda _: None))
             finally:
-                await apart.close()
+                await trial.close()
         finally:
-            await asyncio.to_thread(remove_store, place, self.host.ids)
+            await asyncio.to_thread(remove_store, folder, self.host.ids)
 
     # -- boxes
 
@@ -146,7 +150,7 @@ class EmbeddedSandboxes:
         return await self.create_over(replace(spec, workdir=spec.workdir or image.config.workdir), image, [])
 
     async def create_over(self, spec: BoxSpec, image: Image, below: list[Cell]) -> CopyableBox:
-        """Makes a box on top of the cells `below` (topmost first), which lie on top of the image."""
+        """Make a box on top of the cells `below` (topmost first), which lie on top of the image."""
         zygote = self._running_zygote()
         number = next(self._names)
         name, identity = spec.name or f"box-{number}", f"{self.store.owner}-{number}"
@@ -155,7 +159,7 @@ class EmbeddedSandboxes:
         door = None
         if spec.egress.allow:
             try:
-                door, lease = self._door(spec.egress, identity, image, lease)
+                door, lease = self._open_egress(spec.egress, identity, image, lease)
             except BaseException:
                 lease.release()
                 raise
@@ -166,15 +170,15 @@ class EmbeddedSandboxes:
             "layers": layers_of(below, lease.paths),
             "base": image.base,
             "workdir": spec.workdir,
-            # The workdir belongs to the image's root by default, as with a container engine; over the host's folders,
-            # to the agent.
+            # The workdir belongs to the image's root by default, as with a container engine. On the host base, it
+            # belongs to the agent.
             "owner": USERS["agent"] if image.base == HOST else 0,
             "user": image.config.user,
             "single_id": USERS["agent"] if image.base == HOST else 0,
             "ids": self.host.ids.count if self.host.ids else 1,
             "ports": door.ports if door else [],
             "limits": asdict(spec.limits),
-            "memory_held": cgroup.holds_memory,
+            "memory_held": cgroup.limits_memory,
             "env": {**ENVIRONMENT, **(door.env if door else {}), **dict(image.config.env), **dict(spec.env)},
         }
         hold(cells)
@@ -192,9 +196,9 @@ class EmbeddedSandboxes:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
-            with theirs, cgroup.doors() as doors:
+            with theirs, cgroup.open_entry_files() as entries:
                 ends = [theirs.fileno(), *([door.box_end.fileno()] if door else [])]
-                gone = await zygote.create(message, [*ends, *doors], ended)
+                gone = await zygote.create(message, [*ends, *entries], ended)
         except BaseException:
             ours.close()
             ended()
@@ -213,17 +217,18 @@ class EmbeddedSandboxes:
         return box
 
     def _new_cgroup(self, name: str, limits: Limits) -> BoxCgroup:
-        """Makes the box's cgroup. Files in memory count too, and outlive the commands that wrote them. The limit leaves
-        room for all of them, so there is always a command for the kernel to kill, and pid 1 is spared."""
+        """Make the box's cgroup. Files in memory count towards its limit, and outlive the commands that wrote them. The
+        limit leaves room for all of them, so the kernel can always find a command to kill, and pid 1 is spared."""
         if self.cgroups is None:
             return BoxCgroup([])
         mib = limits.memory_mb + _INIT_MB + SHM_MB + (limits.disk_mb if self.memory_cells else 0)
         return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
 
-    def _door(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[BoxEgress, Lease]:
-        """The box's door through the egress gate, and the image's lease with the layer that makes programs use it."""
+    def _open_egress(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[BoxEgress, Lease]:
+        """Return the box's egress through the gate, and the image's lease with an additional layer that makes programs
+        use the gate."""
         if self._egress is None:
-            # Imported late: it needs cryptography, which is slow to load.
+            # Imported here because it loads cryptography, which is slow.
             from etude.sandbox.egress.gate import EgressGate
 
             self._egress = EgressGate(self.store, self._upstream)
@@ -232,11 +237,13 @@ class EmbeddedSandboxes:
         return self._egress.for_box(egress, box), replace(lease, paths=(str(layer), *lease.paths))
 
     def new_cell(self, zygote: ZygoteClient) -> Cell:
+        """Return a new cell with a random name; the zygote makes its folder."""
         folder = "cells" if self.memory_cells else f"store/owners/{self.store.owner}/cells"
-        # The box can read this name, so it must not tell how many other boxes there are.
+        # The box can read this name, so it must not reveal how many other boxes there are.
         return Cell(f"{folder}/{secrets.token_hex(6)}", zygote.release)
 
     def _running_zygote(self) -> ZygoteClient:
+        """Return the zygote's client on the running event loop. If the zygote has died, start another."""
         if self._closed:
             raise SandboxError("this backend is closed; open another")
         if not self._zygote.alive:
@@ -244,9 +251,10 @@ class EmbeddedSandboxes:
         self._zygote.attach()
         return self._zygote
 
-    async def keep(self, zygote: ZygoteClient, cell: Cell) -> str:
-        """Copies a sealed cell, which nobody changes any more, into the store; returns the layer's name."""
-        # Random, because ext4 places a folder by its name: this spreads copies over the disk.
+    async def store_cell(self, zygote: ZygoteClient, cell: Cell) -> str:
+        """Copy a sealed cell, which no process changes any more, into the store as a layer. Return the layer's name."""
+        # The name is random, because ext4 chooses the disk region of a folder by its name: this distributes the copies
+        # over the disk.
         fresh = f"keep-{secrets.token_hex(6)}"
         digest = await zygote.copy([cell.upper], f"store/owners/{self.store.owner}/{fresh}")
         await asyncio.to_thread(self.store.adopt, self.store.scratch / fresh, digest)
@@ -263,6 +271,7 @@ class EmbeddedSandboxes:
         await asyncio.to_thread(self._finish)
 
     def _finish(self) -> None:
+        """End the zygote, remove the cgroups and close the store."""
         if self._zygote.alive:
             self._zygote.end()
         if self.cgroups is not None:

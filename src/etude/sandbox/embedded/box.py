@@ -1,6 +1,7 @@
-"""A box of the embedded backend, with the resources it holds until it ends: cells, a cgroup, a lease on its image.
+"""A box of the embedded backend, with the resources it holds until it ends: cells, a cgroup, and a lease on its image's
+layers.
 
-Its snapshots and forks are in copies.py.
+Snapshots and forks are in copies.py.
 """
 
 from __future__ import annotations
@@ -22,26 +23,30 @@ from etude.sandbox.served.box import ANSWER_SECONDS, ServedBox
 from etude.sandbox.served.channel import Channel
 
 
-class Child(Box, Protocol):
+class ForkedBox(Box, Protocol):
+    """A new box that takes over the list of its parent's commands."""
+
     def inherit(self, commands: list[str]) -> None: ...
 
 
 class Backend(Protocol):
-    """What a box needs of the backend that made it."""
+    """What a box needs from the backend that made it."""
 
     memory_cells: bool
     store: ImageStore
 
     def new_cell(self, zygote: ZygoteClient) -> Cell: ...
 
-    async def keep(self, zygote: ZygoteClient, cell: Cell) -> str: ...
+    async def store_cell(self, zygote: ZygoteClient, cell: Cell) -> str: ...
 
-    async def create_over(self, spec: BoxSpec, image: Image, below: list[Cell]) -> Child: ...
+    async def create_over(self, spec: BoxSpec, image: Image, below: list[Cell]) -> ForkedBox: ...
 
     def forget(self, box: EmbeddedBox) -> None: ...
 
 
 class EmbeddedBox(ServedBox):
+    """A box made by the zygote, except for its copies."""
+
     def __init__(
         self,
         backend: Backend,
@@ -60,21 +65,22 @@ class EmbeddedBox(ServedBox):
         self.cells, self.cgroup = cells, cgroup
         self.backend, self._gone = backend, gone
         self.sealing = asyncio.Lock()
-        """Overlapping forks seal the box one after the other; the later ones find nothing left to seal."""
-        # If the zygote dies, the box must see its socket close, even if its death signal did not arrive.
+        """Overlapping forks seal the box one after the other. The later ones find nothing left to seal."""
+        # If the zygote dies, close the box's socket, so that the box ends even if its death signal did not arrive.
         gone.add_done_callback(lambda _: channel.close() if channel.ready.done() else None)
 
     async def wait_until_ready(self) -> None:
+        """Wait until pid 1 reports that it is ready, or raise the error that kept the box from starting."""
         waiting = {self._channel.ready, self._gone}
         done, _ = await asyncio.wait(waiting, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             raise SandboxLost(f"box {self.id} was not ready in {ANSWER_SECONDS:.0f} s")
-        # A box that failed says why on its own socket, but the zygote's message may come first.
+        # A box that failed reports the reason on its own socket, but the zygote's message may arrive first.
         refused = self._gone.done() and "error" in self._gone.result()
         if not refused:
             await asyncio.wait({self._channel.ready}, timeout=ANSWER_SECONDS)
-        said = self._channel.ready.result() if self._channel.ready.done() else {}
-        answer = self._gone.result() if refused else said
+        from_init = self._channel.ready.result() if self._channel.ready.done() else {}
+        answer = self._gone.result() if refused else from_init
         if answer.get("ready"):
             return
         step, error = answer.get("step", "lost"), answer.get("error", "its process ended while it was being made")
@@ -87,18 +93,20 @@ class EmbeddedBox(ServedBox):
         raise SandboxUnavailable(advice(step, error))
 
     async def stats(self) -> BoxStats:
-        """Pid 1 knows the memory of its processes; a cgroup knows all memory. Pid 1 measures disk use by the box's file
-        system, which is the whole disk for cells in plain folders, so those are measured here."""
+        """Return what the box uses. Pid 1 knows the memory of its processes, whereas a cgroup knows all memory. Pid 1
+        measures disk use by the box's file system, which is the whole disk if cells are plain folders, so those are
+        measured here."""
         found = await super().stats()
-        if (held := self.cgroup.memory_bytes()) is not None:
-            found = replace(found, memory_bytes=held)
+        if (measured := self.cgroup.memory_bytes()) is not None:
+            found = replace(found, memory_bytes=measured)
         if self.backend.memory_cells:
             return found
-        places = [self.backend.store.root / cell.upper.removeprefix("store/") for cell in self.cells]
-        return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, places))
+        folders = [self.backend.store.root / cell.upper.removeprefix("store/") for cell in self.cells]
+        return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, folders))
 
     async def rehearse(self) -> list[str] | None:
-        """For a frozen box: the files that its processes map shared, or None if they cannot go on on another root."""
+        """Return the files that the frozen box's processes have mapped shared, or None if the processes cannot continue
+        on another root."""
         answer, _ = await self._ask({"op": "rehearse"})
         return answer.get("shared")
 

@@ -1,8 +1,8 @@
-"""Forks and snapshots: what a box has written is sealed, and the box itself and others continue on top of it.
+"""Forks and snapshots: what a box has written is sealed, and the box itself and its copies continue on top of it.
 
 A box is *restacked*: its cell becomes a lower layer and the box gets a new cell, in a few milliseconds whatever the
 size. Live processes are moved to the new root (inside/moving.py). If one cannot be moved, the box keeps its cell, and
-its children get a copy.
+its children get a copy of the cell.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from etude.sandbox.embedded.box import EmbeddedBox
 from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
 
 T = TypeVar("T")
-DEEPEST = 32
-"""Maximum number of overlay layers: beyond it, the first access to a file becomes slow, and at some number the mount is
-refused. A fork that would reach it melts all cells of the box into one, which takes as long as copying them."""
+MAX_STACKED_LAYERS = 32
+"""Maximum number of overlay layers. With more, the first access to a file becomes slow, and at some number the mount is
+refused. A fork that would reach it merges all cells of the box into one, which takes as long as copying them."""
 
 
 class CopyableBox(EmbeddedBox):
+    """A box that can be forked and saved as an image."""
+
     async def snapshot(self) -> str:
-        top, below = await _to_the_end(_kept(self), lambda kept: drop(kept[1]))
+        top, below = await _uncancelled(_copied_cell(self), lambda kept: drop(kept[1]))
         layers = [top]
         try:
             for cell in below:
-                cell.layer = cell.layer or await self.backend.keep(self.zygote, cell)
+                cell.layer = cell.layer or await self.backend.store_cell(self.zygote, cell)
                 layers.append(cell.layer)
         finally:
             drop(below)
@@ -40,7 +42,7 @@ class CopyableBox(EmbeddedBox):
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
         given = self.commands
-        below = await _to_the_end(_sealed(self, kill=kill), drop)
+        below = await _uncancelled(_seal_frozen(self, kill=kill), drop)
         try:
             makes = (self.backend.create_over(self.spec, self.image, below) for _ in range(count))
             made = await asyncio.gather(*makes, return_exceptions=True)
@@ -56,21 +58,22 @@ class CopyableBox(EmbeddedBox):
         return list[Box](children)
 
 
-async def _kept(box: EmbeddedBox) -> tuple[str, list[Cell]]:
-    """Copies what was written since the last seal into a layer. Returns it and the cells below, held for the caller."""
+async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
+    """Copy what was written since the last seal into a layer. Return the layer's name and the cells below, held for the
+    caller."""
     async with box.frozen(kill=False):
         below = box.cells[1:]
         hold(below)
         try:
-            return await box.backend.keep(box.zygote, box.cells[0]), below
+            return await box.backend.store_cell(box.zygote, box.cells[0]), below
         except BaseException:
             drop(below)
             raise
 
 
-async def _to_the_end(work: Coroutine[Any, Any, T], undo: Callable[[T], object]) -> T:
-    """Runs `work` to its end even if the caller is cancelled, and then undoes it: half-way, nobody would know the box's
-    state."""
+async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]) -> T:
+    """Run `work` to its end even if the caller is cancelled, and call `undo` with its result in that case. Cancelled
+    half-way, it would leave the box in an unknown state."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -81,45 +84,47 @@ async def _to_the_end(work: Coroutine[Any, Any, T], undo: Callable[[T], object])
         raise
 
 
-async def _sealed(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
+async def _seal_frozen(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
+    """Freeze and seal the box. Return the cells that children stand on, held for the caller."""
     async with box.frozen(kill=kill) as still, box.sealing:
         return await _seal(box, still=still)
 
 
 async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
-    """Seals the box and returns the cells that children stand on, held for the caller."""
+    """Seal the frozen box, and return the cells that children stand on, held for the caller. `still`: whether no
+    process is alive."""
     below = list(box.cells)
     if await box.zygote.untouched(box.id, below[0].path, layers_of(below[1:], box.lease.paths)):
         hold(below[1:])
         return below[1:]
     hold(below)
     try:
-        deep = len(below) + len(box.lease.layers) >= DEEPEST
+        deep = len(below) + len(box.lease.layers) >= MAX_STACKED_LAYERS
         if deep:
-            below = await _melt(box, below, len(below))
+            below = await _merge_cells(box, below, len(below))
         if not await _restack(box, below, still=still) and not deep:
-            below = await _melt(box, below, 1)
+            below = await _merge_cells(box, below, 1)
     except BaseException:
         drop(below)
         raise
     return below
 
 
-async def _melt(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
-    """Copies the first `count` cells into one new cell; returns the stack with that cell in their place."""
-    melted = box.backend.new_cell(box.zygote)
-    hold([melted])
+async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
+    """Copy the first `count` cells into one new cell. Return the stack of cells in which the new cell replaces them."""
+    merged = box.backend.new_cell(box.zygote)
+    hold([merged])
     try:
-        await box.zygote.copy([cell.upper for cell in below[:count]], melted.upper, cell=melted.path)
+        await box.zygote.copy([cell.upper for cell in below[:count]], merged.upper, cell=merged.path)
     except BaseException:
-        drop([melted])
+        drop([merged])
         raise
     drop(below[:count])
-    return [melted, *below[count:]]
+    return [merged, *below[count:]]
 
 
 async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
-    """Moves the box onto a fresh cell; returns False if a live process cannot be moved along."""
+    """Move the box onto a fresh cell. Return False if a live process cannot be moved."""
     shared = [] if still else await box.rehearse()
     if shared is None:
         return False
@@ -136,6 +141,6 @@ async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
             raise BoxBusy(f"box {box.id} is being written to ({busy}): wait, or kill=True")
         return False
     box.cells, old = fresh, box.cells
-    box.cgroup.count_from_here()
+    box.cgroup.raise_limit_by_files()
     drop(old)
     return True

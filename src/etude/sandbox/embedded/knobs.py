@@ -1,6 +1,6 @@
 """What keeps this host from offering more to boxes, and the exact command or setting that changes it.
 
-Pure except for `Facts.read`: every piece of advice can be produced on any machine from made-up facts.
+All functions but `Facts.read` are pure: every piece of advice can be produced on any machine from made-up facts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS
-from etude.sandbox.embedded.subuids import Lack, next_free
+from etude.sandbox.embedded.subuids import MissingSubids, next_free
 from etude.sandbox.inside.subordinate import STEP
 from etude.sandbox.inside.users import MAX_ID
 
@@ -22,7 +22,7 @@ _CONTAINER = "start the container with --security-opt seccomp=unconfined --secur
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the host's files say; None if a file is missing."""
+    """Facts about the host, read from its files. None if a file is missing."""
 
     root: bool = False
     user: str = "user"
@@ -33,9 +33,9 @@ class Facts:
     userns_clone: int | None = None
     max_namespaces: int | None = None
     cgroup_versions: frozenset[int] = frozenset({2})
-    """The versions that are mounted somewhere."""
+    """The cgroup versions that are mounted anywhere."""
     next_subordinate: int = 100_000
-    """An id at and above which nobody has subordinate ids."""
+    """The first id above all ranges of subordinate ids in use."""
 
     @classmethod
     def read(cls, top: Path = Path("/")) -> Facts:
@@ -57,11 +57,11 @@ class Facts:
 
 
 def for_failure(step: str, facts: Facts) -> str:
-    """Advice for a failed step of starting a box (named in inside/kernel.py)."""
+    """Return advice for a failed step of starting a box. inside/kernel.py and its callers name the steps."""
     if step in _USERNS_STEPS:
         return _for_user_namespaces(facts)
     if step == STEP:
-        return for_users(Lack(step), facts)
+        return for_users(MissingSubids(step), facts)
     if step == "namespaces":
         return "raise user.max_{net,pid,mnt,ipc,uts,cgroup}_namespaces by sudo sysctl -w, or run fewer boxes"
     if step == "mount proc":
@@ -85,8 +85,8 @@ def _for_user_namespaces(facts: Facts) -> str:
     return "the kernel must allow unprivileged user namespaces (CONFIG_USER_NS, no security module against them)"
 
 
-def for_users(lack: Lack, facts: Facts) -> str:
-    """How to give boxes more than one user."""
+def for_users(lack: MissingSubids, facts: Facts) -> str:
+    """Return how to give boxes more than one user."""
     if lack.what == "program":
         return "sudo apt-get install uidmap (other than on Debian and Ubuntu: the package with newuidmap)"
     if lack.what == "range":
@@ -99,7 +99,7 @@ def for_users(lack: Lack, facts: Facts) -> str:
 
 
 def for_cgroups(facts: Facts) -> str:
-    """How to let the kernel enforce the memory limit of a whole box."""
+    """Return how to let the kernel enforce the memory limit of a whole box."""
     if facts.container:
         return "start the container with --cgroupns=private and a writable /sys/fs/cgroup (--privileged has both)"
     if 2 not in facts.cgroup_versions:
@@ -121,6 +121,7 @@ def for_cgroups(facts: Facts) -> str:
 
 
 def for_disk_limits(facts: Facts) -> str:
+    """Return how to let the kernel enforce the disk limit of a box."""
     return f"Linux 6.6 or newer (this is {facts.kernel[0]}.{facts.kernel[1]}): its tmpfs keeps what overlayfs needs"
 
 
@@ -139,11 +140,13 @@ def _text(path: Path) -> str:
 
 
 def number_in(path: Path) -> int | None:
+    """Return the number in a file, or None if there is none."""
     text = _text(path).strip()
     return int(text) if text.lstrip("-").isdecimal() else None
 
 
 def release_of(text: str) -> tuple[int, int]:
+    """Return the major and minor version in a kernel's release name."""
     major, _, rest = text.partition(".")
     minor = rest.split(".")[0]
     return int(major), int("".join(character for character in minor if character.isdigit()) or 0)

@@ -1,4 +1,5 @@
-"""Which mode this host allows; for a missing capability, one line that says how to get it."""
+"""Finds which mode of the embedded backend this host allows. For a missing capability, gives one line that says how to
+get it."""
 
 from __future__ import annotations
 
@@ -11,37 +12,43 @@ from pathlib import Path
 
 from etude.sandbox.contract import SandboxUnavailable
 from etude.sandbox.embedded import knobs
-from etude.sandbox.embedded.subuids import Lack, find_subordinate_ids
+from etude.sandbox.embedded.subuids import MissingSubids, find_subordinate_ids
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.inside import kernel
 
-# Above the range that systemd-nspawn uses and below 2^31; the second fits a container's usual 65,536 ids.
+# The first range is above the one that systemd-nspawn uses and below 2^31. The second fits into the 65,536 ids that a
+# container usually has.
 _RANGES = ((2_000_000_000, 65_536), (32_768, 32_000))
 
 
 class Mode(StrEnum):
+    """How boxes get their user ids."""
+
     ROOT = "root"
     """Run by root. Boxes get their own range of unprivileged host ids, so every user of an image exists."""
     SUBUID = "subuid"
-    """Run by an ordinary user with subordinate ids, which serve as the range of ids."""
+    """Run by an ordinary user with subordinate ids, which are used as the boxes' range of ids."""
     USER = "user"
-    """Run by any other user. That user's id is the box's agent, or its root; there is no second user."""
+    """Run by any other user. That user's id is the box's agent, or its root. There is no second user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
+    """What the probe has found."""
+
     mode: Mode
     memory_cells: bool
-    """What a box writes lives in a tmpfs of limited size; otherwise in plain folders, with limits on files only."""
+    """Whether what a box writes can be kept in a tmpfs of limited size. Otherwise it is kept in plain folders, and only
+    the size of single files is limited."""
     ids: IdRange | None = None
-    """The range of ids for boxes; None: boxes have one id, the caller's own."""
-    lack: Lack | None = None
+    """The range of ids for boxes. None: boxes have one id, the caller's own."""
+    lack: MissingSubids | None = None
     """Why an ordinary user has no subordinate ids for boxes."""
 
 
 def probe_host() -> Host:
-    """Finds the mode. Raises SandboxUnavailable if it is certain that no box can be made; starting the zygote finds the
-    rest."""
+    """Find the mode. Raises SandboxUnavailable if it is certain that no box can be made. Other obstacles show when the
+    zygote starts."""
     if platform.system() != "Linux" or kernel.MACHINE not in ("x86_64", "aarch64"):
         raise SandboxUnavailable(
             f"boxes need Linux on x86_64 or aarch64; this is {platform.system()} on {kernel.MACHINE}"
@@ -56,7 +63,7 @@ def probe_host() -> Host:
         if limit == 0:
             raise SandboxUnavailable(advice("user namespace", "user.max_user_namespaces is 0"))
         ids = find_subordinate_ids()
-        return Host(Mode.USER, memory, lack=ids) if isinstance(ids, Lack) else Host(Mode.SUBUID, memory, ids)
+        return Host(Mode.USER, memory, lack=ids) if isinstance(ids, MissingSubids) else Host(Mode.SUBUID, memory, ids)
     needed = sum(1 << bit for bit in (kernel.CAP_SYS_ADMIN, kernel.CAP_SETUID, kernel.CAP_SETGID))
     if kernel.effective_capabilities() & needed != needed:
         raise SandboxUnavailable(
@@ -67,12 +74,12 @@ def probe_host() -> Host:
 
 
 def advice(step: str, error: str) -> str:
-    """One line with what failed and the knob that fixes it."""
+    """Return one line with what failed and the setting that fixes it."""
     return f"the sandbox cannot start ({error}): {knobs.for_failure(step, knobs.Facts.read())}"
 
 
 def _free_range() -> IdRange:
-    """A contiguous range of host ids that are mapped here and belong to nobody."""
+    """Return a range of consecutive host ids that are mapped in this user namespace and belong to nobody."""
     mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     for base, count in _RANGES:
         if any(first <= base and base + count <= first + length for first, _, length in mapped):
@@ -83,8 +90,8 @@ def _free_range() -> IdRange:
 
 
 def _memory_cells() -> bool:
-    """Whether tmpfs keeps user.* attributes, which overlayfs needs. It does from Linux 6.6 on, but kernels are patched,
-    so it is tested where possible."""
+    """Return whether tmpfs supports user.* attributes, which overlayfs needs. It does from Linux 6.6 on, but
+    distributions patch kernels, so it is tried where possible."""
     if not Path("/dev/shm").is_dir() or not os.access("/dev/shm", os.W_OK):
         return knobs.release_of(platform.release()) >= (6, 6)
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:

@@ -1,6 +1,7 @@
 """The subordinate ids of an ordinary user, as /etc/subuid and /etc/subgid grant them.
 
-Invariant: a range that is returned has been tried, since set-uid programs may be forbidden in many ways.
+Invariant: a range that is returned has been tried, since there are many ways in which set-uid programs may be
+forbidden.
 """
 
 from __future__ import annotations
@@ -18,28 +19,30 @@ from etude.sandbox.inside.users import MAX_ID, USERS
 from etude.sandbox.light_python import light_command
 
 FEWEST = max(USERS.values()) + 1
-"""The fewest ids a box can have, since these users exist in every box."""
+"""The minimum number of ids of a box, since the users in USERS exist in every box."""
 FILES = ("etc/subuid", "etc/subgid")
 _TRY_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
-    """Why there are no subordinate ids."""
+class MissingSubids:
+    """Why the user has no subordinate ids."""
 
     what: str
-    """"range", "program", or the error message if both are there."""
+    """"range" or "program", whichever is missing; if neither is, the error message of the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
+    """One line of /etc/subuid or /etc/subgid."""
+
     owner: str
     first: int
     count: int
 
 
 def read_rows(text: str) -> list[Row]:
-    """Parses the file. Malformed lines are skipped."""
+    """Parse the text of /etc/subuid or /etc/subgid. Malformed lines are skipped."""
     rows = []
     for line in text.splitlines():
         fields = line.split(":")
@@ -49,24 +52,26 @@ def read_rows(text: str) -> list[Row]:
 
 
 def longest(rows: list[Row], owners: set[str]) -> Row | None:
-    """The longest range owned by one of the names; the first of several equal ones."""
+    """Return the longest range owned by one of the names; the first of several equal ones."""
     return max((row for row in rows if row.owner in owners), key=lambda row: row.count, default=None)
 
 
-def find_subordinate_ids(top: Path = Path("/")) -> IdRange | Lack:
+def find_subordinate_ids(top: Path = Path("/")) -> IdRange | MissingSubids:
+    """Return the caller's range of subordinate ids, or why there is none. `top` is the root folder whose etc/ is
+    read."""
     if not all(map(subordinate.find_program, subordinate.PROGRAMS)):
-        return Lack("program")
+        return MissingSubids("program")
     found = [longest(_rows_in(top / name), _own_names()) for name in FILES]
     users, groups = found
     if users is None or groups is None or min(users.count, groups.count) < FEWEST:
-        return Lack("range")
+        return MissingSubids("range")
     count = min(users.count, groups.count, MAX_ID + 1)
     refusal = _try(users.first, groups.first, count)
-    return Lack(refusal) if refusal else IdRange(subordinate.FIRST, count, (users.first, groups.first))
+    return MissingSubids(refusal) if refusal else IdRange(subordinate.FIRST, count, (users.first, groups.first))
 
 
 def next_free(top: Path = Path("/")) -> int:
-    """The first id above all ranges of all users, where a new range may begin."""
+    """Return the first id above all ranges of all users, where a new range may begin."""
     return max([100_000, *(row.first + row.count for name in FILES for row in _rows_in(top / name))])
 
 
@@ -78,6 +83,7 @@ def _rows_in(path: Path) -> list[Row]:
 
 
 def _own_names() -> set[str]:
+    """Return the names under which the files may list the caller: its id and its user name."""
     uid = os.getuid()
     try:
         return {str(uid), pwd.getpwuid(uid).pw_name}
@@ -87,7 +93,7 @@ def _own_names() -> set[str]:
 
 @functools.cache
 def _try(users: int, groups: int, count: int) -> str:
-    """Makes such a namespace once; returns the error message, or nothing."""
+    """Make such a namespace once. Return the error message, or "" on success."""
     command = light_command("etude.sandbox.inside.subordinate", "enter", users, groups, count)
     try:
         subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TRY_SECONDS, check=True)

@@ -1,4 +1,4 @@
-"""Store folders for a backend that is needed only for a while."""
+"""Store folders for a backend that is needed only for a short time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from etude.sandbox.images.store import remove_store
 
 @contextmanager
 def temporary_store(prefix: str) -> Iterator[Path]:
-    """A temporary folder, removed at the end with the files of box ids in it. Close the backend before that."""
+    """Make a temporary folder, which is removed at the end, including files that belong to box ids. Close the backend
+    before that."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield folder
@@ -23,7 +24,7 @@ def temporary_store(prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def store_in(folder: Path) -> Iterator[Path]:
-    """Like `temporary_store`, at a given path. What a killed owner left there is removed first."""
+    """Like `temporary_store`, at a given path. What a killed owner left at this path is removed first."""
     forget_store(folder)
     folder.mkdir(parents=True, mode=0o700)
     try:
@@ -33,6 +34,6 @@ def store_in(folder: Path) -> Iterator[Path]:
 
 
 def forget_store(folder: Path) -> None:
-    """Removes the store, if there is one. No backend may be using it."""
+    """Remove the store, if there is one. No backend may be using it."""
     if folder.exists():
         remove_store(folder, probe_host().ids)

@@ -1,4 +1,5 @@
-"""The owner's side of the zygote: starts it, asks for boxes, and learns when they end. One per backend instance."""
+"""The owner's side of the zygote: starts it, requests boxes, and is notified when they end. There is one per backend
+instance."""
 
 from __future__ import annotations
 
@@ -14,15 +15,17 @@ from typing import Any
 from etude.sandbox.contract import DiskFull, RequestRefused, SandboxError, SandboxLost, SandboxUnavailable
 from etude.sandbox.embedded.probe import advice
 from etude.sandbox.inside.wire import MAX_ORDER
-from etude.sandbox.inside.zygote_root import World
+from etude.sandbox.inside.zygote_root import ZygoteSettings
 from etude.sandbox.light_python import light_command
 
 _START_SECONDS = 20.0
 
 
 class ZygoteClient:
-    def __init__(self, world: World) -> None:
-        """Waits about 60 ms until the zygote is ready. SandboxUnavailable names what the host lacks."""
+    """A running zygote process, and the requests that wait for its answers."""
+
+    def __init__(self, settings: ZygoteSettings) -> None:
+        """Start the zygote and wait about 60 ms until it is ready. SandboxUnavailable names what the host lacks."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
@@ -38,13 +41,13 @@ class ZygoteClient:
         self.gone: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._ended: dict[str, Callable[[], None]] = {}
         self._done: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._later: set[asyncio.Task[None]] = set()
+        self._pending_sends: set[asyncio.Task[None]] = set()
         self._tickets = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._control = ours
         ours.settimeout(_START_SECONDS)
         try:
-            ours.send(json.dumps(vars(world)).encode())
+            ours.send(json.dumps(vars(settings)).encode())
             answer = json.loads(ours.recv(MAX_ORDER) or b'{"ready": false, "error": "it died", "step": "start"}')
         except (OSError, ValueError) as error:
             answer = {"ready": False, "error": str(error), "step": "start"}
@@ -53,10 +56,11 @@ class ZygoteClient:
             raise SandboxUnavailable(advice(answer["step"], answer["error"]))
         ours.setblocking(False)
 
-    # -- the event loop's part
+    # -- messages from the zygote
 
     def attach(self) -> None:
-        """Listens on the running event loop: a backend outlives asyncio.run(), its boxes do not."""
+        """Receive the zygote's messages on the running event loop. A backend outlives asyncio.run(), but its boxes do
+        not."""
         loop = asyncio.get_running_loop()
         if self.alive and self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
@@ -73,23 +77,23 @@ class ZygoteClient:
             except OSError:
                 data = b""
             if not data:
-                self._died()
+                self._zygote_died()
                 return
             message = json.loads(data)
             if "gone" in message:
-                self._end_of(message["gone"], message)
+                self._box_ended(message["gone"], message)
             else:
                 _resolve(self._done.pop(message["done"], None), message)
 
-    def _end_of(self, name: str, message: dict[str, Any]) -> None:
+    def _box_ended(self, name: str, message: dict[str, Any]) -> None:
         if ended := self._ended.pop(name, None):
             ended()
         _resolve(self.gone.pop(name, None), message)
 
-    def _died(self) -> None:
+    def _zygote_died(self) -> None:
         self.end()
         for name in list(self.gone):
-            self._end_of(name, {"gone": name})
+            self._box_ended(name, {"gone": name})
         for future in self._done.values():
             _resolve(future, {"error": "the zygote died", "kind": "lost"})
         self._done.clear()
@@ -107,16 +111,18 @@ class ZygoteClient:
             except BlockingIOError:
                 await asyncio.sleep(0.001)
             except OSError:
-                self._died()
+                self._zygote_died()
 
     # -- requests
 
     async def create(
         self, message: dict[str, Any], passed: Sequence[int], ended: Callable[[], None]
     ) -> asyncio.Future[dict[str, Any]]:
-        """Asks for a box. `passed` holds the box's end of the owner's socket, its end of the gate's socket if the
-        message names ports, and the doors of its cgroups. The returned future resolves when no process of the box is
-        left. `ended` is called then in any case, even if the future's event loop is gone."""
+        """Request a box. `passed` are the box's end of the owner's socket, its end of the gate's socket if the message
+        has ports, and the entry files of its cgroups.
+
+        Return a future that resolves when no process of the box is left. `ended` is called then in any case, even if
+        the future's event loop is closed."""
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.gone[message["id"]] = future
         try:
@@ -131,7 +137,8 @@ class ZygoteClient:
         await self._send({"op": "destroy", "id": box})
 
     async def copy(self, sources: list[str], target: str, *, cell: str = "") -> str:
-        """Copies the merged folders (as the zygote sees them) to `target`, in a new cell if one is named."""
+        """Copy the merged folders (paths as the zygote sees them) to `target`, in a new cell if one is named. Return
+        the digest of the content."""
         answer = await self._ask({"op": "copy", "sources": sources, "target": target, "cell": cell})
         if "error" in answer:
             kinds = {"lost": SandboxLost, "disk_full": DiskFull, "refused": RequestRefused}
@@ -139,12 +146,12 @@ class ZygoteClient:
         return str(answer["digest"])
 
     async def untouched(self, box: str, cell: str, layers: list[str]) -> bool:
-        """Whether the box has written nothing to its cell on top of `layers`."""
+        """Return whether the box has written nothing to its cell on top of `layers`."""
         return bool((await self._ask({"op": "untouched", "id": box, "cell": cell, "layers": layers})).get("untouched"))
 
     async def restack(self, box: str, cell: str, layers: list[str], shared: list[str]) -> str:
-        """Moves the box to a new cell over `layers`; returns why if that is impossible, else "". None of the `shared`
-        files, which its processes have mapped shared, may be in the first layer."""
+        """Move the box to a new cell over `layers`. Return "", or the reason why that is impossible. None of the files
+        in `shared`, which the box's processes have mapped shared, may be in the first layer."""
         answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers, "shared": shared})
         if answer.get("kind") == "lost":
             raise SandboxLost(f"box {box} ended while it was forked: {answer['error']}")
@@ -160,14 +167,14 @@ class ZygoteClient:
         return await future
 
     def release(self, cell: str) -> None:
-        """Asks the zygote to remove a cell. If the zygote is dead, the cell is gone anyway."""
+        """Request the removal of a cell. If the zygote is dead, the cell is gone already."""
         message = {"op": "release", "cell": cell}
         try:
             self._control.send(json.dumps(message).encode())
         except BlockingIOError:
             task = asyncio.ensure_future(self._send_quietly(message))
-            self._later.add(task)
-            task.add_done_callback(self._later.discard)
+            self._pending_sends.add(task)
+            task.add_done_callback(self._pending_sends.discard)
         except OSError:
             return
 
@@ -176,7 +183,7 @@ class ZygoteClient:
             await self._send(message)
 
     def end(self) -> None:
-        """Closes the socket, which ends the zygote and every box, and reaps the zygote."""
+        """Close the socket, which ends the zygote and every box, and reap the zygote."""
         self.alive = False
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._control.fileno())
@@ -189,6 +196,7 @@ class ZygoteClient:
 
 
 def _resolve(future: asyncio.Future[dict[str, Any]] | None, value: dict[str, Any]) -> None:
+    """Set the future's result, unless nobody can wait for it any more."""
     if future is None or future.done() or future.get_loop().is_closed():
         return
     future.set_result(value)

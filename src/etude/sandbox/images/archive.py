@@ -23,15 +23,17 @@ from etude.sandbox.contract import ImageError
 _CHUNK = 1 << 20
 _LONG_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
 _HEADER, _HEADERS = 1 << 20, 8 << 20
-"""Size limits of one header and of all headers of a member, which include maps of sparse files and chained headers."""
+"""Maximum size of one header, and of all headers of a member, which include maps of sparse files and chained
+headers."""
 _DAMAGE = (
     *(tarfile.TarError, EOFError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile),
-    RecursionError,  # Headers, links or JSON nested without end.
+    RecursionError,  # Raised for headers, links or JSON that are nested too deep.
 )
 
 
 class HashingReader(io.RawIOBase):
-    """Passes a stream through, hashing and counting its bytes. `limit` bounds the decompressed size."""
+    """A stream that passes another stream through, hashing and counting its bytes. `limit` is the maximum number of
+    bytes; 0 means no limit."""
 
     def __init__(self, stream: IO[bytes], hash: hashlib._Hash, limit: int = 0) -> None:
         self._stream, self._limit = stream, limit
@@ -54,13 +56,14 @@ class HashingReader(io.RawIOBase):
         return f"{self.hash.name}:{self.hash.hexdigest()}"
 
     def drain(self) -> None:
-        """Reads to the end, since bytes after the end of a tar count towards its digest."""
+        """Read to the end of the stream, since bytes after the end of a tar count towards its digest."""
         while self.read(_CHUNK):
             pass
 
 
 def decompressed(stream: IO[bytes]) -> IO[bytes]:
-    """Decompresses gzip, zstd, xz and bzip2, told by the first bytes. The caller still has to close the file."""
+    """Return a stream that decompresses gzip, zstd, xz or bzip2, recognized by the first bytes, or `stream` if it is
+    not compressed. The caller still has to close `stream`."""
     buffered = (
         stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream), _CHUNK)
     )
@@ -77,8 +80,9 @@ def decompressed(stream: IO[bytes]) -> IO[bytes]:
     return buffered
 
 
-class _Counted:
-    """The stream below a tar, with limited headers: one that was compressed to nothing could take all memory."""
+class _LimitedHeaders:
+    """The stream below a tar, with a limit on the size of headers: a highly compressed header could otherwise fill the
+    memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -94,7 +98,7 @@ class _Counted:
 
     @contextlib.contextmanager
     def headers(self) -> Iterator[None]:
-        """Counts bytes while a member's headers are read. Calls may nest, as some headers contain others."""
+        """Count bytes while a member's headers are read. Calls may nest, since some headers contain others."""
         outermost = self._left is None
         self._left = _HEADERS if self._left is None else self._left
         try:
@@ -105,7 +109,7 @@ class _Counted:
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose header is checked strictly, where tarfile is lenient, and is limited in size."""
+    """A tar member whose header is checked strictly, where tarfile is lenient, and whose header's size is limited."""
 
     _damage: tuple[type[Exception], ...] = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]
 
@@ -125,25 +129,27 @@ class _Member(tarfile.TarInfo):
             raise tarfile.ReadError(f"bad header at byte {tar.offset}: {error}") from error
 
 
-class _MemberOfAWhole(_Member):
-    """Also requires the tar's end mark. Some writers omit it: only a digest tells that from a truncated tar."""
+class _MemberBeforeEndMark(_Member):
+    """A member that also requires the tar's end mark. Some writers omit the mark, so it is required only where no
+    digest would reveal a truncated tar."""
 
     _damage = (*_Member._damage, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
-def damage_named(what: str) -> Iterator[None]:
-    """Turns the exceptions of a damaged archive into an ImageError that names it."""
+def damage_as_image_error(what: str) -> Iterator[None]:
+    """Turn the exceptions of a damaged archive into an ImageError that names the archive as `what`."""
     try:
         yield
     except _DAMAGE as error:
         raise ImageError(f"{what} is damaged ({error}); fetch or make it again") from error
 
 
-def tar_members(stream: IO[bytes], *, whole: bool = False) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-    """Yields members with their content, to be read before the next is requested. `whole`: require the end mark."""
-    kind = _MemberOfAWhole if whole else _Member
-    counted = cast(IO[bytes], _Counted(stream))
+def tar_members(stream: IO[bytes], *, require_end: bool = False) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+    """Yield each member with its content, which must be read before the next member is requested. `require_end`: raise
+    if the tar's end mark is missing."""
+    kind = _MemberBeforeEndMark if require_end else _Member
+    counted = cast(IO[bytes], _LimitedHeaders(stream))
     with tarfile.open(fileobj=counted, mode="r|", bufsize=_CHUNK, tarinfo=kind, errors="surrogateescape") as tar:
         while (info := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every member it has seen.

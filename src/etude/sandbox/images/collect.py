@@ -1,7 +1,8 @@
-"""Keeps a store within its disk budget: removes images, least recently used first, then layers that nothing needs.
+"""Keeps a store within its disk budget: removes images, least recently used first, and then the layers that no image
+needs.
 
-Layers that a living box stands on or an import is making are never removed, since leases name them. What was made or
-used in the last minutes stays too, since its maker may be about to use it.
+A layer that has a lease, because a box uses it or an import is making it, is never removed. Images and layers that were
+made or used in the last minutes stay too, since their maker may be about to use them.
 """
 
 from __future__ import annotations
@@ -13,66 +14,73 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.sandbox.contract import ImageError, RequestRefused
-from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.owners import locked
 from etude.sandbox.images.store import ImageStore
+from etude.sandbox.images.store_process import in_store_process
 
 GRACE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
+    """Result of a collection: the removed images, the number and size of the removed layers, and the size of those that
+    stay."""
+
     images: tuple[str, ...]
     layers: int
     freed_bytes: int
     kept_bytes: int
-    """Exceeds the budget only if everything that is left is in use."""
+    """Size of the layers that stay. It exceeds the budget only if all of them are in use."""
 
 
-@as_keeper
+@in_store_process
 def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRACE_SECONDS) -> Collected:
-    """Removes images until the store fits the budget, and in any case the layers that nothing needs."""
+    """Remove images until the store fits the budget, and in any case the layers that nothing needs. Images and layers
+    used within `grace_seconds` stay."""
     with locked(store.root / "lock"):
         store.remove_dead_owners()
     sizes = {path.name: layer_bytes(store, path.name) for path in store.layers.iterdir()}
-    with store.fresh("collected") as doomed:
-        doomed.mkdir()
+    with store.fresh("collected") as trash:
+        trash.mkdir()
         with locked(store.root / "leases"):
-            gone, dead, kept = _choose(store, budget_bytes, sizes, time.time() - grace_seconds)
-            for name in gone:
+            removed_images, removed_layers, kept = _choose(store, budget_bytes, sizes, time.time() - grace_seconds)
+            for name in removed_images:
                 store.forget(name)
-            # Layers are moved away under the lock, and deleted after it.
-            for layer in dead:
-                (store.layers / layer).rename(doomed / layer)
-        for layer in dead:
+            # Layers are moved out of the store under the lock, and deleted after its release.
+            for layer in removed_layers:
+                (store.layers / layer).rename(trash / layer)
+        for layer in removed_layers:
             (store.root / "sizes" / layer).unlink(missing_ok=True)
-    return Collected(tuple(gone), len(dead), sum(sizes.get(layer, 0) for layer in dead), kept)
+    return Collected(
+        tuple(removed_images), len(removed_layers), sum(sizes.get(layer, 0) for layer in removed_layers), kept
+    )
 
 
-def _choose(store: ImageStore, budget: int, sizes: dict[str, int], young: float) -> tuple[list[str], list[str], int]:
-    """Returns the images to remove, the layers to remove, and the bytes of those that stay."""
-    there = {path.name: path.lstat().st_ctime for path in store.layers.iterdir()}
+def _choose(store: ImageStore, budget: int, sizes: dict[str, int], recent: float) -> tuple[list[str], list[str], int]:
+    """Return the images to remove, the layers to remove, and the size of the layers that stay. `sizes` maps layers to
+    bytes; what was used after the time `recent` stays."""
+    existing = {path.name: path.lstat().st_ctime for path in store.layers.iterdir()}
     leased = _leased_layers(store)
-    safe = leased | {layer for layer, made in there.items() if made > young}
+    in_use = leased | {layer for layer, made in existing.items() if made > recent}
     images = list(store.images())
     needs = {name: _stack(store, name) for name, _ in images}
     users = Counter(layer for stack in needs.values() for layer in stack)
 
     def kept_bytes() -> int:
-        return sum(sizes.get(layer, 0) for layer in there if users[layer] or layer in safe)
+        return sum(sizes.get(layer, 0) for layer in existing if users[layer] or layer in in_use)
 
-    gone = []
+    removed_images = []
     for name, used in images:
         if kept_bytes() <= budget:
             break
-        if used <= young and not leased.intersection(needs[name]):
+        if used <= recent and not leased.intersection(needs[name]):
             users.subtract(needs[name])
-            gone.append(name)
-    return gone, [layer for layer in there if not users[layer] and layer not in safe], kept_bytes()
+            removed_images.append(name)
+    return removed_images, [layer for layer in existing if not users[layer] and layer not in in_use], kept_bytes()
 
 
 def layer_bytes(store: ImageStore, layer: str) -> int:
-    """Disk use of a layer, measured once, since layers never change."""
+    """Return the disk use of a layer. It is measured once and recorded, since layers never change."""
     note = store.root / "sizes" / layer
     with contextlib.suppress(FileNotFoundError, ValueError):
         return int(note.read_text())
@@ -86,11 +94,12 @@ def layer_bytes(store: ImageStore, layer: str) -> int:
 
 
 def image_bytes(store: ImageStore, name: str) -> int:
+    """Return the disk use of an image's layers."""
     return sum(layer_bytes(store, layer) for layer in _stack(store, name))
 
 
 def _stack(store: ImageStore, name: str) -> tuple[str, ...]:
-    """Layers of an image; none for an image that cannot be used."""
+    """Return the layers of an image, or () if the image cannot be used."""
     try:
         return store.stack(store.image(name))
     except (ImageError, RequestRefused):
@@ -98,8 +107,9 @@ def _stack(store: ImageStore, name: str) -> tuple[str, ...]:
 
 
 def _leased_layers(store: ImageStore) -> set[str]:
+    """Return the names of all layers that have a lease."""
     leased: set[str] = set()
     for record in Path(store.root, "owners").glob("*/leases/*"):
-        with contextlib.suppress(FileNotFoundError):  # It was released just now.
+        with contextlib.suppress(FileNotFoundError):  # The lease was released meanwhile.
             leased.update(record.read_text().split())
     return leased

@@ -1,8 +1,8 @@
-"""Authentication towards a registry: anonymous, or with the credentials noted by `docker login` or `podman login`, by
-token or password.
+"""Authentication towards a registry: anonymous, by token, or by the password that `docker login` or `podman login` has
+stored.
 
-Invariant: credentials are sent only to the registry they are noted for and to the token server it names, and only over
-TLS or to this machine itself.
+Invariant: credentials are sent only to the registry they are stored for and to the token server that this registry
+names, and only over TLS or to this machine itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from etude.sandbox.images.reference import Reference, is_loopback
 _FIELD = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]{1,32768}")
 Ask = Callable[[httpx.URL, dict[str, str]], tuple[int, bytes]]
-"""(URL, headers) -> (status, size-limited response body)"""
+"""Sends a request with (URL, headers); returns (status, size-limited response body)."""
 
 
 class RegistryAuth:
@@ -30,12 +30,13 @@ class RegistryAuth:
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
-        self._password = noted_credentials(reference.registry)
+        self._password = stored_credentials(reference.registry)
         self.header = ""
-        """Authorization header for requests to the registry; empty until it asks for one."""
+        """Authorization header for requests to the registry. Empty until the registry asks for one."""
 
-    def learn(self, refusal: httpx.Response, ask: Ask) -> bool:
-        """Prepares the authentication that the registry asks for; False if we have none of that kind."""
+    def prepare(self, refusal: httpx.Response, ask: Ask) -> bool:
+        """Set `header` as the registry's refusal asks. Return False if there are no credentials of the kind it wants.
+        `ask` sends a request to the token server."""
         challenge = refusal.headers.get("WWW-Authenticate", "")
         scheme = challenge.partition(" ")[0].lower()
         if scheme == "bearer":
@@ -48,13 +49,14 @@ class RegistryAuth:
         return True
 
     def _token_address(self, challenge: str) -> httpx.URL:
+        """Return the URL of the token server that the registry names, with the scope of a pull."""
         fields = dict(_FIELD.findall(challenge))
         try:
             realm = httpx.URL(fields.get("realm", ""))
         except httpx.InvalidURL as error:
             raise ImageError(f"{self._reference}: the registry names no address for tokens") from error
-        inside = is_loopback(realm.netloc.decode())
-        if (realm.scheme != "https" and not inside) or (inside and not is_loopback(self._reference.host)):
+        loopback = is_loopback(realm.netloc.decode())
+        if (realm.scheme != "https" and not loopback) or (loopback and not is_loopback(self._reference.host)):
             raise ImageError(f"{self._reference}: the registry names {realm} for tokens; expected an https address")
         wanted = {"scope": fields.get("scope") or f"repository:{self._reference.repository}:pull"}
         if "service" in fields:
@@ -62,6 +64,7 @@ class RegistryAuth:
         return realm.copy_merge_params(wanted)
 
     def _token(self, status: int, answer: bytes) -> str:
+        """Return the token in the token server's answer."""
         try:
             record = json.loads(answer) if status == 200 else {}
             token = record.get("token") or record.get("access_token")
@@ -73,21 +76,22 @@ class RegistryAuth:
         return token
 
 
-def noted_credentials(registry: str) -> str:
-    """The Authorization header for a registry, or empty. Credential helpers are not asked."""
+def stored_credentials(registry: str) -> str:
+    """Return the Authorization header for a registry from the files of docker and podman, or "". Credential helpers are
+    not used."""
     keys = {registry, f"https://{registry}"}
     if registry == "docker.io":
         keys |= {"https://index.docker.io/v1/", "index.docker.io"}
     folder = os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker"
-    places = [Path(folder) / "config.json"]
+    files = [Path(folder) / "config.json"]
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        places.append(Path(runtime) / "containers/auth.json")
-    for place in places:
+        files.append(Path(runtime) / "containers/auth.json")
+    for file in files:
         try:
-            notes = json.loads(place.read_text())["auths"]
-            for key in sorted(keys & set(notes)):
-                if base64.b64decode(notes[key].get("auth", "")):
-                    return f"Basic {notes[key]['auth']}"
+            logins = json.loads(file.read_text())["auths"]
+            for key in sorted(keys & set(logins)):
+                if base64.b64decode(logins[key].get("auth", "")):
+                    return f"Basic {logins[key]['auth']}"
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return ""

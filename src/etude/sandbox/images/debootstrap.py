@@ -1,7 +1,7 @@
 """Makes an image of a minimal Debian tree with debootstrap.
 
-debootstrap needs root. It gets it for this one folder only; for an ordinary user, from the store's keeper. The result
-is imported like any other root file system.
+debootstrap needs root rights over the folder it fills. For an ordinary user, it runs in the store process, which is
+root over the user's subordinate ids. The result is imported like any other root file system.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from typing import IO
 from etude.sandbox.apt import SOURCES, apt_addresses, proxy_variables
 from etude.sandbox.contract import ImageError, RequestRefused, SandboxUnavailable
 from etude.sandbox.images.importing import import_root
-from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.oci import Say, quiet
 from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.store import ImageStore
+from etude.sandbox.images.store_process import in_store_process
 
 _SUITE = re.compile(r"[a-z][a-z0-9.-]*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*")
 _MIRROR = re.compile(r"(https?|file)://[^\s]+")
-# debootstrap ends when we do, together with everything that it started and mounted.
+# debootstrap ends with this process, together with everything that it has started and mounted.
 _APART = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-# Files of the making and not of the system: files that differ each time, files that apt fetches again when asked, and
-# devices, since each box has its own.
+# Files that are left by the installation and are not part of the system: files that differ each time, files that apt
+# can fetch again, and devices, since each box has its own.
 _LEFTOVERS = ("var/log/bootstrap.log", "var/log/dpkg.log", "var/log/alternatives.log", "var/log/apt", "debootstrap")
 _EMPTIED = ("dev", "var/cache/apt/archives", "var/lib/apt/lists", "var/cache/debconf")
 
 
-@as_keeper
+@in_store_process
 def bootstrap(store: ImageStore, suite: str, *, mirror: str = "", include: Sequence[str] = (), say: Say = quiet) -> str:
-    """Makes a minimal tree of a Debian suite and some packages, in a minute or two; returns the image's id."""
+    """Make a minimal tree of a Debian suite and the packages in `include`, in a minute or two. Return the image's
+    id."""
     if not _SUITE.fullmatch(suite):
         raise RequestRefused(f"suite {suite!r}: expected such as bookworm")
     for package in include:
@@ -63,7 +64,7 @@ def bootstrap(store: ImageStore, suite: str, *, mirror: str = "", include: Seque
 
 
 def host_mirror(sources: Path = SOURCES) -> str:
-    """The mirror that this host fetches its own packages from; RequestRefused if it has no Debian mirror."""
+    """Return the Debian mirror that this host fetches its own packages from. Raises RequestRefused if there is none."""
     for address in apt_addresses(sources):
         if address.endswith("/debian"):
             return address
@@ -73,6 +74,7 @@ def host_mirror(sources: Path = SOURCES) -> str:
 
 
 def _run(store: ImageStore, command: list[str], say: Say) -> None:
+    """Run debootstrap, and report its progress to `say`."""
     last: deque[str] = deque(maxlen=5)
     environment = {"PATH": _PATH, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
     if store.ids and store.ids.subordinate:
@@ -98,8 +100,9 @@ def _run(store: ImageStore, command: list[str], say: Say) -> None:
 
 
 def _follow(output: IO[str], last: deque[str], say: Say) -> None:
-    """Reads debootstrap's output. Every package prints the same kinds of progress lines, so only the first line of each
-    kind (its first word, such as "Retrieving") goes to `say`. `last` keeps the latest lines for an error message."""
+    """Read debootstrap's output. Every package prints the same kinds of progress lines, so only the first line of each
+    kind (its first word, such as "Retrieving") is passed to `say`. `last` keeps the latest lines for an error
+    message."""
     kinds: set[str] = set()
     for line in output:
         text = line.strip().removeprefix("I: ")
@@ -112,6 +115,7 @@ def _follow(output: IO[str], last: deque[str], say: Say) -> None:
 
 
 def _tidy(tree: Path) -> None:
+    """Remove the files that are left by the installation."""
     for name in _LEFTOVERS:
         remove_tree(tree / name)
     for name in _EMPTIED:

@@ -1,6 +1,6 @@
-"""Merges a chain of layers into a single layer that shows the same over whatever lies below.
+"""Merges a chain of layers into one layer that shows the same files, whatever layers lie below.
 
-Files are hard-linked, not copied: layers never change, so sharing is safe, and a merge takes no disk space.
+Files are hard-linked, not copied. Layers never change, so sharing is safe, and a merge takes no disk space.
 """
 
 from __future__ import annotations
@@ -14,53 +14,56 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from etude.sandbox.images.stack import look_in, make_opaque, make_whiteout
+from etude.sandbox.images.stack import find_in, make_opaque, make_whiteout
 
 _ORIGIN = "user.overlay.origin"
 
 
 def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None] = lambda: None) -> None:
-    """Merges the layers into `target`. `check` is called from time to time, and may raise."""
+    """Merge the layers (topmost first) into the new folder `target`. `check` is called from time to time, and may raise
+    to stop."""
     target.mkdir(mode=0o700)
     todo: list[tuple[Sequence[Path], Path]] = [(layers, target)]
     done: list[tuple[os.stat_result, Path]] = []
     while todo:
         check()
-        folders, place = todo.pop()
-        todo += _merge(folders, place)
-        done.append((folders[0].lstat(), place))
-    # Content before its folder: writing into a folder changes the folder's time, or is forbidden by its mode.
-    for info, place in reversed(done):
+        folders, path = todo.pop()
+        todo += _merge(folders, path)
+        done.append((folders[0].lstat(), path))
+    # Set attributes of the content before those of its folder: writing into a folder changes the folder's time, or may
+    # be forbidden by its mode.
+    for info, path in reversed(done):
         if (info.st_uid, info.st_gid) != (os.geteuid(), os.getegid()):
-            os.chown(place, info.st_uid, info.st_gid)
-        place.chmod(stat.S_IMODE(info.st_mode))
-        os.utime(place, ns=(info.st_mtime_ns, info.st_mtime_ns))
+            os.chown(path, info.st_uid, info.st_gid)
+        path.chmod(stat.S_IMODE(info.st_mode))
+        os.utime(path, ns=(info.st_mtime_ns, info.st_mtime_ns))
 
 
 def _merge(folders: Sequence[Path], target: Path) -> list[tuple[Sequence[Path], Path]]:
-    """Merges one folder. Returns the subfolders it made, with what is to be merged into each."""
+    """Merge one folder. Return the subfolders it made, each with the folders to merge into it."""
     names = {name for folder in folders for name in os.listdir(folder)}  # noqa: PTH208
     made: list[tuple[Sequence[Path], Path]] = []
     removes = False
     for name in sorted(names):
-        sight, goal = look_in(folders, name), target / name
-        if not sight.places:
+        entry, goal = find_in(folders, name), target / name
+        if not entry.paths:
             make_whiteout(goal)
             removes = True
-        elif stat.S_ISDIR(sight.places[0].lstat().st_mode):
+        elif stat.S_ISDIR(entry.paths[0].lstat().st_mode):
             goal.mkdir(mode=0o700)
-            if sight.closed:
+            if entry.hides_below:
                 make_opaque(goal)
-            made.append((sight.places, goal))
+            made.append((entry.paths, goal))
         else:
-            _link(sight.places[0], goal)
+            _link(entry.paths[0], goal)
     if removes:
-        # Makes overlayfs look for whiteouts here even if the folder merges with none.
+        # This attribute makes overlayfs look for whiteouts here even if the folder merges with no other.
         os.setxattr(target, _ORIGIN, b"merged")
     return made
 
 
 def _link(source: Path, goal: Path) -> None:
+    """Hard-link a file, or copy it if it has too many links already."""
     try:
         os.link(source, goal, follow_symlinks=False)
     except OSError as error:
@@ -72,10 +75,10 @@ def _link(source: Path, goal: Path) -> None:
 
 
 class Stopped(Exception):
-    """The store closes before the merge is done; the partial result is removed with the scratch folder."""
+    """The store is closed before the merge is done. The partial result is removed with the scratch folder."""
 
 
-class Background:
+class BackgroundJobs:
     """Runs one job at a time on a thread, which starts with the first job and ends with the store."""
 
     def __init__(self) -> None:
@@ -90,11 +93,12 @@ class Background:
             self._thread.start()
 
     def check(self) -> None:
+        """Raise Stopped if the store is being closed. Jobs call this from time to time."""
         if self._closing.is_set():
             raise Stopped
 
     def stop(self) -> None:
-        """Starts no further jobs; the current one ends at its next `check`."""
+        """Start no further jobs. The current one ends at its next `check`."""
         self._closing.set()
 
     def close(self) -> None:
@@ -102,7 +106,7 @@ class Background:
         self.finish()
 
     def finish(self) -> None:
-        """Waits until all jobs are done."""
+        """Wait until all jobs are done."""
         self._jobs.put(None)
         if self._thread is not None:
             self._thread.join()
@@ -115,6 +119,6 @@ class Background:
             except Stopped:
                 return
             except OSError:
-                # The chain stays as it is, which is slower but correct. A merge that is required runs in `record`, and
-                # fails there.
+                # The chain stays as it is, which is slower but correct. A merge that is required runs in
+                # `ImageStore.record`, and fails there.
                 continue

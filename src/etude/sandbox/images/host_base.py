@@ -1,8 +1,10 @@
-"""The lowest layer of boxes: a generated tree. For the `host` base, the host's system folders are mounted over it,
-read-only, but never home, var, run or our own. Under images that bring their whole root, the tree has just a few files
-that such images may lack.
+"""The lowest layer of every box: a generated tree of a few folders and files.
 
-The running interpreter appears at /opt/python wherever it is on the host, with the standard library only.
+For the `host` base, the host's system folders are mounted over the tree read-only, but never /home, /var, /run or
+Étude's own folders. Under an image with its own root file system, the tree holds only a few files that the image may
+lack.
+
+The running Python interpreter appears at /opt/python, wherever it is on the host, with the standard library only.
 """
 
 from __future__ import annotations
@@ -30,15 +32,17 @@ _COPIED = ("ld.so.cache", "services", "protocols", "os-release", "debian_version
 
 @dataclass(slots=True)
 class Bases:
+    """The generated trees, and the mounts of the host base."""
+
     skeletons: dict[str, str]
-    """Base -> its generated tree, relative to the store."""
+    """Base name -> its generated tree, relative to the store."""
     binds: list[tuple[str, str]] = field(default_factory=list)
     """Mounts of the host base: (host folder or "store:" path, folder in the box)."""
 
 
 def build_bases(store: Path, owner: str | None) -> Bases:
-    """Makes the generated trees, or finds them by content. The zygote gives them to the boxes' users. `owner` names the
-    boxes' id range, and each range has its own trees; None: they stay the caller's."""
+    """Make the generated trees, or reuse those with the same content. `owner` names the boxes' id range, and each range
+    has its own trees, which the zygote gives to the boxes' users. None: they stay the caller's."""
     links = {name: str(Path(name).readlink()) for name in SYSTEM if Path(name).is_symlink()}
     binds = [(name, name[1:]) for name in SYSTEM if Path(name).is_dir() and not Path(name).is_symlink()]
     files = _generated_files()
@@ -86,7 +90,8 @@ def build_bases(store: Path, owner: str | None) -> Bases:
 
 
 def _made_once(store: Path, facts: tuple[object, ...], make: Callable[[Path], None]) -> str:
-    """Makes a folder named by the digest of its inputs, unless it exists; returns its path relative to the store."""
+    """Make a folder named by the digest of `facts`, all inputs of `make`, unless it exists. Return its path relative to
+    the store."""
     digest = hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
     folder = store / "base" / digest
     if not folder.is_dir():
@@ -95,12 +100,15 @@ def _made_once(store: Path, facts: tuple[object, ...], make: Callable[[Path], No
         make(fresh)
         try:
             fresh.rename(folder)
-        except OSError:  # Another process was first. The name is given by the content, so the folders are the same.
+        except (
+            OSError
+        ):  # Another process made it first. Both have the same content, since the name is a digest of the inputs.
             shutil.rmtree(fresh)
     return f"base/{digest}"
 
 
 def _generated_files() -> dict[str, bytes]:
+    """Return the content of the generated files in /etc, by name."""
     shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
     users = "".join(f"{name}:x:{uid}:{uid}::/home/{name}:{shell}\n" for name, uid in USERS.items())
     groups = "".join(f"{name}:x:{uid}:\n" for name, uid in USERS.items())
@@ -124,7 +132,8 @@ def _generated_files() -> dict[str, bytes]:
 
 
 def _system_entries(name: str) -> str:
-    """The host's own system users or groups, which its folders refer to, without homes, passwords or members."""
+    """Return entries of the host's own system users or groups, which its folders refer to, without homes, passwords or
+    members. `name` is passwd or group."""
     entries = ""
     for line in Path("/etc", name).read_text().splitlines():
         fields = line.split(":")
@@ -135,13 +144,15 @@ def _system_entries(name: str) -> str:
 
 
 def _links_below(folder: Path) -> dict[str, str]:
-    """Links in the folder. /etc/alternatives has the targets of links such as /usr/bin/awk."""
+    """Return the links in a folder, with their targets. /etc/alternatives holds the targets of links such as
+    /usr/bin/awk."""
     if not folder.is_dir():
         return {}
     return {str(path): str(path.readlink()) for path in sorted(folder.iterdir()) if path.is_symlink()}
 
 
 def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
+    """Make a tree of these folders and files in /etc, with fixed modes."""
     for name in [*folders, "etc", "proc", "dev", "tmp", "var/tmp"]:
         (root / name).mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -153,8 +164,8 @@ def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
 
 
 def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) -> None:
-    """Makes the commands `python` and `python3`. An interpreter from outside the system folders is copied, with its
-    library path set to its place in the box, since the path it was built with does not exist there."""
+    """Make the commands `python` and `python3`. An interpreter outside the system folders is copied. Its built-in
+    library path, which does not exist in the box, is replaced by the one in the box."""
     names, empty = folder / "bin", folder / "empty"
     for path in (folder, names, empty):
         path.mkdir()
@@ -174,6 +185,8 @@ def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) 
 
 
 def _python_binds(prefix: Path, made: str) -> list[tuple[str, str]]:
+    """Return the mounts for an interpreter outside the system folders: its prefix, our commands, and an empty folder
+    over its installed packages."""
     target = PYTHON[1:]
     binds = [(str(prefix), target), (f"{made}/bin", f"{target}/bin")]
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(prefix), "platbase": str(prefix)}))

@@ -1,4 +1,4 @@
-"""An image: layers over a base, and how commands start in it. Its id is the digest of all that."""
+"""An image: layers over a base, and how commands start in it. Its id is the digest of all of these."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 
 FORMAT = "etude-image/2"
 HOST = "host"
-"""The base with the host's system folders. It is not pinned, so not for benchmarks."""
+"""The base with the host's system folders. It is not pinned, so do not use it for benchmarks."""
 EMPTY = "empty"
-"""The base of images that bring their whole root."""
+"""The base of images with their own root file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
+    """How commands start in an image."""
+
     workdir: str = "/work"
     user: str = "agent"
     """Default user of commands: a name or number, as in a Dockerfile."""
@@ -27,6 +29,8 @@ class ImageConfig:
 
 @dataclass(frozen=True, slots=True)
 class Image:
+    """An image, as recorded in the store."""
+
     base: str
     layers: tuple[str, ...]
     """Layer names, topmost first."""
@@ -38,7 +42,7 @@ class Image:
 
     @property
     def pinned(self) -> bool:
-        """Whether the image gives the same boxes on another host."""
+        """Whether the image makes the same boxes on another host."""
         return self.base != HOST
 
     def to_json(self) -> str:
@@ -46,7 +50,7 @@ class Image:
 
     @classmethod
     def from_json(cls, text: str) -> Image:
-        """Reads what to_json wrote; ValueError, KeyError or TypeError for anything else."""
+        """Read the output of to_json. Raises ValueError, KeyError or TypeError for anything else."""
         record: dict[str, Any] = json.loads(text)
         if record.pop("format") != FORMAT:
             raise ValueError(f"not of format {FORMAT}")

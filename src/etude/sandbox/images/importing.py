@@ -14,9 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Protocol, cast
 
 from etude.sandbox.contract import ImageError
-from etude.sandbox.images.archive import HashingReader, damage_named, decompressed, tar_members
+from etude.sandbox.images.archive import HashingReader, damage_as_image_error, decompressed, tar_members
 from etude.sandbox.images.image import EMPTY, Image, ImageConfig
-from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.layers import DEFAULT_BOUNDS, Unpacker
 from etude.sandbox.images.oci import (
     INDEXES,
@@ -35,6 +34,7 @@ from etude.sandbox.images.oci import (
 )
 from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore
+from etude.sandbox.images.store_process import in_store_process
 
 ROOT_CONFIG = ImageConfig(workdir="/", user="root", command=("/bin/sh",))
 """Settings for a root file system that comes without any."""
@@ -42,7 +42,8 @@ _ARCHIVE_NAMES = re.compile(r"oci-layout|index\.json|manifest\.json|repositories
 
 
 def import_image(store: ImageStore, source: Path, *, say: Say = quiet) -> str:
-    """Returns the image's id. ImageError names what is damaged, or the layer and member that is refused."""
+    """Import a folder or file and return the image's id. An ImageError names what is damaged, or the layer and member
+    that is refused."""
     origin = f"imported from {source.absolute()}"
     if not source.exists():
         raise ImageError(f"{source}: no such file or folder; expected a root file system or an image's archive")
@@ -53,12 +54,12 @@ def import_image(store: ImageStore, source: Path, *, say: Say = quiet) -> str:
     return _import_archive(store, source, origin, say=say)
 
 
-@as_keeper
+@in_store_process
 def _import_layout(store: ImageStore, source: Path, origin: str, *, say: Say) -> str:
     return make_image(store, _plan_layout(_Folder(source), str(source)), origin, say)
 
 
-@as_keeper
+@in_store_process
 def _import_archive(store: ImageStore, source: Path, origin: str, *, say: Say) -> str:
     with source.open("rb") as file:
         members = _archive_members(file, source)
@@ -83,12 +84,12 @@ def _import_tar(store: ImageStore, source: Path, origin: str, say: Say) -> str:
 
 
 def import_root(store: ImageStore, source: Path, origin: str, say: Say) -> str:
-    """Imports a folder like a tar of it, sorted by name."""
-    # The folder is listed here and not in the keeper, so that owners are the host's ids.
+    """Import a folder like a tar of it, sorted by name."""
+    # List the folder here and not in the store process, which would see other owner ids than the host's.
     return _import_members(store, source, list(_folder_members(source)), origin, say=say)
 
 
-@as_keeper
+@in_store_process
 def _import_members(
     store: ImageStore, source: Path, members: list[tuple[tarfile.TarInfo, Path]], origin: str, *, say: Say
 ) -> str:
@@ -118,13 +119,13 @@ def _record_root(store: ImageStore, fresh: Path, digest: str, origin: str) -> st
 
 
 def _folder_members(source: Path) -> Iterator[tuple[tarfile.TarInfo, Path]]:
-    """Tar members of a folder. Times are whole seconds and user names are omitted, so the digest depends on the content
-    only. Further names of a file become hard links."""
+    """Yield a folder's files as tar members. Times are whole seconds and user names are omitted, so the digest depends
+    on the content only. Further names of a file become hard links."""
     first_names: dict[tuple[int, int], str] = {}
     for path in _walk(source):
         info, name = path.lstat(), str(path.relative_to(source))
         if stat.S_ISSOCK(info.st_mode):
-            continue  # A socket means nothing without its process.
+            continue  # A socket cannot be used without its process.
         member = tarfile.TarInfo(name)
         member.uid, member.gid = info.st_uid, info.st_gid
         member.mode, member.mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
@@ -153,7 +154,7 @@ _KINDS = {
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yields the folder and everything below it, parents first, sorted by name."""
+    """Yield the folder and everything below it, parents first, sorted by name."""
     yield folder
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
@@ -166,12 +167,16 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 class _Archive(Protocol):
+    """An image archive that is a folder or a tar."""
+
     def open(self, name: str) -> IO[bytes]:
-        """Opens a file of the archive; KeyError if there is none."""
+        """Open a file of the archive; raises KeyError if there is none."""
         ...
 
 
 class _Folder:
+    """An image archive that is a folder."""
+
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -183,6 +188,8 @@ class _Folder:
 
 
 class _Tar:
+    """An image archive that is a tar."""
+
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
 
@@ -197,9 +204,10 @@ class _Tar:
 
 
 def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
-    """The names in an image archive; None for a root file system, as the first name shows that no image archive has."""
+    """Return the names in an image archive, or None if the tar is a root file system. One name that image archives do
+    not have decides that."""
     names = set()
-    with damage_named(str(source)):
+    with damage_as_image_error(str(source)):
         for info, _ in tar_members(decompressed(file)):
             parts = PurePosixPath(info.name).parts
             if parts and not _ARCHIVE_NAMES.fullmatch(parts[0]):
@@ -210,20 +218,22 @@ def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
 
 @contextlib.contextmanager
 def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
-    """Blobs are read in the manifest's order, so a compressed archive is decompressed to disk first."""
+    """Open the tar for reading by name. Blobs are read in the manifest's order, so a compressed archive is first
+    decompressed to disk."""
     stream = decompressed(file)
     with contextlib.ExitStack() as open_files:
         if stream is file:
             file.seek(0)
         else:
-            laid_out = open_files.enter_context(store.fresh("archive"))
-            file = open_files.enter_context(laid_out.open("w+b"))
+            unpacked = open_files.enter_context(store.fresh("archive"))
+            file = open_files.enter_context(unpacked.open("w+b"))
             shutil.copyfileobj(HashingReader(stream, hashlib.sha256(), DEFAULT_BOUNDS.bytes), file, 1 << 20)
             file.seek(0)
         yield _Tar(open_files.enter_context(tarfile.open(fileobj=file, mode="r:", errors="surrogateescape")))
 
 
 def _plan_layout(archive: _Archive, source: str) -> Plan:
+    """Return the plan for an OCI layout. `source` names it in error messages."""
     blob = choose(read_json(_read(archive, "index.json", source), f"{source}, index.json"), f"{source}, index.json")
     data = _read_blob(archive, blob, source)
     for _ in range(3):  # An index may point to another index.
@@ -232,13 +242,14 @@ def _plan_layout(archive: _Archive, source: str) -> Plan:
         blob = choose(read_json(data, f"{source}, {blob.digest}"), f"{source}, {blob.digest}")
         data = _read_blob(archive, blob, source)
     config, layers = read_manifest(data, f"{source}, manifest {blob.digest}")
-    openers = [(layer, _opener(archive, _place(layer), source)) for layer in layers]
+    openers = [(layer, _opener(archive, _blob_path(layer), source)) for layer in layers]
     return make_plan(_read_blob(archive, config, source), openers, f"{source}, config {config.digest}")
 
 
 def _plan_docker(archive: _Archive, source: str) -> Plan:
+    """Return the plan for the output of `docker save`. `source` names it in error messages."""
     what = f"{source}, manifest.json"
-    with damage_named(what):
+    with damage_as_image_error(what):
         images = json.loads(_read(archive, "manifest.json", source))
     if not isinstance(images, list) or len(images) != 1:
         held = f"{len(images)} images" if isinstance(images, list) else "something else"
@@ -251,11 +262,13 @@ def _plan_docker(archive: _Archive, source: str) -> Plan:
     return make_plan(_read(archive, str(config), source), openers, f"{what}, {names or config}")
 
 
-def _place(blob: Blob) -> str:
+def _blob_path(blob: Blob) -> str:
     return "blobs/" + blob.digest.replace(":", "/")
 
 
 def _opener(archive: _Archive, name: str, source: str) -> Callable[[], IO[bytes]]:
+    """Return a function that opens the named file of the archive."""
+
     def opener() -> IO[bytes]:
         try:
             return archive.open(name)
@@ -266,7 +279,7 @@ def _opener(archive: _Archive, name: str, source: str) -> Callable[[], IO[bytes]
 
 
 def _read(archive: _Archive, name: str, source: str) -> bytes:
-    with damage_named(source), _opener(archive, name, source)() as file:
+    with damage_as_image_error(source), _opener(archive, name, source)() as file:
         data = file.read(MAX_JSON + 1)
     if len(data) > MAX_JSON:
         raise ImageError(f"{source}, {name}: expected at most {MAX_JSON} bytes, found more")
@@ -274,4 +287,4 @@ def _read(archive: _Archive, name: str, source: str) -> bytes:
 
 
 def _read_blob(archive: _Archive, blob: Blob, source: str) -> bytes:
-    return blob.check(_read(archive, _place(blob), source), f"{source}, {_place(blob)}")
+    return blob.check(_read(archive, _blob_path(blob), source), f"{source}, {_blob_path(blob)}")

@@ -1,6 +1,6 @@
-"""Unpacks a tar into a layer: the folder tree that overlayfs stacks on those below it.
+"""Unpacks a tar into a layer: a folder tree that overlayfs stacks on the layers below.
 
-Invariant: nothing is written outside the target folder or through a link, whatever the tar says. Deletions become
+Invariant: nothing is written outside the target folder or through a link, whatever the tar contains. Deletions become
 whiteouts and opaque folders, but only where a layer below has something to delete; elsewhere a box would see them.
 """
 
@@ -22,14 +22,14 @@ from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.stack import Stack, make_opaque, make_whiteout
 
 FIXED_TIME = 946_684_800
-"""Time of files for which no source gives one, so that a box is the same every time."""
+"""Modification time of files for which no source gives one, so that a box is the same every time."""
 _WHITEOUT, _RESERVED, _OPAQUE_MARK = ".wh.", ".wh..wh.", ".wh..wh..opq"
 _CHUNK, _DEPTH, _IDS = 1 << 20, 256, 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits of one layer, since a small archive can ask for any amount of disk."""
+    """Limits of one layer, since a small archive can expand to any amount of data."""
 
     bytes: int = 64 << 30
     members: int = 4_000_000
@@ -40,17 +40,20 @@ DEFAULT_BOUNDS = Bounds()
 
 @dataclass(slots=True)
 class Unpacker:
+    """Writes the members of one tar into a new layer."""
+
     name: str
     """Name of the layer, for messages."""
     target: Path
     below: Stack
+    """The layers below this one."""
     ids: IdRange | None
-    """The boxes' ids; None: every file belongs to the caller."""
+    """The boxes' ids. None: every file belongs to the caller."""
     bounds: Bounds = DEFAULT_BOUNDS
     skipped: Counter[str] = field(default_factory=Counter)
-    """What is left out because boxes do not need it, counted by kind."""
+    """Number of members and attributes that are left out because boxes do not need them, by kind."""
     _folders: dict[PurePosixPath, tarfile.TarInfo | None] = field(default_factory=dict)
-    """Folders made so far, with their tar member; None for parents that the tar does not mention."""
+    """Folders made so far, with their tar member. None for parents that the tar does not contain."""
     _opaque: set[PurePosixPath] = field(default_factory=set)
     _removed: set[PurePosixPath] = field(default_factory=set)
     _bytes: int = 0
@@ -63,33 +66,33 @@ class Unpacker:
         self._folders[PurePosixPath()] = None
 
     def add(self, info: tarfile.TarInfo, data: IO[bytes] | None) -> None:
-        """Writes one member. A repeated member replaces the earlier one, as in tar."""
+        """Write one member. A repeated member replaces the earlier one, as in tar."""
         path = self._checked(info.name, info.name)
         self._count(info)
         if any(part.startswith(_WHITEOUT) for part in path.parts):
-            self._note_removal(info.name, path)
+            self._record_removal(info.name, path)
             return
         if info.ischr() or info.isblk():
             self.skipped["device"] += 1
             return
-        self._note_what_is_dropped(info)
+        self._count_dropped(info)
         try:
             self._write(info, path, data)
         except OSError as error:
-            if error.errno in _OF_THE_MEMBER:
+            if error.errno in _BAD_NAME:
                 raise self._refusal(info.name, f"cannot be a file's name ({error.strerror})") from error
             raise
 
     def finish(self) -> None:
-        """Writes the layer's deletions, and sets the folders' owners, modes and times."""
+        """Write the layer's deletions, and set the folders' owners, modes and times. Call it after the last member."""
         replaced = {path for path in self._removed if self._is_folder(path)}
         emptied = self._opaque | replaced
         for path in sorted(self._removed - replaced):
-            if not _below_any(path, emptied) and self.below.look(path).places and self._make_folders(path.parent):
-                place = self.target / path
-                if not os.path.lexists(place):
-                    make_whiteout(place)
-                    self._own(place, 0, 0)
+            if not _below_any(path, emptied) and self.below.find(path).paths and self._make_folders(path.parent):
+                path_on_disk = self.target / path
+                if not os.path.lexists(path_on_disk):
+                    make_whiteout(path_on_disk)
+                    self._chown(path_on_disk, 0, 0)
         for path in sorted(emptied):
             if not _below_any(path, emptied) and self._merges(path) and self._make_folders(path):
                 make_opaque(self.target / path)
@@ -101,6 +104,7 @@ class Unpacker:
     # -- one member
 
     def _write(self, info: tarfile.TarInfo, path: PurePosixPath, data: IO[bytes] | None) -> None:
+        """Write one member at its path, replacing what is there."""
         goal = self.target / path
         if not path.parts:
             if not info.isdir():
@@ -119,18 +123,19 @@ class Unpacker:
             self._link(info, goal)
         elif info.issym():
             goal.symlink_to(info.linkname)
-            self._give(info, goal)
+            self._set_attributes(info, goal)
         elif info.isfifo():
             os.mkfifo(goal)
-            self._give(info, goal)
+            self._set_attributes(info, goal)
         elif info.isreg() and data is not None:
             with goal.open("xb") as file:
                 _copy(info, data, file)
-            self._give(info, goal)
+            self._set_attributes(info, goal)
         else:
             raise self._refusal(info.name, f"is of a kind ({info.type!r}) that no image needs")
 
     def _link(self, info: tarfile.TarInfo, goal: Path) -> None:
+        """Make a hard link to an earlier member. A target in a layer below is copied instead."""
         path = self._checked(info.name, info.linkname)
         source = self.target / path
         if not all(self._is_folder(parent) or not os.path.lexists(self.target / parent) for parent in path.parents):
@@ -140,29 +145,31 @@ class Unpacker:
                 raise self._refusal(info.name, f"is a hard link to the folder {path}")
             os.link(source, goal, follow_symlinks=False)
             return
-        # The target is in a layer below. Layers cannot share a file, so this one gets a copy.
-        places = self.below.look(path).places
-        found = places[0].lstat() if places else None
+        # The target is in a layer below. Layers cannot share a file, so this layer gets a copy.
+        lower_paths = self.below.find(path).paths
+        found = lower_paths[0].lstat() if lower_paths else None
         if found is None or not stat.S_ISREG(found.st_mode):
             raise self._refusal(info.name, f"is a hard link to {path}, which is in no layer")
         self._bytes += found.st_size
-        with places[0].open("rb") as old, goal.open("xb") as new:
+        with lower_paths[0].open("rb") as old, goal.open("xb") as new:
             while chunk := old.read(_CHUNK):
                 new.write(chunk)
-        _copy_facts(found, goal, owned=self.ids is not None)
+        _copy_attributes(found, goal, owned=self.ids is not None)
 
     def _remove(self, path: PurePosixPath) -> None:
-        place = self.target / path
+        """Remove what this layer has at the path."""
+        path_on_disk = self.target / path
         self._parent = None
         if self._is_folder(path):
             self._folders.pop(path, None)
-            remove_tree(place)
+            remove_tree(path_on_disk)
         else:
-            place.unlink()
+            path_on_disk.unlink()
 
-    def _note_removal(self, name: str, path: PurePosixPath) -> None:
+    def _record_removal(self, name: str, path: PurePosixPath) -> None:
+        """Record a deletion: a member named .wh.NAME deletes NAME, and .wh..wh..opq makes its folder opaque."""
         if any(part.startswith(_RESERVED) for part in path.parts[:-1]):
-            return  # An image builder's own bookkeeping, like all names of this kind.
+            return  # Reserved names hold an image builder's own data.
         if any(part.startswith(_WHITEOUT) for part in path.parts[:-1]):
             raise self._refusal(name, f"lies below a name with {_WHITEOUT}, which is for removals alone")
         if path.name == _OPAQUE_MARK:
@@ -173,7 +180,8 @@ class Unpacker:
                 raise self._refusal(name, "removes no name that can be")
             self._removed.add(path.with_name(gone))
 
-    def _note_what_is_dropped(self, info: tarfile.TarInfo) -> None:
+    def _count_dropped(self, info: tarfile.TarInfo) -> None:
+        """Count the mode bits and attributes of the member that are not kept."""
         if info.mode & 0o6000 and not info.isdir():
             self.skipped["set-uid or set-gid bit"] += 1
         for key in info.pax_headers:
@@ -183,17 +191,18 @@ class Unpacker:
     # -- folders
 
     def _require_folder(self, name: str, path: PurePosixPath) -> None:
-        """Makes parents that the tar did not mention; none of them may be a link."""
+        """Make the parents that the tar does not contain. Raises ImageError if one of them is a link or file. `name` is
+        the member to blame."""
         if path != self._parent and not self._make_folders(path):
             raise self._refusal(name, f"would be written through {path}, which this layer does not make a folder")
         self._parent = path
 
     def _make_folders(self, path: PurePosixPath) -> bool:
-        """Makes the folder and its parents; False if this layer has something else in the way."""
+        """Make the folder and its parents. Return False if this layer has a link or file at one of these paths."""
         for parent in (*reversed(path.parents), path):
-            place = self.target / parent
-            if not os.path.lexists(place):
-                place.mkdir(mode=0o700)
+            path_on_disk = self.target / parent
+            if not os.path.lexists(path_on_disk):
+                path_on_disk.mkdir(mode=0o700)
                 self._folders.setdefault(parent, None)
             elif not self._is_folder(parent):
                 return False
@@ -206,47 +215,53 @@ class Unpacker:
             return False
 
     def _merges(self, path: PurePosixPath) -> bool:
-        places = self.below.look(path).places
-        return bool(places) and stat.S_ISDIR(places[0].lstat().st_mode)
+        """Return whether a layer below has a folder at the path."""
+        lower_paths = self.below.find(path).paths
+        return bool(lower_paths) and stat.S_ISDIR(lower_paths[0].lstat().st_mode)
 
     def _finish_folder(self, path: PurePosixPath, info: tarfile.TarInfo | None, *, inherits: bool) -> None:
-        place = self.target / path
+        """Set a folder's attributes: those of its member, else, if it `inherits`, those of the folder below, else
+        defaults."""
+        path_on_disk = self.target / path
         if info is not None:
-            self._give(info, place)
+            self._set_attributes(info, path_on_disk)
         elif inherits:
-            found = self.below.look(path).places[0].lstat()
-            _copy_facts(found, place, owned=self.ids is not None)
+            found = self.below.find(path).paths[0].lstat()
+            _copy_attributes(found, path_on_disk, owned=self.ids is not None)
         else:
-            self._own(place, 0, 0)
-            place.chmod(0o755)
-            os.utime(place, (FIXED_TIME, FIXED_TIME))
+            self._chown(path_on_disk, 0, 0)
+            path_on_disk.chmod(0o755)
+            os.utime(path_on_disk, (FIXED_TIME, FIXED_TIME))
 
-    # -- facts of files
+    # -- attributes of files
 
-    def _give(self, info: tarfile.TarInfo, place: Path) -> None:
+    def _set_attributes(self, info: tarfile.TarInfo, path_on_disk: Path) -> None:
+        """Set owner, mode and time as the member gives them."""
         count = self.ids.count if self.ids else _IDS
         if not (0 <= info.uid < count and 0 <= info.gid < count):
             found = f"belongs to user {info.uid}, group {info.gid}"
             raise self._refusal(info.name, f"{found}; boxes have ids below {count}")
-        self._own(place, info.uid, info.gid)
+        self._chown(path_on_disk, info.uid, info.gid)
         if not info.issym():
-            place.chmod(self._mode(info))
-        os.utime(place, (info.mtime, info.mtime), follow_symlinks=False)
+            path_on_disk.chmod(self._mode(info))
+        os.utime(path_on_disk, (info.mtime, info.mtime), follow_symlinks=False)
 
     def _mode(self, info: tarfile.TarInfo) -> int:
-        """The file mode without set-uid and set-gid bits. In a store without its own ids, folders also get full rights
-        for their owner, since the store must be able to look into each, as root could."""
+        """Return the member's mode without set-uid and set-gid bits. In a store without its own ids, folders also get
+        full rights for their owner, since the store must be able to read every folder, as root could."""
         if not info.isdir():
             return info.mode & 0o1777
         return info.mode & 0o3777 | (0o700 if self.ids is None else 0)
 
-    def _own(self, place: Path, uid: int, gid: int) -> None:
+    def _chown(self, path_on_disk: Path, uid: int, gid: int) -> None:
+        """Set the owner by the box's ids. Without an id range, the owner stays the caller."""
         if self.ids is not None:
-            os.chown(place, self.ids.first + uid, self.ids.first + gid, follow_symlinks=False)
+            os.chown(path_on_disk, self.ids.first + uid, self.ids.first + gid, follow_symlinks=False)
 
     # -- checks
 
     def _checked(self, member: str, name: str) -> PurePosixPath:
+        """Return `name` as a path below the root, or raise ImageError for the member."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             raise self._refusal(member, f"names {name!r}; expected a path below the root, without '..'")
@@ -255,8 +270,9 @@ class Unpacker:
         return path
 
     def _count(self, info: tarfile.TarInfo) -> None:
+        """Check the limits on the number of members and on their bytes."""
         self._members += 1
-        # Holes take no disk space, but an absurd length would still harm those who read the file.
+        # Holes take no disk space, but an excessive length would still harm programs that read the file.
         self._bytes += sum(size for _, size in _pieces(info))
         if self._members > self.bounds.members:
             raise self._refusal(info.name, f"is one of more than {self.bounds.members} members")
@@ -264,10 +280,11 @@ class Unpacker:
             raise self._refusal(info.name, f"takes the layer beyond {self.bounds.bytes} bytes")
 
     def _refusal(self, member: str, why: str) -> ImageError:
+        """Return the ImageError that refuses a member."""
         return ImageError(f"layer {self.name}: member {member!r} {why}")
 
 
-_OF_THE_MEMBER = {errno.EINVAL, errno.ENAMETOOLONG, errno.EILSEQ}
+_BAD_NAME = {errno.EINVAL, errno.ENAMETOOLONG, errno.EILSEQ}
 
 
 def _below_any(path: PurePosixPath, folders: set[PurePosixPath]) -> bool:
@@ -275,13 +292,14 @@ def _below_any(path: PurePosixPath, folders: set[PurePosixPath]) -> bool:
 
 
 def _pieces(info: tarfile.TarInfo) -> list[tuple[int, int]]:
-    """(start, length) of the parts of the file that are not holes."""
+    """Return (start, length) of the parts of the file that are not holes."""
     sparse = cast("list[tuple[int, int]] | None", info.sparse)
     return [(0, info.size)] if sparse is None else sparse
 
 
 def _copy(info: tarfile.TarInfo, data: IO[bytes], file: IO[bytes]) -> None:
-    # Without its buffer, a member of a stream can seek forward over the holes.
+    # Use the unbuffered stream, because it can seek forward over the holes.
+    """Copy a member's content, keeping holes."""
     source = data.raw if info.sparse and isinstance(data, io.BufferedReader) else data
     for start, size in _pieces(info):
         if start:
@@ -297,8 +315,9 @@ def _copy(info: tarfile.TarInfo, data: IO[bytes], file: IO[bytes]) -> None:
         file.truncate(info.size)  # The file may end with a hole.
 
 
-def _copy_facts(found: os.stat_result, place: Path, *, owned: bool) -> None:
+def _copy_attributes(found: os.stat_result, path_on_disk: Path, *, owned: bool) -> None:
+    """Give a file the mode, times and, if `owned`, the owner of another one."""
     if owned:
-        os.chown(place, found.st_uid, found.st_gid)
-    place.chmod(stat.S_IMODE(found.st_mode))
-    os.utime(place, ns=(found.st_mtime_ns, found.st_mtime_ns))
+        os.chown(path_on_disk, found.st_uid, found.st_gid)
+    path_on_disk.chmod(stat.S_IMODE(found.st_mode))
+    os.utime(path_on_disk, ns=(found.st_mtime_ns, found.st_mtime_ns))

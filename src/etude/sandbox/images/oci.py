@@ -1,7 +1,8 @@
-"""The OCI image format: turns an index or manifest into a plan, and a plan into an image, wherever the blobs are.
+"""The OCI image format: turns an index or manifest into a plan, and a plan into an image, whether the blobs come from a
+registry or a file.
 
-Invariant: an image is recorded only if the digest of each of its blobs and of each unpacked layer is what the manifest
-and the configuration say.
+Invariant: an image is recorded only if the digests of all its blobs and unpacked layers match the manifest and the
+configuration.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from etude.sandbox.contract import ImageError
-from etude.sandbox.images.archive import HashingReader, damage_named, decompressed, tar_members
+from etude.sandbox.images.archive import HashingReader, damage_as_image_error, decompressed, tar_members
 from etude.sandbox.images.image import EMPTY, Image, ImageConfig
 from etude.sandbox.images.layers import DEFAULT_BOUNDS, Bounds, Unpacker
 from etude.sandbox.images.stack import Stack
@@ -41,6 +42,7 @@ class Blob:
     media_type: str = ""
 
     def check(self, data: bytes, what: str) -> bytes:
+        """Return the data if it has this blob's digest, or raise ImageError."""
         algorithm, _, expected = self.digest.partition(":")
         if hashlib.new(algorithm, data).hexdigest() != expected:
             raise ImageError(f"{what}: expected {self.digest}, found other content; fetch or make it again")
@@ -49,16 +51,18 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer to be unpacked: its expected digest, and where its bytes come from."""
+    """A layer to unpack: its expected digest, and a function that opens its bytes."""
 
     diff_id: str
     open: Callable[[], IO[bytes]]
     blob: Blob | None = None
-    """Expected digest of the stored (compressed) bytes; None if only the unpacked layer has a digest."""
+    """The stored (compressed) bytes, with their expected digest. None if only the unpacked layer has a digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """What an image is made of."""
+
     config: ImageConfig
     layers: tuple[Layer, ...]
     """Lowest first, as in the OCI format."""
@@ -78,6 +82,7 @@ def read_json(data: bytes, what: str) -> dict[str, Any]:
 
 
 def blob_of(record: Any, what: str) -> Blob:
+    """Return the blob that a descriptor stands for. `what` names the descriptor in error messages."""
     if not isinstance(record, dict) or not isinstance(record.get("digest"), str):
         raise ImageError(f"{what}: expected a descriptor with a digest, found {str(record)[:80]}")
     if not _DIGEST.fullmatch(record["digest"]):
@@ -89,12 +94,12 @@ def blob_of(record: Any, what: str) -> Blob:
 
 
 def choose(index: dict[str, Any], what: str) -> Blob:
-    """The image of an index that is for this machine."""
+    """Return the blob of the index's image for this machine. Raises ImageError if there is none or more than one."""
     entries = [entry for entry in _list(index, "manifests", what) if isinstance(entry, dict)]
     found, fitting = [], []
     for entry in entries:
-        place = entry.get("platform") or {}
-        name = f"{place.get('os', 'linux')}/{place.get('architecture', MACHINE)}"
+        platform_entry = entry.get("platform") or {}
+        name = f"{platform_entry.get('os', 'linux')}/{platform_entry.get('architecture', MACHINE)}"
         found.append(name)
         if name == f"linux/{MACHINE}" and "vnd.docker.reference.type" not in (entry.get("annotations") or {}):
             fitting.append(entry)
@@ -107,7 +112,7 @@ def choose(index: dict[str, Any], what: str) -> Blob:
 
 
 def read_manifest(data: bytes, what: str) -> tuple[Blob, list[Blob]]:
-    """Returns the configuration's blob, and the layers' blobs, lowest first."""
+    """Return the configuration's blob, and the layers' blobs, lowest first."""
     manifest = read_json(data, what)
     if manifest.get("schemaVersion") != 2:
         raise ImageError(f"{what}: expected a manifest of schema 2, found {manifest.get('schemaVersion')!r}")
@@ -122,7 +127,7 @@ def read_manifest(data: bytes, what: str) -> tuple[Blob, list[Blob]]:
 
 
 def read_config(data: bytes, what: str) -> tuple[ImageConfig, list[str]]:
-    """Returns how commands start in the image, and its layers' diff ids, lowest first."""
+    """Return how commands start in the image, and the diff ids of its layers, lowest first."""
     record = read_json(data, what)
     system, machine = record.get("os", "linux"), record.get("architecture", MACHINE)
     if (system, machine) != ("linux", MACHINE):
@@ -146,6 +151,7 @@ def read_config(data: bytes, what: str) -> tuple[ImageConfig, list[str]]:
 
 
 def _list(record: Any, key: str, what: str) -> list[Any]:
+    """Return the list under `key`, or raise ImageError."""
     found = record.get(key) if isinstance(record, dict) else None
     if not isinstance(found, list):
         raise ImageError(f"{what}: expected a list of {key}, found {type(found).__name__}")
@@ -153,6 +159,7 @@ def _list(record: Any, key: str, what: str) -> list[Any]:
 
 
 def _texts(record: dict[str, Any], key: str, what: str) -> tuple[str, ...]:
+    """Return the list of strings under `key`, or raise ImageError. A missing list is empty."""
     found = record.get(key) or []
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise ImageError(f"{what}: expected a list of texts as {key}, found {str(found)[:80]}")
@@ -160,6 +167,7 @@ def _texts(record: dict[str, Any], key: str, what: str) -> tuple[str, ...]:
 
 
 def _title(entry: dict[str, Any]) -> str:
+    """Return the name of an index entry's image."""
     notes = entry.get("annotations") or {}
     return str(notes.get("io.containerd.image.name") or notes.get("org.opencontainers.image.ref.name") or "unnamed")
 
@@ -168,6 +176,8 @@ def _title(entry: dict[str, Any]) -> str:
 
 
 def make_plan(config: bytes, layers: Sequence[tuple[Blob | None, Callable[[], IO[bytes]]]], what: str) -> Plan:
+    """Return the plan for an image. `config` is the JSON of its configuration; `layers` are its blobs, if known, and
+    functions that open them."""
     settings, diff_ids = read_config(config, what)
     if len(diff_ids) != len(layers):
         raise ImageError(f"{what}: expected {len(diff_ids)} layers, as it has diff_ids, found {len(layers)}")
@@ -176,7 +186,8 @@ def make_plan(config: bytes, layers: Sequence[tuple[Blob | None, Callable[[], IO
 
 
 def chain_names(diff_ids: Sequence[str]) -> list[str]:
-    """Names of the layers. Each depends on all layers below, as a layer's whiteouts and inherited folders do."""
+    """Return the names of the layers. Each name depends on all layers below, because a layer's whiteouts and inherited
+    folders do."""
     names: list[str] = []
     chain = ""
     for diff_id in diff_ids:
@@ -186,7 +197,7 @@ def chain_names(diff_ids: Sequence[str]) -> list[str]:
 
 
 def make_image(store: ImageStore, plan: Plan, origin: str, say: Say, bounds: Bounds = DEFAULT_BOUNDS) -> str:
-    """Unpacks the layers that the store lacks, lowest first; returns the image's id."""
+    """Unpack the layers that the store lacks, lowest first. Return the image's id."""
     names = chain_names([layer.diff_id for layer in plan.layers])
     with store.hold(names):
         for index, (name, layer) in enumerate(zip(names, plan.layers, strict=True)):
@@ -212,10 +223,10 @@ def _unpack_layer(layer: Layer, unpacker: Unpacker, say: Say) -> None:
 
 
 def unpack_stream(stored: IO[bytes], unpacker: Unpacker, say: Say, hash: hashlib._Hash | None = None) -> str:
-    """Unpacks a tar, compressed or not, into a layer; returns the digest of the tar."""
-    with damage_named(f"layer {unpacker.name}"):
+    """Unpack a tar, compressed or not, into a layer. Return the digest of the uncompressed tar."""
+    with damage_as_image_error(f"layer {unpacker.name}"):
         tar = HashingReader(decompressed(stored), hash or hashlib.sha256(), 2 * unpacker.bounds.bytes + (1 << 20))
-        for info, data in tar_members(cast(IO[bytes], tar), whole=hash is None):
+        for info, data in tar_members(cast(IO[bytes], tar), require_end=hash is None):
             unpacker.add(info, data)
         tar.drain()
     unpacker.finish()
@@ -228,10 +239,11 @@ def _hash_for(digest: str) -> hashlib._Hash:
 
 
 def say_skipped(skipped: Counter[str], say: Say) -> None:
+    """Report what was left out of a layer, by kind."""
     if skipped:
         what = ", ".join(f"{count} x {kind}" for kind, count in sorted(skipped.items()))
         say(f"left out, as no box has a use for it: {what}")
 
 
 def quiet(_: str) -> None:
-    """A `say` that prints nothing."""
+    """Ignore a progress message. The default for `say`."""

@@ -1,4 +1,5 @@
-"""Owners of a store: each living process has a folder with a locked file in it, so dead owners can be recognized.
+"""Owners of a store: each living process has a folder with a locked file in it. A folder without a lock belongs to a
+dead owner.
 
 Invariant: unfinished work lies only in its owner's folder, and is removed with it.
 """
@@ -17,7 +18,7 @@ from etude.sandbox.inside import removal
 
 @contextlib.contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Holds a file lock, which the kernel releases if the process dies. Nothing slow is done under it."""
+    """Hold a file lock, which the kernel releases if the process dies. Do nothing slow in this block."""
     number = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(number, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
@@ -27,20 +28,21 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def remove_dead_owners(owners: Path, remove: Callable[[Path], None] | None = None) -> list[str]:
-    """Removes the folders whose owner holds no lock any more; returns their names."""
+    """Remove the folders whose owners have died, by calling `remove` (default: remove_tree). Return the names of the
+    removed folders."""
     remove = remove or remove_tree
     removed = []
     for folder in sorted(owners.iterdir()):
         try:
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue  # Another process was first, or it belongs to another user.
+            continue  # Another process removed it, or it belongs to another user.
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             continue
         else:
-            with contextlib.suppress(PermissionError):  # The files belong to ids that we cannot use now.
+            with contextlib.suppress(PermissionError):  # The files belong to ids that this process may not use.
                 remove(folder)
                 removed.append(folder.name)
         finally:
@@ -49,11 +51,13 @@ def remove_dead_owners(owners: Path, remove: Callable[[Path], None] | None = Non
 
 
 def remove_tree(path: Path) -> None:
+    """Remove the tree or file, if it exists."""
     removal.remove_tree(str(path))
 
 
 def disk_bytes(folder: Path) -> int:
-    """Disk use of a tree. A file of several names counts once; what vanishes or is too deep does not count."""
+    """Return the disk use of a tree. A file with several names counts once. What vanishes meanwhile or is nested too
+    deep does not count."""
     seen: set[tuple[int, int]] = set()
     total, todo = folder.lstat().st_blocks * 512, [str(folder)]
     while todo:

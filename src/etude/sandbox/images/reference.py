@@ -18,6 +18,8 @@ _REGISTRY = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA
 
 @dataclass(frozen=True, slots=True)
 class Reference:
+    """The parsed name of an image in a registry."""
+
     registry: str
     repository: str
     tag: str = ""
@@ -25,6 +27,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
+        """Parse a name; raises RequestRefused if it is not valid."""
         rest, at, digest = text.partition("@")
         first, slash, below = rest.partition("/")
         if slash and ("." in first or ":" in first or first == "localhost"):
@@ -44,16 +47,19 @@ class Reference:
 
     @property
     def host(self) -> str:
+        """Host name of the registry, with its port if the name has one."""
         return _DEFAULT_HOST if self.registry == _DEFAULT else self.registry
 
     @property
     def url(self) -> str:
-        """URL of the repository; without TLS only on this machine, where nobody else can listen."""
+        """URL of the repository. Plain http is used only for a registry on this machine, whose traffic no other machine
+        sees."""
         scheme = "http" if is_loopback(self.host) else "https"
         return f"{scheme}://{self.host}/v2/{self.repository}"
 
     @property
     def wanted(self) -> str:
+        """The digest if the name has one, else the tag."""
         return self.digest or self.tag
 
     def __str__(self) -> str:
@@ -62,6 +68,7 @@ class Reference:
 
 
 def is_loopback(host: str) -> bool:
+    """Return whether a host, given with or without a port, is this machine itself."""
     name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
     if name == "localhost":
         return True

@@ -16,7 +16,6 @@ from typing import IO
 import httpx
 
 from etude.sandbox.contract import ImageError
-from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.layers import DEFAULT_BOUNDS, Bounds
 from etude.sandbox.images.oci import (
     INDEXES,
@@ -36,15 +35,17 @@ from etude.sandbox.images.oci import (
 from etude.sandbox.images.reference import Reference
 from etude.sandbox.images.registry_http import RegistryHttp
 from etude.sandbox.images.store import ImageStore
+from etude.sandbox.images.store_process import in_store_process
 
 _AT_ONCE = 4
 _FAILURES, _WAIT_SECONDS = 6, 0.25
-"""Failures in a row without a new byte before giving up, and the base of the wait, which doubles with each failure."""
+"""Number of failures in a row, without a new byte, after which a download is given up; and the base of the wait between
+attempts, which doubles with each failure."""
 
 
-@as_keeper
+@in_store_process
 def pull(store: ImageStore, reference: str, *, say: Say = quiet, bounds: Bounds = DEFAULT_BOUNDS) -> str:
-    """Pulls an image and returns its id. ImageError says what the registry refused, or which blob is damaged."""
+    """Pull an image and return its id. An ImageError names what the registry refused, or which blob is damaged."""
     name = Reference.parse(reference)
     with store.fresh("pull") as folder, Registry(name, say) as registry:
         folder.mkdir()
@@ -64,7 +65,7 @@ def pull(store: ImageStore, reference: str, *, say: Say = quiet, bounds: Bounds 
 
 
 class Registry:
-    """One repository of a registry."""
+    """Client for one repository of a registry."""
 
     def __init__(self, reference: Reference, say: Say) -> None:
         self.reference, self._say = reference, say
@@ -81,7 +82,8 @@ class Registry:
         self._http.close()
 
     def resolve(self) -> tuple[str, Blob, list[Blob]]:
-        """The digest that the reference stands for now, and the blobs of configuration and layers, lowest first."""
+        """Return the digest that the reference currently stands for, the configuration's blob, and the layers' blobs,
+        lowest first."""
         wanted = Blob(self.reference.digest) if self.reference.digest else None
         data = self.read(f"manifests/{self.reference.wanted}", wanted)
         digest = self.reference.digest or f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -94,13 +96,14 @@ class Registry:
         return digest, *read_manifest(data, f"{self.reference}, manifest")
 
     def read(self, path: str, blob: Blob | None) -> bytes:
-        """Reads a small file, and checks it if its digest is known."""
+        """Read a small file, and check it if its blob is given."""
         file = io.BytesIO()
         self._fetch(path, file, -1)
         return blob.check(file.getvalue(), f"{self.reference}, {path}") if blob else file.getvalue()
 
     def download(self, blobs: Iterable[Blob], folder: Path) -> Callable[[Blob], Callable[[], IO[bytes]]]:
-        """Starts fetching. Returns a function from a blob to its opener, which waits for the blob and opens it."""
+        """Start fetching the blobs into `folder`. Return a function from a blob to its opener, which waits for the blob
+        and opens it."""
         coming = {
             blob.digest: self._pool.submit(self._download, blob, folder / str(index))
             for index, blob in enumerate(blobs)
@@ -114,7 +117,7 @@ class Registry:
         return path
 
     def _fetch(self, path: str, file: IO[bytes], size: int) -> None:
-        """Fetches a file, and resumes where it was when the connection breaks."""
+        """Fetch a file of `size` bytes (-1: unknown). If the connection breaks, resume the download."""
         failures = 0
         while failures < _FAILURES and not self._stopped:
             had = file.tell()
@@ -131,6 +134,7 @@ class Registry:
         raise ImageError(f"{self.reference}: cannot fetch {path} ({error if failures else 'stopped'}); try again")
 
     def _fetch_rest(self, path: str, file: IO[bytes], size: int) -> None:
+        """Fetch what is missing of a file in one request."""
         start = file.tell()
         headers = {"Accept": ", ".join((*MANIFESTS, *INDEXES, "*/*"))}
         if start:

@@ -1,7 +1,7 @@
 """HTTP requests to a registry: authentication, redirects, and the host's proxy.
 
-Invariant: only the response that the caller asked for may be long, and only as far as the caller reads it. All other
-responses are read up to a limit, and never decoded.
+Invariant: only the response to the caller's own request may be long, and it is read only as far as the caller reads it.
+All other responses are read up to a limit, and never decoded.
 """
 
 from __future__ import annotations
@@ -18,22 +18,27 @@ from etude.sandbox.images.reference import Reference, is_loopback
 from etude.sandbox.proxies import Proxies, UpstreamProxy
 
 _TIMEOUT = httpx.Timeout(60.0, connect=15.0)
-_MOST_STEPS = 8
-"""Most requests per answer, for redirects and the one login."""
-_MOST_ASIDE = 1 << 20
-"""Size limit of a response that is not what was asked for: a refusal, a redirect, a token."""
+_MAX_REQUESTS = 8
+"""Maximum number of requests for one answer, including redirects and one login."""
+_MAX_OTHER_BODY = 1 << 20
+"""Maximum size of a response other than the requested file: a refusal, a redirect, or a token."""
 _WANTS_LOGIN = (
     "this host's proxy wants a login, or another one (HTTP {status}): HTTPS_PROXY=http://user:password@host:port"
 )
 
 
 class RegistryHttp:
+    """HTTP client for one repository of a registry."""
+
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
-        self._here = is_loopback(reference.host)
+        self._on_loopback = is_loopback(reference.host)
         self._auth = RegistryAuth(reference)
         self._client = httpx.Client(
-            transport=_HostsWay(), timeout=_TIMEOUT, follow_redirects=False, headers={"Accept-Encoding": "identity"}
+            transport=_ProxyTransport(),
+            timeout=_TIMEOUT,
+            follow_redirects=False,
+            headers={"Accept-Encoding": "identity"},
         )
 
     def close(self) -> None:
@@ -41,57 +46,64 @@ class RegistryHttp:
 
     @contextmanager
     def get(self, path: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
-        """Yields the response for a path of the repository, wherever it is kept, with its body still unread."""
-        home = url = httpx.URL(f"{self._reference.url}/{path}")
-        known = False
-        for _ in range(_MOST_STEPS):
-            ours = _origin(url) == _origin(home)
-            login = {"Authorization": self._auth.header} if ours and self._auth.header else {}
+        """Yield the response for a path of the repository, following redirects, with its body still unread."""
+        origin = url = httpx.URL(f"{self._reference.url}/{path}")
+        authenticated = False
+        for _ in range(_MAX_REQUESTS):
+            same_origin = _origin(url) == _origin(origin)
+            login = {"Authorization": self._auth.header} if same_origin and self._auth.header else {}
             with self._stream(url, headers | login) as response:
                 if response.has_redirect_location:
                     url = self._goal(url, response.headers["Location"])
-                elif ours and not known and response.status_code == 401 and self._auth.learn(response, self._ask):
-                    known = True
+                elif (
+                    same_origin
+                    and not authenticated
+                    and response.status_code == 401
+                    and self._auth.prepare(response, self._ask)
+                ):
+                    authenticated = True
                 else:
                     yield response
                     return
-                _read(response)  # Frees the connection for another request.
-        raise ImageError(f"{self._reference}: {home.host} leads from one address to the next without end")
+                _read(response)  # Reading the body frees the connection for another request.
+        raise ImageError(f"{self._reference}: {origin.host} redirects without end")
 
     @contextmanager
     def _stream(self, url: httpx.URL, headers: dict[str, str]) -> Iterator[httpx.Response]:
+        """Send a GET request and yield the response. A proxy that asks for a login raises ImageError."""
         try:
             with self._client.stream("GET", url, headers=headers) as response:
                 yield response
         except httpx.ProxyError as error:
-            status = str(error)[:3]  # The status of its answer to CONNECT.
+            status = str(error)[:3]  # The status of the proxy's answer to CONNECT.
             if status in ("401", "407"):
                 raise ImageError(f"{self._reference}: {_WANTS_LOGIN.format(status=status)}") from error
             raise
 
     def _goal(self, url: httpx.URL, location: str) -> httpx.URL:
-        """The target of a redirect. Only https is allowed, or this machine itself if the registry is on it."""
+        """Return the target of a redirect. It must be https, or on this machine if the registry is on this machine."""
         goal = url.join(location)
-        inside = is_loopback(goal.netloc.decode())
-        if (goal.scheme != "https" and not inside) or (inside and not self._here):
+        loopback = is_loopback(goal.netloc.decode())
+        if (goal.scheme != "https" and not loopback) or (loopback and not self._on_loopback):
             raise ImageError(f"{self._reference}: {url.host} leads to {_shown(goal)}; expected an https address")
         return goal
 
     def _ask(self, url: httpx.URL, headers: dict[str, str]) -> tuple[int, bytes]:
+        """Send a GET request and return its status and body."""
         with self._stream(url, headers) as response:
             answer = _read(response)
             if answer is None:
-                raise ImageError(f"{self._reference}: {url.host} gave a token of more than {_MOST_ASIDE} bytes")
+                raise ImageError(f"{self._reference}: {url.host} gave a token of more than {_MAX_OTHER_BODY} bytes")
             return response.status_code, answer
 
 
-class _HostsWay(httpx.BaseTransport):
+class _ProxyTransport(httpx.BaseTransport):
     """Sends each request directly or through this host's proxy, depending on its address."""
 
     def __init__(self) -> None:
         self._proxies = Proxies.of_host()
         proxies = {None, self._proxies.http, self._proxies.https}
-        self._ways = {proxy: httpx.HTTPTransport(proxy=_for_httpx(proxy)) for proxy in proxies}
+        self._transports = {proxy: httpx.HTTPTransport(proxy=_for_httpx(proxy)) for proxy in proxies}
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         tls = request.url.scheme == "https"
@@ -99,11 +111,11 @@ class _HostsWay(httpx.BaseTransport):
         proxy = self._proxies.proxy_for(host, port, tls=tls)
         if proxy and self._proxies.exceptions.networks:
             proxy = self._proxies.proxy_for(host, port, tls=tls, addresses=_addresses(host, port))
-        return self._ways[proxy].handle_request(request)
+        return self._transports[proxy].handle_request(request)
 
     def close(self) -> None:
-        for way in self._ways.values():
-            way.close()
+        for transport in self._transports.values():
+            transport.close()
 
 
 def _for_httpx(proxy: UpstreamProxy | None) -> httpx.Proxy | None:
@@ -114,7 +126,7 @@ def _for_httpx(proxy: UpstreamProxy | None) -> httpx.Proxy | None:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """The host's addresses; empty if only the proxy can resolve the name."""
+    """Return the host's addresses, or [] if only the proxy can resolve the name."""
     try:
         return [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     except OSError:
@@ -122,11 +134,11 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 def _read(response: httpx.Response) -> bytes | None:
-    """Reads the body; None if it exceeds the limit."""
+    """Read the body, and return None if it exceeds the limit."""
     body = b""
     for piece in response.iter_raw():
         body += piece
-        if len(body) > _MOST_ASIDE:
+        if len(body) > _MAX_OTHER_BODY:
             return None
     return body
 

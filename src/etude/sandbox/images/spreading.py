@@ -1,8 +1,8 @@
-"""Spreads trees that are made and removed all the time over the disk.
+"""Distributes trees that are made and removed all the time over the disk.
 
-ext4 places a new folder near its parent, and does not reuse inodes that were freed there in the last minutes, but
-checks each of them. Where trees come and go, creating a file soon takes milliseconds. If a folder is marked as the top
-of unrelated trees, each of its subfolders is placed elsewhere, depending on its name.
+ext4 puts a new folder near its parent. It does not reuse inodes that were freed there in the last minutes, but checks
+each of them, so where trees come and go, creating a file soon takes milliseconds. If a folder is marked as the top of
+unrelated trees, ext4 puts each of its subfolders into a block group that depends on its name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _FLAGS = struct.Struct("@l")
 
 
 def spread_trees(folder: Path) -> None:
-    """Spreads the trees that will be made in the folder. Does nothing if the file system has no such mark."""
+    """Mark the folder, so that trees that will be made in it are distributed over the disk. Does nothing if the file
+    system has no such mark."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):

@@ -1,7 +1,8 @@
-"""What a stack of layers shows, by the rules of overlayfs. All code that reads or merges layers uses this.
+"""Finds what a stack of layers shows at a path, by the rules of overlayfs. All code that reads or merges layers uses
+this module.
 
-The topmost entry of a name wins. Folders of several layers merge, down to the first opaque one or to an entry that is
-no folder: a file, or a whiteout, which marks a deleted name.
+The topmost entry of a name wins. Folders of several layers merge, down to the first opaque folder or to an entry that
+is no folder: a file, or a whiteout, which marks a deleted name.
 """
 
 from __future__ import annotations
@@ -16,46 +17,48 @@ OPAQUE = "user.overlay.opaque"
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What is visible under one name, and where it lies."""
+class VisibleEntry:
+    """The files or folders behind one visible name."""
 
-    places: tuple[Path, ...] = ()
-    """One file, or the merged folders, topmost first; empty if nothing is visible."""
-    closed: bool = False
+    paths: tuple[Path, ...] = ()
+    """One file, or the merged folders, topmost first. Empty if nothing is visible."""
+    hides_below: bool = False
     """Whether layers further below are hidden."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
+    """A stack of layers."""
+
     layers: tuple[Path, ...]
     """Topmost first."""
-    _known: dict[PurePosixPath, Sight] = field(default_factory=dict)
+    _known: dict[PurePosixPath, VisibleEntry] = field(default_factory=dict)
 
-    def look(self, path: PurePosixPath) -> Sight:
-        """What is visible at a path relative to the root; links are not followed."""
+    def find(self, path: PurePosixPath) -> VisibleEntry:
+        """Return what is visible at a path relative to the root. Links are not followed."""
         if path not in self._known:
-            above = self.look(path.parent) if path.parts else None
-            self._known[path] = look_in(above.places, path.name) if above else Sight(self.layers)
+            above = self.find(path.parent) if path.parts else None
+            self._known[path] = find_in(above.paths, path.name) if above else VisibleEntry(self.layers)
         return self._known[path]
 
 
-def look_in(folders: Sequence[Path], name: str) -> Sight:
-    """What the merged folders show under a name."""
+def find_in(folders: Sequence[Path], name: str) -> VisibleEntry:
+    """Return what the merged folders (topmost first) show under a name."""
     found: list[Path] = []
     for folder in folders:
-        place = folder / name
+        path = folder / name
         try:
-            info = place.lstat()
+            info = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             continue
         if not stat.S_ISDIR(info.st_mode):
             if not found and not is_whiteout(info):
-                found.append(place)
-            return Sight(tuple(found), closed=True)
-        found.append(place)
-        if is_opaque(place):
-            return Sight(tuple(found), closed=True)
-    return Sight(tuple(found))
+                found.append(path)
+            return VisibleEntry(tuple(found), hides_below=True)
+        found.append(path)
+        if is_opaque(path):
+            return VisibleEntry(tuple(found), hides_below=True)
+    return VisibleEntry(tuple(found))
 
 
 def is_whiteout(info: os.stat_result) -> bool:
@@ -66,9 +69,10 @@ def is_opaque(folder: Path) -> bool:
     return OPAQUE in os.listxattr(folder) and os.getxattr(folder, OPAQUE) == b"y"
 
 
-def make_whiteout(place: Path) -> None:
-    """A whiteout is the character device 0:0. It opens nothing: the one device that ordinary users may make."""
-    os.mknod(place, stat.S_IFCHR)
+def make_whiteout(path: Path) -> None:
+    """Make a whiteout. It is the character device 0:0, the only device that ordinary users may make, since it cannot be
+    opened."""
+    os.mknod(path, stat.S_IFCHR)
 
 
 def make_opaque(folder: Path) -> None:

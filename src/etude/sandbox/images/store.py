@@ -1,10 +1,12 @@
-"""The image store: images, their layers named by content, and what each living owner holds of them.
+"""The image store: images, their layers named by content, and the folders of living owners.
 
-images/<id>.json    an Image; its time is that of its last use      layers/<ids>/<name>/   a folder tree, never changed
-base/<digest>/      generated trees                                 owners/<name>/         lock, leases and scratch
+images/<id>.json       an Image; its modification time is its last use
+layers/<ids>/<name>/   a folder tree, never changed
+base/<digest>/         generated trees
+owners/<name>/         lock, leases and scratch
 
 Invariant: every name in images/ or layers/ stands for something complete. A layer that a living owner leases is not
-removed. Only functions marked `as_keeper` touch trees; all other files belong to the caller.
+removed. Only functions marked `in_store_process` access trees; all other files belong to the caller.
 """
 
 from __future__ import annotations
@@ -20,23 +22,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from etude.sandbox.contract import DiskFull, ImageError, RequestRefused, SandboxLost
-from etude.sandbox.images.flatten import Background, merge_layers
+from etude.sandbox.images.flatten import BackgroundJobs, merge_layers
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.images.image import HOST, Image
-from etude.sandbox.images.keeper import Keeper, as_keeper
 from etude.sandbox.images.layers import FIXED_TIME
 from etude.sandbox.images.owners import disk_bytes, locked, remove_dead_owners, remove_tree
 from etude.sandbox.images.spreading import spread_trees
+from etude.sandbox.images.store_process import StoreProcess, in_store_process
 from etude.sandbox.inside.users import USERS
 
 MAX_LAYERS = 40
-"""Most layers that an image may stand on. A longer chain is merged before the image is recorded."""
+"""Maximum number of layers of an image. A longer chain is merged before the image is recorded."""
 MERGE_AT = 32
-"""A longer chain is merged in the background, since each layer makes every lookup in a box a little slower."""
+"""A chain longer than this is merged in the background, since each layer makes every path lookup in a box a little
+slower."""
 _SYSTEM = {"", "bin", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr"}
 
 
 def check_workdir(workdir: str, base: str = HOST) -> PurePosixPath:
+    """Return the workdir as a path, or raise RequestRefused if boxes of this base cannot have it."""
     path = PurePosixPath(workdir)
     if not path.is_absolute() or ".." in path.parts or "\0" in workdir:
         raise RequestRefused(f"workdir {workdir!r}: expected an absolute path without '..', such as /work")
@@ -47,7 +51,7 @@ def check_workdir(workdir: str, base: str = HOST) -> PurePosixPath:
 
 @dataclass(slots=True)
 class Lease:
-    """Keeps the layers it names while it is held. It ends with its owner's process at the latest."""
+    """Keeps the layers it names from being removed. It ends with its owner's process at the latest."""
 
     layers: tuple[str, ...]
     """Layer names, topmost first."""
@@ -56,7 +60,7 @@ class Lease:
     _record: Path
 
     def release(self) -> None:
-        """Safe to call twice."""
+        """End the lease. Safe to call twice."""
         self._record.unlink(missing_ok=True)
 
     def __enter__(self) -> Lease:
@@ -67,20 +71,23 @@ class Lease:
 
 
 class ImageStore:
-    keeper: Keeper | None
-    """The keeper of a store whose trees belong to subordinate ids; None in the keeper itself and for other stores."""
+    """The store of one owner process in a folder that several processes may share."""
+
+    process: StoreProcess | None
+    """The store process, if the trees belong to subordinate ids. None for other stores, and inside the store process
+    itself."""
 
     def __init__(self, root: Path, ids: IdRange | None) -> None:
-        """Opens the store. Without a range of ids, every file belongs to the caller."""
-        self._stand(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
-        self.keeper = Keeper(root, self.owner, ids) if ids and ids.subordinate else None
+        """Open the store. Without a range of ids, every file belongs to the caller."""
+        self._set_paths(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
+        self.process = StoreProcess(root, self.owner, ids) if ids and ids.subordinate else None
         try:
             for folder in (root / "images", self.layers, root / "base", root / "owners"):
                 folder.mkdir(parents=True, exist_ok=True)
             root.chmod(0o700)
         except OSError as error:
             raise ImageError(f"{root} cannot be a store of images: {error.strerror}: {error.filename}") from error
-        # No cleanup may look between making an owner's folder and locking it.
+        # Another process's cleanup must not run between making an owner's folder and locking it.
         with locked(root / "lock"):
             (self.scratch / "leases").mkdir(parents=True)
             spread_trees(self.scratch)
@@ -89,56 +96,60 @@ class ImageStore:
             self.remove_dead_owners()
 
     @classmethod
-    def for_keeper(cls, root: Path, ids: IdRange | None, owner: str) -> ImageStore:
-        """The same store, as its keeper sees it, for as long as the owner's lasts."""
+    def for_store_process(cls, root: Path, ids: IdRange | None, owner: str) -> ImageStore:
+        """Return the same store as seen by its store process. It is valid as long as the owner's store."""
         store = cls.__new__(cls)
-        store._stand(root, ids, owner)
+        store._set_paths(root, ids, owner)
         return store
 
-    def _stand(self, root: Path, ids: IdRange | None, owner: str) -> None:
+    def _set_paths(self, root: Path, ids: IdRange | None, owner: str) -> None:
+        """Set the attributes that the owner's store and the store process's have in common."""
         self.root, self.ids, self.owner = root, ids, owner
         self.layers = root / "layers" / ("own" if ids is None else ids.name)
-        """Trees belong to ids, so each way of giving ids has its own folder; the layer names are the same in all."""
+        """Trees belong to ids, so each id range has its own folder. The layer names are the same in all."""
         self.scratch = root / "owners" / owner
-        self.keeper = None
-        self._background = Background()
+        self.process = None
+        self._background = BackgroundJobs()
 
     def close(self) -> None:
         self._background.stop()
-        if self.keeper is not None:
-            self.keeper.close()  # It would not look up from a merge; a new one removes what is left.
+        if self.process is not None:
+            # A running merge would delay its end. If needed, `_remove` starts another one.
+            self.process.close()
         self._background.close()
         try:
             self._remove(self.scratch)
         finally:
-            if self.keeper is not None:
-                self.keeper.close()
+            if self.process is not None:
+                self.process.close()
             os.close(self._lock)
 
     def finish(self) -> None:
-        """Waits for background work."""
+        """Wait for background work."""
         self._background.finish()
 
     def remove_dead_owners(self) -> None:
-        """Removes what dead owners have left."""
+        """Remove the folders of dead owners."""
         remove_dead_owners(self.root / "owners", self._remove)
 
     def _remove(self, path: Path) -> None:
-        """Removes the tree, in the keeper only if needed: not for trees that no box has written to."""
+        """Remove the tree. The store process is used only if the caller's rights are not enough: not for trees that no
+        box has written to."""
         try:
             remove_tree(path)
         except PermissionError:
-            if self.keeper is None:
+            if self.process is None:
                 raise
-            self._remove_in_keeper(path)
+            self._remove_in_store_process(path)
 
-    @as_keeper
-    def _remove_in_keeper(self, path: Path) -> None:
+    @in_store_process
+    def _remove_in_store_process(self, path: Path) -> None:
         remove_tree(path)
 
     @contextlib.contextmanager
     def fresh(self, kind: str) -> Iterator[Path]:
-        """Yields a new path in this owner's scratch folder. What is there at the end and was not adopted is removed."""
+        """Yield a new path in this owner's scratch folder. If it exists at the end of the block and has not been moved
+        by `adopt`, it is removed."""
         path = self.scratch / f"{kind}-{secrets.token_hex(4)}"
         try:
             yield path
@@ -150,7 +161,7 @@ class ImageStore:
             remove_tree(path)
 
     def write(self, path: Path, text: str) -> None:
-        """Writes a small file atomically."""
+        """Write a small file atomically."""
         with self.fresh("note") as fresh:
             fresh.write_text(text)
             fresh.rename(path)
@@ -160,9 +171,10 @@ class ImageStore:
     def has_layer(self, name: str) -> bool:
         return (self.layers / name).is_dir()
 
-    @as_keeper
+    @in_store_process
     def adopt(self, fresh: Path, layer: str) -> None:
-        """Moves a finished tree to its name. If the name is taken, the content is the same, and the tree is removed."""
+        """Move a finished tree into the layers, under the name `layer`. If that layer exists already, the content is
+        the same, and the tree is removed."""
         try:
             fresh.rename(self.layers / layer)
         except OSError:
@@ -171,7 +183,7 @@ class ImageStore:
                 raise
 
     def add(self, files: dict[str, bytes], base: str, workdir: str) -> str:
-        """Makes an image from a base image and files below a workdir, which belong to the agent."""
+        """Make an image from a base image and files below a workdir, which belong to the agent. Return its id."""
         below = self.image(base)
         inside = check_workdir(workdir, below.base)
         for name in files:
@@ -187,7 +199,7 @@ class ImageStore:
             self._make_layer(layer, inside, files)
         return self.record(replace(below, layers=(layer, *below.layers), config=replace(below.config, workdir=workdir)))
 
-    @as_keeper
+    @in_store_process
     def _make_layer(self, layer: str, workdir: PurePosixPath, files: dict[str, bytes]) -> None:
         with self.fresh("add") as fresh:
             self._write_layer(fresh, workdir, files)
@@ -213,16 +225,17 @@ class ImageStore:
                 os.chown(path, owner, owner)
             os.utime(path, (FIXED_TIME, FIXED_TIME))
 
-    @as_keeper
+    @in_store_process
     def measure(self, trees: Sequence[Path]) -> int:
-        """Bytes of the trees on disk."""
+        """Return the disk use of the trees in bytes."""
         return sum(disk_bytes(tree) for tree in trees)
 
     # -- images
 
     def record(self, image: Image, origin: str = "") -> str:
-        """Saves an image and returns its id. The same layers and settings always have the same id."""
-        # A repeated layer shows nothing that its upper occurrence does not, and overlayfs refuses it.
+        """Save an image and return its id. The same layers and settings always have the same id. `origin` describes
+        where the image came from."""
+        # Keep only the topmost occurrence of a layer: the lower ones are invisible, and overlayfs refuses them.
         image = replace(image, layers=tuple(dict.fromkeys(image.layers)))
         height = len(self.stack(image))
         if height > MAX_LAYERS:
@@ -236,7 +249,7 @@ class ImageStore:
         return image.id
 
     def image(self, name: str) -> Image:
-        """Loads an image; RequestRefused for an unknown name, ImageError for a damaged image."""
+        """Load an image. Raises RequestRefused for an unknown name and ImageError for a damaged image."""
         if name == HOST:
             return Image(HOST, ())
         path = self.root / "images" / f"{name}.json"
@@ -256,7 +269,7 @@ class ImageStore:
         return image
 
     def images(self) -> Iterator[tuple[str, float]]:
-        """Yields image ids and the time of their last use, least recent first."""
+        """Yield image ids and the time of their last use, least recent first."""
         found = []
         for path in (self.root / "images").glob("*.json"):
             with contextlib.suppress(FileNotFoundError):
@@ -264,16 +277,18 @@ class ImageStore:
         yield from sorted(found, key=lambda item: item[1])
 
     def origin(self, name: str) -> str:
+        """Return where the image came from, or "" if that is not recorded."""
         path = self.root / "images" / f"{name}.origin"
         return path.read_text() if path.is_file() else ""
 
     def forget(self, name: str) -> None:
-        """Removes the image's files; its layers go when they are collected."""
+        """Remove the image's files. Its layers are removed by the next collection."""
         for suffix in (".json", ".origin"):
             (self.root / "images" / f"{name}{suffix}").unlink(missing_ok=True)
 
     def stack(self, image: Image) -> tuple[str, ...]:
-        """The layers to mount, topmost first. The longest merged chain at the bottom counts as one layer."""
+        """Return the layers to mount, topmost first. The longest chain at the bottom that has been merged is replaced
+        by its merged layer."""
         for index in range(len(image.layers) - 1):
             merged = merged_name(image.layers[index:])
             if self.has_layer(merged):
@@ -281,12 +296,12 @@ class ImageStore:
         return image.layers
 
     def _merge_quietly(self, image: Image) -> None:
-        with contextlib.suppress(SandboxLost):  # As with every other failed merge, the chain stays as it is.
+        with contextlib.suppress(SandboxLost):  # As after every failed merge, the chain stays as it is.
             self.merge(image)
 
-    @as_keeper
+    @in_store_process
     def merge(self, image: Image) -> None:
-        """Merges an image's chain into one layer. The image stays the same; boxes on the old layers keep them."""
+        """Merge an image's chain into one layer. The image stays the same, and boxes on the old layers keep them."""
         stack = self.stack(image)
         if len(stack) < 2:
             return
@@ -297,7 +312,7 @@ class ImageStore:
     # -- leases
 
     def lease(self, image: Image) -> Lease:
-        """Leases the layers that an image stands on now, and marks the image as used."""
+        """Lease the layers that an image currently needs, and mark the image as used."""
         with locked(self.root / "leases", shared=True):
             lease = self._hold(self.stack(image))
             with contextlib.suppress(FileNotFoundError):
@@ -308,11 +323,12 @@ class ImageStore:
         return lease
 
     def hold(self, layers: Iterable[str]) -> Lease:
-        """Leases layers that exist or will, as during an import."""
+        """Lease layers that exist or are about to be made, as during an import."""
         with locked(self.root / "leases", shared=True):
             return self._hold(tuple(layers))
 
     def _hold(self, layers: tuple[str, ...]) -> Lease:
+        """Write the lease. The caller holds the lock."""
         record = self.scratch / "leases" / secrets.token_hex(8)
         record.write_text("\n".join(layers))
         folder = self.layers.relative_to(self.root)
@@ -320,13 +336,14 @@ class ImageStore:
 
 
 def remove_store(root: Path, ids: IdRange | None) -> None:
-    """Removes a store with everything in it. No backend may be using it."""
-    store = ImageStore.for_keeper(root, ids, "")
-    store.keeper = Keeper(root, store.owner, ids) if ids and ids.subordinate else None
+    """Remove a store with everything in it. No backend may be using it."""
+    store = ImageStore.for_store_process(root, ids, "")
+    store.process = StoreProcess(root, store.owner, ids) if ids and ids.subordinate else None
     store._remove(root)
-    if store.keeper is not None:
-        store.keeper.close()
+    if store.process is not None:
+        store.process.close()
 
 
 def merged_name(layers: tuple[str, ...]) -> str:
+    """Return the name of the layer that a chain (topmost first) is merged into."""
     return hashlib.blake2b("\n".join(("merged", *layers)).encode(), digest_size=16).hexdigest()

@@ -1,7 +1,8 @@
-"""A background command: its output waits in a ring buffer until the owner polls, its input in a queue until it is read.
+"""A background command in pid 1: a ring buffer keeps its output until the owner polls, and a queue keeps its input
+until the command reads it.
 
-Both are bounded. Output bytes are numbered from 0 and stay until the owner says that it has them, so an answer that was
-lost on its way is given again. When the command ends, the owner is sent what is left, and nothing of it stays here.
+Both are bounded. Output bytes are numbered from 0 and stay until the owner confirms that it has received them, so a
+lost answer can be repeated. When the command ends, pid 1 sends the remaining output to the owner and keeps nothing.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
@@ -21,9 +22,9 @@ from etude.sandbox.inside.files import Refused
 from etude.sandbox.inside.spawn import Launch, Spawner
 from etude.sandbox.inside.wire import Header
 
-Tell = Callable[[Header, bytes], None]
-MOST_WAITING = 1 << 20
-"""Most bytes of input that may wait for a command to read them."""
+Send = Callable[[Header, bytes], None]
+MAX_QUEUED_INPUT = 1 << 20
+"""Maximum number of input bytes that may be queued until the command reads them."""
 
 
 class Ring:
@@ -39,7 +40,7 @@ class Ring:
         self.forget(self._first + len(self._bytes) - self._size)
 
     def forget(self, before: int) -> None:
-        """Drops the bytes before this number: the owner has them, or they are too old."""
+        """Drop the bytes numbered below `before`: the owner has received them, or the buffer is full."""
         count = min(before - self._first, len(self._bytes))
         if count > 0:
             del self._bytes[:count]
@@ -50,28 +51,32 @@ class Ring:
         return self._first + len(self._bytes)
 
     def take(self) -> tuple[int, bytes]:
-        """Returns the number of the first byte still here, and all bytes from there on."""
+        """Return the number of the first byte still in the buffer, and all bytes from that one on."""
         return self._first, bytes(self._bytes)
 
 
-class Waiter:
+class PendingPoll:
+    """A poll request that waits for new output. `has` is the number of bytes that the owner has received, `until` the
+    time by which it must be answered."""
+
     def __init__(self, ticket: int, has: int, until: float) -> None:
         self.ticket, self.has, self.until = ticket, has, until
-        """A pending poll: `has` is how many bytes the owner has, `until` when it must be answered."""
 
 
 class Background(Command):
-    def __init__(self, number: int, launch: Launch, events: Events, tell: Tell, room: int) -> None:
+    """A command that runs while the owner does other things. Its output is fetched by polling."""
+
+    def __init__(self, number: int, launch: Launch, events: Events, send: Send, capacity: int) -> None:
         super().__init__(number, launch, events)
-        self._tell = tell
-        self._ring = Ring(room)
-        self._waiters: list[Waiter] = []
-        self._mourners: list[int] = []
-        """Tickets of kill requests, which are answered when the command has ended."""
+        self._send = send
+        self._ring = Ring(capacity)
+        self._polls: list[PendingPoll] = []
+        self._kill_waiters: list[int] = []
+        """Tickets of kill requests. They are answered when the command has ended."""
         self._input = bytearray()
         self._output_at = self._input_at = self._slave = -1
-        self._no_more = False
-        """Close the input once the queue is empty."""
+        self._closing = False
+        """Whether to close the command's input as soon as the queue is empty."""
 
     @property
     def has_terminal(self) -> bool:
@@ -107,75 +112,77 @@ class Background(Command):
 
     # -- output
 
-    def heard(self, number: int, data: bytes) -> None:
+    def add_output(self, number: int, data: bytes) -> None:
         self._ring.append(data)
-        self._answer_waiters(lambda waiter: True)
+        self._answer_polls(lambda poll: True)
 
-    def complain(self, line: bytes) -> None:
+    def add_error(self, line: bytes) -> None:
         self._ring.append(line)
 
-    def poll(self, waiter: Waiter) -> None:
-        self._ring.forget(waiter.has)
-        if self._ring.end > waiter.has or waiter.until <= time.monotonic():
-            self._reply(waiter)
+    def poll(self, poll: PendingPoll) -> None:
+        self._ring.forget(poll.has)
+        if self._ring.end > poll.has or poll.until <= time.monotonic():
+            self._reply(poll)
         else:
-            self._waiters.append(waiter)
+            self._polls.append(poll)
 
-    def next_look(self) -> float:
+    def seconds_to_check(self) -> float:
         now = time.monotonic()
-        return min([super().next_look(), *(waiter.until - now for waiter in self._waiters)])
+        return min([super().seconds_to_check(), *(poll.until - now for poll in self._polls)])
 
-    def let_waiters_go(self) -> None:
-        """Answers the polls whose time is up."""
+    def answer_expired_polls(self) -> None:
+        """Answer the polls whose waiting time is over."""
         now = time.monotonic()
-        self._answer_waiters(lambda waiter: waiter.until <= now)
+        self._answer_polls(lambda poll: poll.until <= now)
 
-    def drop_waiter(self, ticket: int) -> None:
-        self._waiters = [waiter for waiter in self._waiters if waiter.ticket != ticket]
+    def drop_poll(self, ticket: int) -> None:
+        self._polls = [poll for poll in self._polls if poll.ticket != ticket]
 
-    def _answer_waiters(self, due: Callable[[Waiter], bool]) -> None:
-        chosen = [waiter for waiter in self._waiters if due(waiter)]
+    def _answer_polls(self, due: Callable[[PendingPoll], bool]) -> None:
+        chosen = [poll for poll in self._polls if due(poll)]
         if chosen:
-            self._waiters = [waiter for waiter in self._waiters if waiter not in chosen]
-        for waiter in chosen:
-            self._reply(waiter)
+            self._polls = [poll for poll in self._polls if poll not in chosen]
+        for poll in chosen:
+            self._reply(poll)
 
-    def _reply(self, waiter: Waiter) -> None:
+    def _reply(self, poll: PendingPoll) -> None:
         first, data = self._ring.take()
-        self._tell({"ticket": waiter.ticket, "first": first}, data)
+        self._send({"ticket": poll.ticket, "first": first}, data)
 
     # -- input
 
     def feed(self, data: bytes) -> None:
-        if self._no_more or self._input_at < 0:
-            raise Refused("its input is closed")
-        if len(self._input) + len(data) > MOST_WAITING:
-            raise Refused(f"{len(self._input)} bytes wait for it to read them; with these {len(data)} they are more "
-                          f"than {MOST_WAITING}: write less at a time, or later")  # fmt: skip
+        if self._closing or self._input_at < 0:
+            raise Refused("the command's input is closed")
+        if len(self._input) + len(data) > MAX_QUEUED_INPUT:
+            raise Refused(
+                f"the command has {len(self._input)} bytes of input still to read; with {len(data)} more, it would be "
+                f"more than {MAX_QUEUED_INPUT}: write less at a time, or later"
+            )
         self._input += data
-        self._pass_on()
+        self._write_input()
 
     def close_input(self) -> None:
-        if self._no_more or self._input_at < 0:
+        if self._closing or self._input_at < 0:
             return
         if self.has_terminal:
             self.feed(termios.tcgetattr(self._slave)[6][termios.VEOF])
         else:
-            self._no_more = True
-            self._pass_on()
+            self._closing = True
+            self._write_input()
 
-    def _pass_on(self) -> None:
+    def _write_input(self) -> None:
         try:
             while self._input:
                 del self._input[: os.write(self._input_at, self._input)]
         except BlockingIOError:
-            self.events.write(self._input_at, self._pass_on)
+            self.events.write(self._input_at, self._write_input)
             return
         except OSError:  # The command has closed its input.
             self._input.clear()
-            self._no_more = True
+            self._closing = True
         self.events.done_writing(self._input_at)
-        if self._no_more and not self.has_terminal:
+        if self._closing and not self.has_terminal:
             self._close_input_pipe()
 
     def _close_input_pipe(self) -> None:
@@ -186,13 +193,13 @@ class Background(Command):
 
     def resize(self, rows: int, columns: int) -> None:
         if not self.has_terminal:
-            raise Refused("it has no terminal")
+            raise Refused("the command has no terminal; start it with one to set its size")
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     # -- the end
 
     def kill_for(self, ticket: int) -> None:
-        self._mourners.append(ticket)
+        self._kill_waiters.append(ticket)
         self.kill("")
 
     def release(self) -> None:
@@ -206,6 +213,6 @@ class Background(Command):
 
     def answer(self, code: int) -> None:
         first, data = self._ring.take()
-        self._tell({"ticket": self.number, "first": first, "end": code, "limit": self.limit}, data)
-        for ticket in (*(waiter.ticket for waiter in self._waiters), *self._mourners):
-            self._tell({"ticket": ticket, "ended": True}, b"")
+        self._send({"ticket": self.number, "first": first, "end": code, "limit": self.limit}, data)
+        for ticket in (*(poll.ticket for poll in self._polls), *self._kill_waiters):
+            self._send({"ticket": ticket, "ended": True}, b"")

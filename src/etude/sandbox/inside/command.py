@@ -1,4 +1,5 @@
-"""One command: it runs with a mark that its descendants cannot shed, is watched, and ends as a whole process tree."""
+"""One command of a box: its process tree carries a mark that no descendant can remove, its resource use is watched, and
+the whole tree is killed when the command ends."""
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
 
@@ -19,20 +20,21 @@ CHUNK = 1 << 16
 
 
 class Command:
-    """What foreground commands (foreground.py) and background commands (background.py) have in common."""
+    """Base class of foreground commands (foreground.py) and background commands (background.py)."""
 
     def __init__(self, number: int, launch: Launch, events: Events) -> None:
         self.number, self.events = number, events
         self.began = time.monotonic()
         self.deadline = self.began + launch.timeout
-        self.look_at = min(self.deadline, self.began + 0.05)
+        self.check_at = min(self.deadline, self.began + 0.05)
         self.limit = ""
         self.pid = self.pidfd = -1
-        # Pid 1 enters the new namespace first, so the command is in it from its first instruction. The open file keeps
-        # the kernel from giving this mark to a later command before this one is answered.
+        # The mark is a UTS namespace. Pid 1 enters it first, so the command is in it from its first instruction. The
+        # open file keeps the kernel from giving the same namespace number to a later command before this one is
+        # answered.
         kernel.unshare(kernel.CLONE_NEWUTS, "mark")
-        self.held = os.open("/proc/self/ns/uts", os.O_RDONLY | os.O_CLOEXEC)
-        self.mark = f"uts:[{os.fstat(self.held).st_ino}]"
+        self.mark_fd = os.open("/proc/self/ns/uts", os.O_RDONLY | os.O_CLOEXEC)
+        self.mark = f"uts:[{os.fstat(self.mark_fd).st_ino}]"
 
     def begin(self, spawner: Spawner, launch: Launch, streams: tuple[int | None, int, int] | str) -> None:
         self.pid = spawner.spawn(launch, streams)
@@ -41,8 +43,8 @@ class Command:
     # -- its output
 
     def take_output(self, number: int) -> None:
-        """Reads the output that is available; at the end of the stream, stops listening."""
-        for _ in range(16):  # Bounded: a flood of output must not keep pid 1 from its deadlines.
+        """Read the output that is available from descriptor `number`. At the end of the stream, stop watching it."""
+        for _ in range(16):  # Bounded: a command that prints without end must not delay pid 1's deadlines.
             try:
                 data = os.read(number, CHUNK)
             except BlockingIOError:
@@ -50,10 +52,11 @@ class Command:
             if not data:
                 self.events.forget(number)
                 return
-            self.heard(number, data)
+            self.add_output(number, data)
 
     def take_rest(self, number: int) -> None:
-        """Reads the rest and closes the stream. Bounded: another command's process may write to it forever."""
+        """Read what is left in descriptor `number` and close it. Bounded, since another command's process may write to
+        it forever."""
         self.events.forget(number)
         for _ in range(PIPE_BYTES // CHUNK):
             try:
@@ -62,35 +65,37 @@ class Command:
                 break
             if not data:
                 break
-            self.heard(number, data)
+            self.add_output(number, data)
         os.close(number)
 
-    def heard(self, number: int, data: bytes) -> None:
-        """Called with output that was read from this descriptor."""
+    def add_output(self, number: int, data: bytes) -> None:
+        """Handle output that was read from descriptor `number`."""
         raise NotImplementedError
 
     # -- its end
 
-    def next_look(self) -> float:
-        return self.look_at - time.monotonic()
+    def seconds_to_check(self) -> float:
+        return self.check_at - time.monotonic()
 
-    def looked(self, pause: float) -> None:
-        """Each check walks /proc, so checks of long commands are rarer, but none is after the deadline."""
+    def schedule_check(self, pause: float) -> None:
+        """Set the time of the next check of resource use, `pause` seconds from now or later. Each check walks /proc, so
+        long commands are checked less often, but never after the deadline."""
         now = time.monotonic()
         pause = max(pause, min(0.25, (now - self.began) / 10))
-        self.look_at = now + pause if self.limit else min(self.deadline, now + pause)
+        self.check_at = now + pause if self.limit else min(self.deadline, now + pause)
 
     def expired(self) -> bool:
         return time.monotonic() >= self.deadline
 
     def kill(self, limit: str) -> None:
-        """Kills the command itself; the processes it started are killed when it is reaped."""
+        """Kill the command's own process. The processes it started are killed when it is reaped. `limit` names the
+        limit that it exceeded."""
         self.limit = self.limit or limit
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def reap(self) -> int | None:
-        """Returns the command's wait status once it has ended, else None."""
+        """Return the command's wait status if it has ended, else None."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return None
@@ -99,33 +104,34 @@ class Command:
         return status
 
     def finish(self, status: int) -> None:
-        """Called when all of its processes have ended: reads the rest of their output and answers the owner."""
+        """Read the rest of the output and answer the owner. Called when all processes of the command have ended."""
         code = os.waitstatus_to_exitcode(status)
         code = code if code >= 0 else 128 - code
-        # The kernel's signal may come before the watch notices. A shell reports its program's signal the same way.
+        # The kernel may send the signal of a limit before our own check sees the excess. A shell reports the signal
+        # that ended its program as 128 + number, too.
         self.limit = self.limit or {128 + signal.SIGXCPU: "cpu", 128 + signal.SIGXFSZ: "file"}.get(code, "")
         self.release()
         self.answer(code)
 
     def fail(self, reason: CannotStart) -> None:
-        """The command could not be started: the owner gets the reason as output, and an exit code."""
-        self.complain(str(reason).encode("utf-8", "surrogateescape"))
+        """Report that the command could not be started: the owner gets the reason as output, and an exit code."""
+        self.add_error(str(reason).encode("utf-8", "surrogateescape"))
         self.release()
         self.answer(reason.code)
 
-    def complain(self, line: bytes) -> None:
+    def add_error(self, line: bytes) -> None:
         raise NotImplementedError
 
     def answer(self, code: int) -> None:
         raise NotImplementedError
 
     def release(self) -> None:
-        """Reads what is left in the command's streams and closes them."""
-        os.close(self.held)
+        """Read what is left in the command's streams and close them."""
+        os.close(self.mark_fd)
 
 
 def wide_pipe() -> tuple[int, int]:
-    """Makes a large pipe whose reading end never blocks."""
+    """Make a pipe of PIPE_BYTES whose read end never blocks. Return (read end, write end)."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     with contextlib.suppress(OSError):

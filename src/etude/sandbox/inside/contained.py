@@ -1,8 +1,9 @@
-"""Pid 1 of a container: the same init as in a box of the embedded backend, in a container that an engine has built.
+"""Entry point of pid 1 in a container: runs the same init as in a box of the embedded backend, in a container that a
+container engine has made.
 
-The engine connects the container's standard streams to the owner. They are the control channel, so the box ends when
-the owner goes. Init first enters its own user namespace with the container's ids. There it has the rights to mark
-commands and to change users, but no rights over what belongs to the container, and neither has the box's root.
+The engine connects the container's stdin and stdout to the owner. They are the control channel, so the box ends when
+the owner ends. Init first enters a new user namespace that maps the container's ids to themselves. In it, init may mark
+commands and change users, but neither init nor the box's root has rights over anything that belongs to the container.
 """
 
 # Plain strings and descriptors instead of Path, as everywhere in `inside`.
@@ -26,31 +27,34 @@ from etude.sandbox.inside.memory import MemoryEvents
 _FIRST_FREE = 10
 _MS_REMOUNT = 0x20
 _CLOSED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-# Files of pid 1 that the kernel opens to their owner: the container's root, which may also be the box's root.
+# Files of pid 1 that the kernel lets their owner open. The owner is the container's root, which may also be the box's
+# root.
 _OWNERS_FILES = ("/proc/1/oom_score_adj", "/proc/1/oom_adj", "/proc/1/coredump_filter")
 _OWNERS_FOLDERS = ("/proc/1/fd", "/proc/1/fdinfo", "/proc/1/task")
-_UNLISTED = "/proc/1/map_files"
-"""A folder that can only be listed with the right to trace pid 1; used to cover others."""
+_UNREADABLE = "/proc/1/map_files"
+"""A folder that can be listed only with the right to trace pid 1. It is mounted over other folders to hide them."""
 
 
-def take_streams() -> tuple[int, int]:
-    """Moves the container's stdin and stdout elsewhere, and opens 0 and 1 on /dev/null: commands get their own."""
-    line = _moved_up(0), _moved_up(1)
+def take_channel() -> tuple[int, int]:
+    """Move the container's stdin and stdout to other descriptors, which are returned, and open 0 and 1 on /dev/null.
+    Commands get streams of their own."""
+    channel = _move_up(0), _move_up(1)
     nothing = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1):
         os.dup2(nothing, number)
     os.close(nothing)
-    return line
+    return channel
 
 
-def _moved_up(number: int) -> int:
+def _move_up(number: int) -> int:
+    """Duplicate descriptor `number` to a free one at or above _FIRST_FREE."""
     return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
 
 
 def enter_user_namespace() -> None:
-    """Enters a new user namespace in which every id of the container keeps its number.
+    """Enter a new user namespace in which every id of the container keeps its number.
 
-    Only a process outside the namespace may write such a map, so a helper does it."""
+    Only a process outside the namespace may write such a map, so a forked helper does it."""
     maps = {name: _same_ids(name) for name in ("uid_map", "gid_map")}
     entered, enter = os.pipe()
     helper = os.fork()
@@ -75,27 +79,30 @@ def enter_user_namespace() -> None:
 
 
 def _same_ids(name: str) -> str:
+    """Return the id map that maps each id of the current namespace to itself. `name` is uid_map or gid_map."""
     with open(f"/proc/self/{name}") as file:
-        rows = [line.split() for line in file]
+        rows = [channel.split() for channel in file]
     return "".join(f"{inside} {inside} {count}\n" for inside, _, count in rows)
 
 
-def close_doors() -> None:
-    """Closes what engines leave open: set-uid programs, writes to /dev, /sys, the container's name in
-    /proc/self/cgroup, files of /proc that only the host's root may read, and files of pid 1 that only its owner may
-    read. This happens in our own mount namespace, from which nothing in the box has a way back."""
+def hide_host() -> None:
+    """Hide or close what container engines leave accessible: set-uid programs, writing to /dev, /sys, the container's
+    name in /proc/self/cgroup, files of /proc that only the host's root may read, and files of pid 1 that only their
+    owner may read.
+
+    The mounts are made in a mount namespace of our own, and no process of the box can return to the engine's."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
     kernel.restrict_mount("/", kernel.MOUNT_ATTR_NOSUID, "no set-uid programs")
     kernel.mount("closed", "/sys", "tmpfs", _CLOSED, "mode=0700,size=64k", "cover /sys")
-    # The cover is a socket: nobody can open one as a file, not even root.
+    # Files are covered by a socket, which nobody can open as a file, not even root.
     dead = "/sys/closed"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(dead)
     for entry in os.scandir("/proc"):
         if entry.is_file(follow_symlinks=False) and not entry.stat().st_mode & 0o044:
             kernel.mount(dead, entry.path, None, kernel.MS_BIND, None, f"cover {entry.path}")
-    for paths, cover in ((_OWNERS_FILES, dead), (_OWNERS_FOLDERS, _UNLISTED)):
+    for paths, cover in ((_OWNERS_FILES, dead), (_OWNERS_FOLDERS, _UNREADABLE)):
         for path in filter(os.path.exists, paths):
             kernel.mount(cover, path, None, kernel.MS_BIND, None, f"cover {path}")
     os.unlink(dead)
@@ -105,12 +112,12 @@ def close_doors() -> None:
         kernel.mount("none", path, None, again | flags, None, f"close {path}")
 
 
-class Contained(init.Init):
-    """Init with one more request and one more rule. The request is `digest`: the engine knows which paths have changed,
-    but not their content. The rule: commands may not run as root if that is the host's root id."""
+class ContainerInit(init.Init):
+    """Init with the additional request `digest`, and without commands as root where root is the host's root id.
+    `digest` hashes files, since the engine reports which paths have changed, but not their content."""
 
     def serve(self) -> None:
-        with contextlib.suppress(files.Refused):  # The image does not know this user: init reports it later.
+        with contextlib.suppress(files.Refused):  # The image lacks this user, which `super().serve()` reports.
             if not os.path.isdir(self.workdir):
                 owner = self.users.find("")
                 os.makedirs(self.workdir)
@@ -119,7 +126,7 @@ class Contained(init.Init):
 
     def launch_of(self, header: wire.Header) -> spawn.Launch:
         launch = super().launch_of(header)
-        if launch.user.uid == 0 and self.identity.at_files.uid != 0 and not self.message["root_is_apart"]:
+        if launch.user.uid == 0 and self.identity.file_user.uid != 0 and not self.message["root_is_apart"]:
             raise files.Refused(
                 "user root: this engine's containers share the host's root id; give them ids of their own (Docker: "
                 "userns-remap; podman: rootless), or use an image whose own user is root"
@@ -133,11 +140,11 @@ class Contained(init.Init):
         try:
             return {"digest": digest_of([path for path in payload.split(b"\0") if path])}, b""
         finally:
-            self.identity.rest()
+            self.identity.restore()
 
 
 def digest_of(paths: list[bytes]) -> str:
-    """Digest of the names, kinds, modes, owners and content of these files, but not of their times."""
+    """Return a digest of the names, kinds, modes, owners and content of these files, but not of their times."""
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:
         info = os.lstat(path)
@@ -154,17 +161,17 @@ def digest_of(paths: list[bytes]) -> str:
 
 def main() -> None:
     message: dict[str, Any] = json.loads(sys.argv[1])
-    line = take_streams()
+    channel = take_channel()
     os.umask(0o022)
     try:
         program = seccomp.build_program(kernel.MACHINE)
-        init.let_go_of_inheritance()
-        processes.open_own_score()
+        init.reset_inherited_state()
+        processes.open_oom_score()
         enter_user_namespace()
-        close_doors()
-        init.take_identity(wide=True)
+        hide_host()
+        init.take_identity(many_ids=True)
     except (OSError, KeyError, kernel.StepFailed) as error:
         step = getattr(error, "step", "machine" if isinstance(error, KeyError) else "box")
-        os.write(line[1], wire.pack({"ready": False, "error": str(error), "step": step}))
+        os.write(channel[1], wire.pack({"ready": False, "error": str(error), "step": step}))
         return
-    init.run(line, message, program, wide=True, memory=MemoryEvents(None), kind=Contained)
+    init.run(channel, message, program, many_ids=True, memory=MemoryEvents(None), kind=ContainerInit)

@@ -1,7 +1,8 @@
-"""A single-threaded event loop: callbacks for descriptors that become readable or writable.
+"""A single-threaded event loop that calls callbacks for descriptors that become readable or writable.
 
-A callback may be called once too often, if its descriptor was closed and its number reused within one round. So every
-callback must read without blocking and accept that nothing is there.
+If a callback closes a descriptor and its number is reused within the same round, the new descriptor's callback may be
+called although nothing is there. So every callback must use non-blocking reads and accept that there is nothing to
+read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable
 
 
 class Events:
+    """Registry of callbacks by descriptor, with `poll` as its event source."""
+
     def __init__(self) -> None:
         self._poll = select.poll()
         self._readers: dict[int, Callable[[], None]] = {}
@@ -30,7 +33,7 @@ class Events:
             self._register(number)
 
     def forget(self, number: int) -> None:
-        """Stops watching the descriptor. Call it before closing; unknown descriptors are fine."""
+        """Stop watching the descriptor. Call it before closing the descriptor; unknown ones are ignored."""
         self._readers.pop(number, None)
         self._writers.pop(number, None)
         self._register(number)
@@ -44,7 +47,8 @@ class Events:
                 self._poll.unregister(number)
 
     def wait(self, milliseconds: int | None) -> None:
-        """Runs one round: waits for the first event, at most this long, and calls all callbacks that are due."""
+        """Run one round: wait for the first event, at most `milliseconds` (None: without limit), and call all callbacks
+        that are due."""
         for number, event in self._poll.poll(milliseconds):
             if event & ~select.POLLOUT and number in self._readers:
                 self._readers[number]()

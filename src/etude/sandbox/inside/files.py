@@ -1,7 +1,7 @@
 """File access in the box on behalf of the owner. The kernel resolves every path beneath the box's root or workdir.
 
-A relative path may not leave the workdir, not even through a symbolic link; an absolute one is resolved in the box's
-root. Only regular files are read or written; nothing here blocks on a pipe or a device.
+A relative path may not leave the workdir, not even through a symbolic link. An absolute path is resolved in the box's
+root. Only regular files are read or written, and no call blocks on a pipe or a device.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
@@ -24,8 +24,8 @@ class Refused(Exception):
 
 
 @contextlib.contextmanager
-def _start(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
-    """Yields the directory to resolve from, the path to resolve, and the resolve flag of openat2."""
+def _base_of(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
+    """Yield the descriptor of the directory to resolve from, the path to resolve, and the resolve flag for openat2."""
     if not path or "\0" in path:
         raise Refused(f"{path!r} is not a path")
     absolute = path.startswith("/")
@@ -38,7 +38,8 @@ def _start(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
 
 @contextlib.contextmanager
 def opened_folder(workdir: str, path: str) -> Iterator[int]:
-    with _start(workdir, path) as (base, rest, rule):
+    """Open the folder for the duration of the block, and yield its descriptor."""
+    with _base_of(workdir, path) as (base, rest, rule):
         number = _open(base, rest, os.O_RDONLY | os.O_DIRECTORY, rule)
     try:
         yield number
@@ -47,8 +48,8 @@ def opened_folder(workdir: str, path: str) -> Iterator[int]:
 
 
 def make_folder(workdir: str, path: str) -> None:
-    """Makes the folder and its missing parents."""
-    with _start(workdir, path) as (base, rest, rule):
+    """Make the folder and its missing parents."""
+    with _base_of(workdir, path) as (base, rest, rule):
         _make_parents(base, f"{rest}/below", rule)
 
 
@@ -69,6 +70,8 @@ def _open(base: int, path: str, flags: int, rule: int, mode: int = 0) -> int:
 
 
 def _require_regular(number: int, path: str, proc: int) -> os.stat_result:
+    """Return the stat result of descriptor `number`, or raise if it is no regular file or lies in /proc, whose device
+    number is `proc`."""
     info = os.fstat(number)
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(21, os.strerror(21), path)
@@ -78,11 +81,14 @@ def _require_regular(number: int, path: str, proc: int) -> os.stat_result:
 
 
 def read(workdir: str, path: str, max_bytes: int, proc: int) -> bytes:
+    """Return the file's content. Refuse files of more than `max_bytes`. `proc` is the device number of /proc, whose
+    files are refused."""
     return read_with_facts(workdir, path, max_bytes, proc)[1]
 
 
 def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple[os.stat_result, bytes]:
-    with _start(workdir, path) as (base, rest, rule):
+    """Like `read`, but return the stat result as well."""
+    with _base_of(workdir, path) as (base, rest, rule):
         number = _open(base, rest, os.O_RDONLY, rule)
     with open(number, "rb") as file:
         info = _require_regular(number, path, proc)
@@ -94,7 +100,8 @@ def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple
 
 
 def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) -> None:
-    with _start(workdir, path) as (base, rest, rule):
+    """Write `data` to the file, making missing parents. `proc` is as in `read`."""
+    with _base_of(workdir, path) as (base, rest, rule):
         _make_parents(base, rest, rule)
         # No O_TRUNC: the file is truncated only once it is known to be regular.
         number = _open(base, rest, os.O_WRONLY | os.O_CREAT, rule, 0o755 if executable else 0o644)
@@ -109,7 +116,8 @@ def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) 
 
 
 def _make_parents(base: int, path: str, rule: int) -> None:
-    """Makes missing parent folders. Each parent is resolved by the same rule before a folder is made in it."""
+    """Make the missing parent folders of `path`. Each parent is resolved under the same rule before a folder is made in
+    it."""
     steps = [step for step in path.split("/") if step not in ("", ".")]
     flags = os.O_PATH | os.O_DIRECTORY
     for depth in range(1, len(steps)):
@@ -120,19 +128,20 @@ def _make_parents(base: int, path: str, rule: int) -> None:
             try:
                 os.mkdir(steps[depth - 1], 0o755, dir_fd=above)
             except FileExistsError:
-                pass  # A dangling link of that name; opening the file reports it.
+                pass  # A dangling link has this name. Opening the file will report it.
             finally:
                 os.close(above)
 
 
 def require_shallow(folder: str) -> None:
-    """Refuses very deep folders: a walk recurses and keeps every parent open, so depth could otherwise end pid 1."""
+    """Raise Refused for a very deep folder. A walk recurses and keeps every parent open, so unlimited depth could crash
+    pid 1."""
     if folder.count("/") > MAX_DEPTH:
         raise Refused(f"folders are nested more than {MAX_DEPTH} deep")
 
 
-def _looked_at(name: str, folder: int) -> os.stat_result | None:
-    """Stats the entry; None if it is gone meanwhile."""
+def _stat(name: str, folder: int) -> os.stat_result | None:
+    """Return the stat result of the entry `name` of an open folder, or None if it has been removed meanwhile."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -140,7 +149,8 @@ def _looked_at(name: str, folder: int) -> os.stat_result | None:
 
 
 def layout_below(workdir: str, path: str) -> list[str]:
-    """Path, mode (with the file type) and link target of the folder and of everything below it."""
+    """Return one line for the folder and for each entry below it: path, mode (with the file type) and link target,
+    separated by NUL."""
     with opened_folder(workdir, path) as number:
         whole = os.fstat(number)
         found = [f"{path}\0{whole.st_mode:o}\0"]
@@ -148,7 +158,7 @@ def layout_below(workdir: str, path: str) -> list[str]:
             require_shallow(folder)
             entered: list[str] = []
             for name in (*folders, *names):
-                info = _looked_at(name, folder_fd)
+                info = _stat(name, folder_fd)
                 if info is None:
                     continue
                 target = _target(name, folder_fd) if stat.S_ISLNK(info.st_mode) else ""
@@ -162,23 +172,26 @@ def layout_below(workdir: str, path: str) -> list[str]:
 
 
 def _target(name: str, folder: int) -> str:
+    """Return the target of the symbolic link `name` of an open folder, or "" if it is no link any more."""
     try:
         return os.readlink(name, dir_fd=folder)
-    except OSError:  # It is gone, or something else by now.
+    except OSError:  # The entry was removed or replaced meanwhile.
         return ""
 
 
 def list_below(workdir: str, path: str) -> list[str]:
+    """Return the paths of all regular files below the folder, relative to it and sorted. Other mounts are not
+    entered."""
     found: list[str] = []
     with opened_folder(workdir, path) as number:
         device = os.fstat(number).st_dev
         for folder, folders, names, folder_fd in os.fwalk(".", dir_fd=number, follow_symlinks=False):
             require_shallow(folder)
-            # Mounts are not entered: /proc, /dev, and the system folders that the host lends.
-            folders[:] = [name for name in folders if (info := _looked_at(name, folder_fd)) and info.st_dev == device]
+            # Skip other mounts: /proc, /dev, and the host's system folders.
+            folders[:] = [name for name in folders if (info := _stat(name, folder_fd)) and info.st_dev == device]
             prefix = folder.removeprefix(".").lstrip("/")
             for name in names:
-                info = _looked_at(name, folder_fd)
+                info = _stat(name, folder_fd)
                 if info and stat.S_ISREG(info.st_mode):
                     found.append(f"{prefix}/{name}" if prefix else name)
             if len(found) > MAX_LISTED:

@@ -1,4 +1,5 @@
-"""A command that the owner waits for. Both streams are kept up to a limit, or streamed; then comes one answer."""
+"""A command that the owner waits for. Its stdout and stderr are collected up to a limit or streamed; at the end, the
+owner gets one answer."""
 
 from __future__ import annotations
 
@@ -12,19 +13,22 @@ from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.spawn import Launch, Spawner
 from etude.sandbox.inside.wire import Header
 
-Tell = Callable[[Header, bytes], None]
+Send = Callable[[Header, bytes], None]
 
 
 class Foreground(Command):
-    def __init__(self, number: int, launch: Launch, events: Events, tell: Tell, *, room: int, stream: bool) -> None:
+    """A command whose request is answered when it has ended. `capacity` is the maximum number of bytes taken of each
+    stream."""
+
+    def __init__(self, number: int, launch: Launch, events: Events, send: Send, *, capacity: int, stream: bool) -> None:
         super().__init__(number, launch, events)
-        self._tell, self._stream = tell, stream
+        self._send, self._stream = send, stream
         self._kept = {1: bytearray(), 2: bytearray()}
-        self._room = {1: room, 2: room}
+        self._capacity = {1: capacity, 2: capacity}
         self._names: dict[int, int] = {}
         """Maps a descriptor to 1 (stdout) or 2 (stderr)."""
-        self._dropped = False
-        self._collected = processes.collected_cpu_seconds()
+        self._truncated = False
+        self._reaped_cpu_before = processes.reaped_cpu_seconds()
 
     def start(self, launch: Launch, spawner: Spawner, stdin: bytes) -> None:
         child: list[int] = []
@@ -34,7 +38,7 @@ class Foreground(Command):
                 self._names[reading] = name
                 child.append(writing)
             if stdin:
-                child.append(_filled(stdin))
+                child.append(_memfd_with(stdin))
             self.begin(spawner, launch, (child[2] if stdin else None, child[0], child[1]))
         finally:
             for number in child:
@@ -42,21 +46,21 @@ class Foreground(Command):
         for number in self._names:
             self.events.read(number, lambda number=number: self.take_output(number))  # type: ignore[misc]
 
-    def heard(self, number: int, data: bytes) -> None:
+    def add_output(self, number: int, data: bytes) -> None:
         self._keep(self._names[number], data)
 
-    def complain(self, line: bytes) -> None:
+    def add_error(self, line: bytes) -> None:
         self._keep(2, line)
 
     def _keep(self, name: int, data: bytes) -> None:
-        if len(data) > self._room[name]:
-            self._dropped = True
-            data = data[: self._room[name]]
-        self._room[name] -= len(data)
+        if len(data) > self._capacity[name]:
+            self._truncated = True
+            data = data[: self._capacity[name]]
+        self._capacity[name] -= len(data)
         if not self._stream:
             self._kept[name] += data
         elif data:
-            self._tell({"ticket": self.number, "stream": name}, data)
+            self._send({"ticket": self.number, "stream": name}, data)
 
     def release(self) -> None:
         for number in self._names:
@@ -69,16 +73,17 @@ class Foreground(Command):
             "ticket": self.number,
             "code": code,
             "seconds": time.monotonic() - self.began,
-            "cpu_seconds": processes.collected_cpu_seconds() - self._collected,
+            "cpu_seconds": processes.reaped_cpu_seconds() - self._reaped_cpu_before,
             "limit": self.limit,
-            "truncated": self._dropped,
+            "truncated": self._truncated,
             "split": len(out),
         }
-        self._tell(header, bytes(out + err))
+        self._send(header, bytes(out + err))
 
 
-def _filled(data: bytes) -> int:
-    """Puts stdin into a memfd, so a command that reads nothing blocks nobody, however much there is."""
+def _memfd_with(data: bytes) -> int:
+    """Put a command's stdin into a memfd and return its descriptor. A command that does not read its stdin then blocks
+    nobody, whatever the size."""
     number = os.memfd_create("stdin")
     try:
         view = memoryview(data)

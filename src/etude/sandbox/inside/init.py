@@ -1,7 +1,8 @@
 """Pid 1 of a box: answers the owner's requests, one frame at a time, until the owner closes its end of the connection.
 
-It has rights over the box only (its own user namespace) and takes no instruction from inside the box. When it ends,
-every process of the box ends. It never waits for anything that a command or the owner does or fails to do.
+Pid 1 has rights over the box only (through its own user namespace) and takes no instruction from inside the box. When
+it ends, the kernel ends every process of the box. It never blocks on anything that a command or the owner does or fails
+to do.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
@@ -17,61 +18,66 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from etude.sandbox.inside import files, kernel, moving, processes, spawn, trees, wire
-from etude.sandbox.inside.background import Background, Waiter
+from etude.sandbox.inside.background import Background, PendingPoll
 from etude.sandbox.inside.command import Command
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.foreground import Foreground
-from etude.sandbox.inside.memory import MemoryEvents, detached, patiently
+from etude.sandbox.inside.memory import MemoryEvents, detached_bytes, retry_on_enomem
 from etude.sandbox.inside.users import MAX_ID, USERS, Users
 
-__all__ = ["USERS", "let_go_of_inheritance", "run", "take_identity"]
+__all__ = ["USERS", "reset_inherited_state", "run", "take_identity"]
 
-PYTHONS_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that the Python interpreter handles or ignores."""
+PYTHON_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that the Python interpreter handles or ignores by default."""
 WATCH_SECONDS = 0.05
 _CHUNK = 1 << 18
-_LATER = ("exec", "start", "write", "write_tree", "stats")
-"""Requests that wait while the box is frozen, because they change files or look at processes."""
+_DEFERRED = ("exec", "start", "write", "write_tree", "stats")
+"""Requests that wait while the box is frozen, because they change files or examine processes."""
 
 
-def take_identity(*, wide: bool) -> None:
-    """Becomes root of the box's user namespace, or stays its only id. Either way its rights end at the box."""
+def take_identity(*, many_ids: bool) -> None:
+    """Become root of the box's user namespace, and drop all capabilities beyond the box. If the box has a single id
+    (`many_ids` is False), keep that id."""
     kernel.drop_bounding_set(kernel.BOX_ROOT)
-    if wide:
+    if many_ids:
         os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    with suppress(PermissionError):  # The first process of a container already leads its session.
+    with suppress(PermissionError):  # Pid 1 of a container already leads its session.
         os.setsid()
     kernel.rename_process("init")
-    for number in PYTHONS_SIGNALS:
+    for number in PYTHON_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
 
 
 def run(
-    line: tuple[int, int],
+    channel: tuple[int, int],
     message: wire.Header,
     program: bytes,
     *,
-    wide: bool,
+    many_ids: bool,
     memory: MemoryEvents,
     kind: type[Init] | None = None,
 ) -> None:
-    """Serves until the owner is gone. `line` holds the descriptors that requests come from and answers go to."""
-    spawn.set_standing_limits(message["limits"])
+    """Serve requests until the owner closes the connection. `channel` is the pair of descriptors for requests and for
+    answers, `program` the seccomp program to install, `kind` the class of init to run."""
+    spawn.set_lasting_limits(message["limits"])
     kernel.install_filter(program)
-    # An owner that leaves in the middle of an answer ends the box like one that leaves between two requests.
+    # If the owner closes the connection while an answer is sent, the box ends as if it had been closed between two
+    # requests.
     with suppress(OwnerGone):
-        (kind or Init)(line, message, wide=wide, memory=memory).serve()
+        (kind or Init)(channel, message, many_ids=many_ids, memory=memory).serve()
 
 
-def let_go_of_inheritance() -> None:
-    """Resets what commands would inherit from pid 1: no signal is blocked or ignored, and only the standard streams are
-    open. Resetting signals is safe: pid 1 does not receive signals without a handler, and Python's own handler for
-    SIGINT would undo that. Called once, before everything else."""
+def reset_inherited_state() -> None:
+    """Reset what commands would inherit from pid 1, so that no signal is blocked or ignored and only the standard
+    streams are open. Call it once, before everything else.
+
+    Default signal handling is safe here: the kernel does not deliver signals without a handler to pid 1, whereas
+    Python's handler for SIGINT would let them through."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -85,47 +91,50 @@ class OwnerGone(Exception):
 
 
 class Init:
-    def __init__(self, line: tuple[int, int], message: wire.Header, *, wide: bool, memory: MemoryEvents) -> None:
-        self.requests, answers = line
+    """The request loop of pid 1, with all commands of the box."""
+
+    def __init__(self, channel: tuple[int, int], message: wire.Header, *, many_ids: bool, memory: MemoryEvents) -> None:
+        self.requests, answers = channel
         self.memory = memory
         self.message, self.limits = message, message["limits"]
         self.workdir: str = message["workdir"]
         self.began = time.monotonic()
-        only = None if wide else message["single_id"]
+        only = None if many_ids else message["single_id"]
         self.users = Users(message.get("user", ""), only, message.get("ids", MAX_ID + 1))
         self.events = Events()
         self.commands: dict[int, Command] = {}
         self.frames = wire.Unpacker()
         self.sender = wire.Sender(answers)
         self.frozen = 0
-        """Copies under way. Meanwhile requests that would change files wait in `deferred`, and commands that have ended
-        in `ended`: a box that moves to another root has no /proc to see its processes in."""
+        """Number of freezes in effect (copies under way). Meanwhile, requests that would change files wait in
+        `deferred`, and commands that have ended wait in `ended`: during a move to another root, there is no /proc in
+        which to see their processes."""
         self.deferred: list[tuple[wire.Header, bytes]] = []
         self.ended: list[Command] = []
-        self.resting: set[int] = set()
+        self.stopped_before: set[int] = set()
         """Processes that were already stopped before the box was frozen, by themselves or by their shell."""
-        self.places: list[moving.Place] = []
-        """Working folders of threads that must be moved along if the box has a new root when it is thawed."""
+        self.working_folders: list[moving.WorkingFolder] = []
+        """Working folders of threads, to be restored if the box has a new root when it is thawed."""
         self.proc_device = os.stat("/proc").st_dev
         os.set_blocking(self.requests, False)
-        self.wide = wide
+        self.many_ids = many_ids
 
     def serve(self) -> None:
         try:
             default = self.users.find("")
-            self.identity = spawn.Identity(self.wide, default)
-            self.identity.rest()
+            self.identity = spawn.Identity(self.many_ids, default)
+            self.identity.restore()
             self.spawner = spawn.Spawner(self.identity, self.limits)
         except (files.Refused, OSError) as error:
-            self.tell({"ready": False, "step": "user", "error": str(error)})
+            self.send({"ready": False, "step": "user", "error": str(error)})
             return
-        self.tell({"ready": True})
+        self.send({"ready": True})
         self.events.read(self.requests, self.receive)
         while True:
-            self.events.wait(self.patience())
+            self.events.wait(self.poll_timeout())
             self.watch()
 
-    def tell(self, header: wire.Header, payload: bytes = b"") -> None:
+    def send(self, header: wire.Header, payload: bytes = b"") -> None:
         try:
             if not self.sender.put(header, payload):
                 self.events.write(self.sender.number, self.flush)
@@ -155,22 +164,22 @@ class Init:
 
     def answer(self, header: wire.Header, payload: bytes) -> None:
         ticket = header["ticket"]
-        if self.frozen and header["op"] in _LATER:
+        if self.frozen and header["op"] in _DEFERRED:
             self.deferred.append((header, payload))
             return
         try:
             reply = self.perform(header, payload)
             if reply is not None:
-                self.tell({"ticket": ticket, **reply[0]}, reply[1])
+                self.send({"ticket": ticket, **reply[0]}, reply[1])
         except files.Refused as refusal:
-            self.tell({"ticket": ticket, "error": str(refusal), "kind": "refused"})
+            self.send({"ticket": ticket, "error": str(refusal), "kind": "refused"})
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             kind = "disk_full" if full else errno.errorcode.get(error.errno or 0, "EIO")
-            self.tell({"ticket": ticket, "error": error.strerror or str(error), "kind": kind})
+            self.send({"ticket": ticket, "error": error.strerror or str(error), "kind": kind})
 
     def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """Handles a request and returns its answer; None if the answer comes later or not at all."""
+        """Handle a request and return its answer, or None if the answer comes later or not at all."""
         match header["op"]:
             case "exec":
                 self.execute(header, payload)
@@ -181,7 +190,7 @@ class Init:
             case "start":
                 return self.start(header)
             case "poll" | "feed" | "close_input" | "resize" | "kill":
-                return self.attend(header, payload)
+                return self.handle_process_request(header, payload)
             case "read":
                 return {}, files.read(self.workdir, header["path"], header["max_bytes"], self.proc_device)
             case "write":
@@ -201,7 +210,7 @@ class Init:
             case "check_tree":
                 trees.check(self.workdir, header["path"], header["entries"])
             case "write_tree":
-                own = self.wide and self.identity.at_files.uid == 0
+                own = self.many_ids and self.identity.file_user.uid == 0
                 trees.write(self.workdir, header["path"], header["entries"], payload, owners=own)
             case "stats":
                 return self.stats(), b""
@@ -231,61 +240,63 @@ class Init:
         return {
             "processes": len(used),
             "memory": sum(process.memory for process in used),
-            "cpu_seconds": processes.collected_cpu_seconds() + sum(process.cpu_seconds for process in used),
+            "cpu_seconds": processes.reaped_cpu_seconds() + sum(process.cpu_seconds for process in used),
             "disk": (disk.f_blocks - disk.f_bfree) * disk.f_frsize,
             "seconds": time.monotonic() - self.began,
         }
 
     def measure(self) -> list[processes.Usage]:
-        """Resource use of all processes. Only root can see what other users' processes hold open."""
-        if self.memory.held:
+        """Return the resource use of all processes. Only root can see which files other users' processes hold open."""
+        if self.memory.enforced:
             return processes.measure(files=False)
         self.identity.be_root()
         try:
             return processes.measure(files=True)
         finally:
-            self.identity.rest()
+            self.identity.restore()
 
-    # -- standing still
+    # -- freezing
 
     def freeze(self, *, kill: bool) -> list[str]:
-        """Stops all processes and returns those that were writing; if there is one, everything goes on at once."""
+        """Stop all processes and return those that were writing to a file. If there are any, resume all processes at
+        once. With `kill`, kill all processes instead."""
         self.frozen += 1
         if kill:
             processes.signal_all(signal.SIGKILL)
             processes.wait_until_dead()
             return []
         if self.frozen == 1:
-            self.resting = processes.stopped()
-        stands = processes.stop_all(self.resting)
+            self.stopped_before = processes.stopped()
+        all_stopped = processes.stop_all(self.stopped_before)
         self.identity.be_root()
-        writers = processes.find_writers() if stands else ["a process that does not stop"]
-        self.identity.rest()
+        writers = processes.find_writers() if all_stopped else ["a process that does not stop"]
+        self.identity.restore()
         if writers:
             self.thaw()
         return writers
 
     def rehearse(self) -> wire.Header:
-        """Checks whether the stopped processes can go on over another root. If so, they are moved there at the thaw."""
+        """Check whether the stopped processes can continue on another root. If so, the thaw restores their working
+        folders there."""
         self.identity.be_root()
         try:
-            self.places, shared = moving.rehearse()
-        except moving.Stays as why:
+            self.working_folders, shared = moving.rehearse()
+        except moving.CannotMove as why:
             return {"stays": str(why)}
         finally:
-            self.identity.rest()
+            self.identity.restore()
         return {"shared": shared}
 
     def thaw(self) -> None:
         self.frozen -= 1
         if self.frozen:
             return
-        if self.places:
+        if self.working_folders:
             self.identity.be_root()
-            moving.follow(self.places)  # If a thread is left behind, this raises and the box ends.
-            self.identity.rest()
-            self.places = []
-        processes.wake_all(self.resting)
+            moving.move_to_new_root(self.working_folders)  # If a thread is left behind, this raises and the box ends.
+            self.identity.restore()
+            self.working_folders = []
+        processes.resume_all(self.stopped_before)
         ended, self.ended = self.ended, []
         for command in ended:
             self.finish(command)
@@ -309,15 +320,17 @@ class Init:
 
     def execute(self, header: wire.Header, stdin: bytes) -> None:
         self.check_size("stdin", len(stdin))
-        launch, room = self.launch_of(header), self.limits["output_bytes"]
-        command = Foreground(header["ticket"], launch, self.events, self.tell, room=room, stream=header["stream"])
+        launch, capacity = self.launch_of(header), self.limits["output_bytes"]
+        command = Foreground(
+            header["ticket"], launch, self.events, self.send, capacity=capacity, stream=header["stream"]
+        )
         self.begin(command, lambda: command.start(launch, self.spawner, stdin))
 
     def start(self, header: wire.Header) -> tuple[wire.Header, bytes]:
         launch, size = self.launch_of(header), header["terminal"]
         if size:
             launch.env.setdefault("TERM", "xterm-256color")
-        command = Background(header["ticket"], launch, self.events, self.tell, self.limits["output_bytes"])
+        command = Background(header["ticket"], launch, self.events, self.send, self.limits["output_bytes"])
         self.begin(command, lambda: command.start(launch, self.spawner, tuple(size) if size else None))
         return {}, b""
 
@@ -334,21 +347,22 @@ class Init:
             self.events.read(command.pidfd, lambda: self.finish(command))
 
     def cancel(self, number: int) -> None:
-        """The owner no longer waits for this: a command, which is killed, or a poll, which is dropped."""
+        """Kill the command with this ticket, or drop the poll with this ticket: the owner no longer waits for it."""
         if number in self.commands:
             self.commands[number].kill("cancelled")
         for command in self.commands.values():
             if isinstance(command, Background):
-                command.drop_waiter(number)
+                command.drop_poll(number)
 
-    def attend(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """Handles a request about a background command. If it has ended, its owner has been told so."""
+    def handle_process_request(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
+        """Handle a request about a background command. If that command has ended, answer so; its last output has been
+        sent already."""
         command = self.commands.get(header["process"])
         if not isinstance(command, Background):
             return {"ended": True}, b""
         match header["op"]:
             case "poll":
-                command.poll(Waiter(header["ticket"], header["has"], time.monotonic() + header["wait"]))
+                command.poll(PendingPoll(header["ticket"], header["has"], time.monotonic() + header["wait"]))
                 return None
             case "feed":
                 command.feed(payload)
@@ -362,7 +376,7 @@ class Init:
         return {}, b""
 
     def finish(self, command: Command) -> None:
-        """The command itself has ended: kill what it left behind, read the rest of its output, and answer."""
+        """Kill what the ended command left behind, read the rest of its output, and answer the owner."""
         if self.frozen:
             self.events.forget(command.pidfd)
             self.ended.append(command)
@@ -371,55 +385,61 @@ class Init:
         if status is None:
             return
         del self.commands[command.number]
-        patiently(lambda: self.end_tree_of(command))
-        if os.waitstatus_to_exitcode(status) in (-signal.SIGKILL, 128 + signal.SIGKILL) and self.memory.struck():
+        retry_on_enomem(lambda: self.kill_descendants(command))
+        if os.waitstatus_to_exitcode(status) in (-signal.SIGKILL, 128 + signal.SIGKILL) and self.memory.oom_killed():
             command.limit = command.limit or "memory"
         command.finish(status)
 
-    def end_tree_of(self, command: Command) -> None:
+    def kill_descendants(self, command: Command) -> None:
+        """Kill and reap all processes that the command started."""
         if self.commands:
             others = {other.pid for other in self.commands.values()}
             processes.kill_marked(command.mark, others)
-            processes.collect_orphans(others)
+            processes.reap_orphans(others)
         else:
             processes.signal_all(signal.SIGKILL)
-            processes.collect_all()
+            processes.reap_all()
 
     # -- limits
 
-    def patience(self) -> int | None:
-        """Milliseconds until the next deadline or the next check of memory and CPU time; None without commands."""
+    def poll_timeout(self) -> int | None:
+        """Return the milliseconds until the next deadline or check of memory and CPU time, or None if no command
+        runs."""
         if not self.commands:
             return None
-        return max(0, min(int(command.next_look() * 1000) + 1 for command in self.commands.values()))
+        return max(0, min(int(command.seconds_to_check() * 1000) + 1 for command in self.commands.values()))
 
     def watch(self) -> None:
-        due = [command for command in self.commands.values() if command.next_look() <= 0]
+        """Enforce the deadlines and resource limits of the commands whose check is due."""
+        due = [command for command in self.commands.values() if command.seconds_to_check() <= 0]
         for command in due:
             if command.expired():
                 command.kill("time")
             if isinstance(command, Background):
-                command.let_waiters_go()
+                command.answer_expired_polls()
         if due:
             began = time.monotonic()
             if not self.frozen:
-                patiently(self.check_usage)
-            # The pause grows with the check: in a box with very many descriptors, pid 1 is busy only part of the time.
+                retry_on_enomem(self.check_usage)
+            # The pause grows with the duration of the check, so that pid 1 stays mostly idle even in a box with very
+            # many descriptors.
             pause = max(WATCH_SECONDS, 4 * (time.monotonic() - began))
             for command in due:
-                command.looked(pause)
+                command.schedule_check(pause)
 
     def check_usage(self) -> None:
+        """Kill each command that exceeds its CPU time, and the command that uses most memory if the box exceeds its
+        memory limit."""
         usage = self.measure()
-        used = sum(process.memory for process in usage) + (0 if self.memory.held else detached())
-        full = self.memory.struck() or used > self.limits["memory_mb"] << 20
+        used = sum(process.memory for process in usage) + (0 if self.memory.enforced else detached_bytes())
+        full = self.memory.oom_killed() or used > self.limits["memory_mb"] << 20
         for command in self.commands.values():
             own = [process for process in usage if process.mark == command.mark]
             if sum(process.cpu_seconds for process in own) > self.limits["cpu_seconds"]:
                 command.kill("cpu")
         if full and self.commands:
-            hungriest = max(
+            largest = max(
                 self.commands.values(),
                 key=lambda command: sum(process.memory for process in usage if process.mark == command.mark),
             )
-            hungriest.kill("memory")
+            largest.kill("memory")

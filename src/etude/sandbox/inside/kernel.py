@@ -1,4 +1,5 @@
-"""System calls that Python has no function for. A failure raises `StepFailed`, naming the step that it belongs to."""
+"""System calls that Python's library lacks. A failure raises `StepFailed` with the name of the step that the call
+belongs to."""
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
 # ruff: noqa: PTH123
@@ -33,16 +34,17 @@ _NUMBERS = {
 }
 LONGEST_OPTION = 255
 _TRIES = 1000
-"""The kernel gives up on resolving ".." (EAGAIN) whenever anybody on the machine renames or mounts something."""
+"""Maximum number of attempts of openat2. The kernel gives up on resolving ".." (EAGAIN) whenever a process of the
+machine renames or mounts anything."""
 MACHINE = os.uname().machine
 _CALL = _NUMBERS.get(MACHINE, {})
-# PyDLL keeps the GIL during the call: after a raw clone, the child must hold the lock itself.
+# PyDLL keeps the GIL during the call: after a raw clone, the child must hold it.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
 class StepFailed(Exception):
-    """A step of building a box failed. `step` is a stable name that probe.py turns into advice."""
+    """A step of making a box failed. `step` is a stable name that embedded/probe.py turns into advice."""
 
     def __init__(self, step: str, number: int) -> None:
         super().__init__(f"{step}: {os.strerror(number)} (errno {number})")
@@ -62,12 +64,13 @@ def _syscall(name: str, step: str, *arguments: object) -> int:
 
 
 def clone(flags: int) -> int:
-    """fork() into new namespaces in one call; only for a single-threaded process."""
+    """Fork into new namespaces in one call; return as os.fork does. Only for a single-threaded process."""
     zero = ctypes.c_long(0)
     return _syscall("clone", "namespaces", ctypes.c_long(flags | _SIGCHLD), zero, zero, zero, zero)
 
 
 def unshare(flags: int, step: str) -> None:
+    """Move this process into new namespaces, as `flags` say."""
     _check(_libc.unshare(flags), step)
 
 
@@ -81,22 +84,23 @@ def unmount(target: str, step: str) -> None:
 
 
 def restrict_mount(target: str, attributes: int, step: str) -> None:
-    """Adds attributes to a whole tree of mounts. It never clears one, so it also works on locked mounts."""
+    """Add attributes (MOUNT_ATTR_*) to a whole tree of mounts. None is ever cleared, so this also works on locked
+    mounts."""
     wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
     path = ctypes.c_char_p(target.encode())
     _syscall("mount_setattr", step, _AT_FDCWD, path, _AT_RECURSIVE, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
 
 
 def copy_mount(path: str, step: str) -> int:
-    """Copies a tree of mounts without attaching it anywhere; returns its descriptor."""
+    """Copy a tree of mounts without attaching it to a path, and return its descriptor."""
     name = ctypes.c_char_p(path.encode())
     flags = ctypes.c_uint(_OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC)
     return _syscall("open_tree", step, _AT_FDCWD, name, flags)
 
 
 def make_mount(kind: str, options: dict[str, str], attributes: int, step: str) -> int:
-    """Makes a file system without attaching it anywhere; returns its descriptor. An option with an empty value is a
-    flag; other values have at most LONGEST_OPTION bytes."""
+    """Make a file system without attaching it to a path, and return its descriptor. An option with an empty value is
+    set as a flag; other values have at most LONGEST_OPTION bytes."""
     nothing, zero = ctypes.c_char_p(None), ctypes.c_int(0)
     context = _syscall("fsopen", step, ctypes.c_char_p(kind.encode()), ctypes.c_uint(_FSOPEN_CLOEXEC))
     try:
@@ -110,36 +114,37 @@ def make_mount(kind: str, options: dict[str, str], attributes: int, step: str) -
 
 
 def map_mount_ids(tree: int, user_namespace: int, step: str) -> None:
-    """Makes the files of a detached tree appear under the ids that the user namespace maps theirs to."""
+    """Make the files of a detached tree appear under the ids that the user namespace maps their ids to."""
     wanted = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
     flags = ctypes.c_uint(_AT_EMPTY_PATH | _AT_RECURSIVE)
     _syscall("mount_setattr", step, tree, ctypes.c_char_p(b""), flags, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
 
 
 def attach_mount(tree: int, target: str, step: str) -> None:
-    """Mounts a detached tree on a path."""
+    """Mount a detached tree at a path."""
     name, flags = ctypes.c_char_p(target.encode()), ctypes.c_uint(_MOVE_FROM_EMPTY_PATH)
     _syscall("move_mount", step, tree, ctypes.c_char_p(b""), _AT_FDCWD, name, flags)
 
 
 def move_mount(source: str, target: int, step: str) -> None:
-    """Moves what is mounted on a path onto the open folder `target`."""
+    """Move the mount at the path `source` onto the open folder `target`."""
     name, flags = ctypes.c_char_p(source.encode()), ctypes.c_uint(_MOVE_TO_EMPTY_PATH)
     _syscall("move_mount", step, _AT_FDCWD, name, target, ctypes.c_char_p(b""), flags)
 
 
 def enter_mounts(namespace: int) -> None:
-    """Moves this process into a mount namespace; its root and working directory become those of the namespace."""
+    """Enter a mount namespace. This process's root and working directory become those of the namespace."""
     _check(_libc.setns(namespace, CLONE_NEWNS), "setns")
 
 
 def enter_network(namespace: int) -> None:
+    """Enter a network namespace, given as an open descriptor."""
     _check(_libc.setns(namespace, CLONE_NEWNET), "network gate")
 
 
 def pivot_into(root: str | int) -> None:
-    """Makes `root`, a path or an open folder, the root directory of this mount namespace and of all processes in it.
-    The old root and everything mounted below it are detached."""
+    """Make `root`, a path or an open folder, the root directory of this mount namespace and of all processes in it. The
+    old root and everything mounted below it are detached."""
     os.chdir(root)
     here = ctypes.c_char_p(b".")
     _syscall("pivot_root", "pivot_root", here, here)
@@ -148,12 +153,12 @@ def pivot_into(root: str | int) -> None:
 
 
 def forbid_writing(path: str, step: str) -> None:
-    """Makes the whole file system mounted at a path read-only; fails with EBUSY if a file is open for writing."""
+    """Make the whole file system mounted at `path` read-only. Fails with EBUSY if a file is open for writing."""
     mount("none", path, None, _MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, None, step)
 
 
 def write(path: str | os.PathLike[str], text: str) -> None:
-    """Writes an existing file in a single write, as /proc and cgroups require."""
+    """Write to an existing file in a single write, as /proc and cgroups require."""
     number = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(number, text.encode())
@@ -162,7 +167,8 @@ def write(path: str | os.PathLike[str], text: str) -> None:
 
 
 def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> int:
-    """Like os.open with resolve flags, and raises OSError likewise. Magic links are never followed."""
+    """Open a file like os.open, with resolve flags (RESOLVE_*). Magic links are never followed. Raises OSError, as
+    os.open does."""
     how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve | RESOLVE_NO_MAGICLINKS)
     name = ctypes.c_char_p(os.fsencode(path))
     tries = 0
@@ -176,7 +182,7 @@ def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> i
 
 
 def ptrace(request: int, thread: int, address: int, data: int | bytes | ctypes.Array[ctypes.c_char]) -> None:
-    """Calls ptrace; raises OSError on failure."""
+    """Call ptrace; raises OSError on failure."""
     value = ctypes.c_void_p(data) if isinstance(data, int) else data
     try:
         _syscall("ptrace", "ptrace", ctypes.c_long(request), ctypes.c_long(thread), ctypes.c_void_p(address), value)
@@ -190,7 +196,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def act_as(uid: int, gid: int) -> None:
-    """Makes this process access files as this user, while its other rights stay.
+    """Make this process access files as the given user, while it keeps its other rights.
 
     The kernel clears the parent-death signal at every change of identity, so it is set again."""
     _libc.setfsgid(gid)
@@ -199,7 +205,7 @@ def act_as(uid: int, gid: int) -> None:
 
 
 def install_filter(program: bytes) -> None:
-    """Installs a seccomp program for this process and all its descendants."""
+    """Install a seccomp program for this process and all its descendants."""
     block = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(block))
     one, zero = ctypes.c_ulong(1), ctypes.c_ulong(0)
@@ -207,7 +213,8 @@ def install_filter(program: bytes) -> None:
 
 
 def rename_process(name: str) -> None:
-    """Replaces the command line that /proc shows, so that a box cannot read the host's paths from its pid 1."""
+    """Replace the process's name and the command line that /proc shows, so that a box cannot read host paths from its
+    pid 1."""
     _check(_libc.prctl(15, ctypes.c_char_p(name.encode())), "name")
     start, end = _command_line()
     ctypes.memset(start, 0, end - start)
@@ -216,7 +223,7 @@ def rename_process(name: str) -> None:
 
 @functools.cache
 def _command_line() -> tuple[int, int]:
-    """Start and end address of the command line in memory; the same in forked children."""
+    """Return the start and end address of the command line in memory. They are the same in forked children."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     return int(fields[45]), int(fields[46])
@@ -227,14 +234,16 @@ def effective_capabilities() -> int:
         return next(int(line.split()[1], 16) for line in status if line.startswith("CapEff:"))
 
 
-# Capabilities of the box's root, all of them over the box alone: chown, dac_override, fowner, fsetid, kill, setgid,
-# setuid, setpcap, net_bind_service, audit_write, setfcap. None over mounts, networks or other users' memory.
+# Capabilities of the box's root, which hold within the box only: chown, dac_override, fowner, fsetid, kill, setgid,
+# setuid, setpcap, net_bind_service, audit_write, setfcap. None of them concerns mounts, networks or other users'
+# memory.
 BOX_ROOT = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 29, 31})
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
 
 
 def drop_bounding_set(kept: frozenset[int]) -> None:
-    """From here on, no program that is started gets a capability outside `kept`; this process keeps its own."""
+    """Forbid all programs started from now on to get a capability outside `kept`. This process keeps its own
+    capabilities."""
     zero = ctypes.c_ulong(0)
     for number in range(64):
         if number in kept:

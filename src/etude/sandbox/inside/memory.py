@@ -1,8 +1,9 @@
-"""Memory of the box beyond what its processes have mapped. A cgroup reports it where one enforces the limit; otherwise
-it is searched for here.
+"""Memory of a box beyond what its processes have mapped. A cgroup counts it if one enforces the limit; otherwise, this
+module searches for it.
 
 The search covers the two kinds of memory that have no limit of their own: unnamed files (memfd) that a process holds
-open, and System V segments that no process is attached to. They are found a moment later, not refused.
+open, and System V segments that no process is attached to. The kernel does not refuse them, so excess is detected only
+at the next check.
 """
 
 # Plain strings and descriptors instead of Path, since this runs several times a second for every command.
@@ -20,9 +21,9 @@ from collections.abc import Callable
 _SEGMENTS = "/proc/sysvipc/shm"
 
 
-def patiently(act: Callable[[], None], seconds: float = 5.0) -> None:
-    """Retries `act`, which must be safe to restart, while there is no memory: processes that the kernel has killed may
-    hold the box's memory for a moment longer, and even listing processes can fail then."""
+def retry_on_enomem(act: Callable[[], None], seconds: float = 5.0) -> None:
+    """Call `act`, and repeat it for up to `seconds` while it fails with ENOMEM. Killed processes may hold the box's
+    memory for a moment longer, and then even listing processes can fail. `act` must be safe to repeat."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -35,19 +36,22 @@ def patiently(act: Callable[[], None], seconds: float = 5.0) -> None:
 
 
 class MemoryEvents:
+    """Counter of the kernel's out-of-memory kills in the box's cgroup."""
+
     def __init__(self, number: int | None) -> None:
-        """`number` is the cgroup's events file, opened by who can see it; None if no cgroup holds the memory."""
+        """`number` is the descriptor of the cgroup's events file, opened by a process that can see it; None if no
+        cgroup enforces the memory limit."""
         self._number, self._seen = number, 0
         self._seen = self._kills()
 
     @property
-    def held(self) -> bool:
+    def enforced(self) -> bool:
         """Whether a cgroup enforces the memory limit."""
         return self._number is not None
 
-    def struck(self) -> bool:
-        """Whether the kernel has killed a process of the box since the last call. The kernel kills a single process; we
-        end the whole command that it belongs to, as when we find the excess ourselves."""
+    def oom_killed(self) -> bool:
+        """Return whether the kernel has killed a process of the box since the last call. The kernel kills a single
+        process; init then ends the whole command, as it does when it detects the excess itself."""
         before, self._seen = self._seen, self._kills()
         return self._seen > before
 
@@ -61,9 +65,9 @@ class MemoryEvents:
         return 0
 
 
-def held_open(threads: list[str], seen: set[int]) -> int:
-    """Bytes of unnamed files that a process holds open and that are not in `seen` yet, so each file counts once.
-    `threads` are folders of /proc, since each thread may hold files of its own."""
+def memfd_bytes(threads: list[str], seen: set[int]) -> int:
+    """Return the bytes of unnamed files that a process holds open and that are not in `seen` yet. Each file is added to
+    `seen`, so that it counts once. `threads` are folders in /proc, since each thread may hold files of its own."""
     total = 0
     for thread in threads:
         with contextlib.suppress(OSError):
@@ -78,7 +82,7 @@ def held_open(threads: list[str], seen: set[int]) -> int:
 
 @functools.cache
 def _device() -> int:
-    """The device number of all memfd files: they lie on one file system, which is mounted nowhere in the box."""
+    """Return the device number of all memfd files. They lie on one file system, which is not mounted in the box."""
     number = os.memfd_create("device", os.MFD_CLOEXEC)
     try:
         return os.fstat(number).st_dev
@@ -86,13 +90,14 @@ def _device() -> int:
         os.close(number)
 
 
-def detached() -> int:
-    """Bytes in System V segments that no process is attached to."""
+def detached_bytes() -> int:
+    """Return the bytes in System V segments that no process is attached to."""
     with open(_SEGMENTS) as file:
-        return detached_in(file.read())
+        return detached_bytes_in(file.read())
 
 
-def detached_in(table: str) -> int:
+def detached_bytes_in(table: str) -> int:
+    """Like `detached_bytes`, for the given text of /proc/sysvipc/shm."""
     head, *rows = (line.split() for line in table.splitlines())
     attached, size = head.index("nattch"), head.index("rss")
     return sum(int(row[size]) for row in rows if row[attached] == "0")

@@ -1,10 +1,11 @@
-"""Moves live processes to a new root: a thread whose working folder is in the box's files gets the same one there.
+"""Moves live processes to a new root: a thread whose working folder is in the box's files gets the same folder under
+the new root.
 
 The kernel itself moves roots, and working folders that are the root. Every other thread changes its folder by a system
 call that is made on its behalf (tracing.py). Programs and private mappings of the old files may stay, since sealed
-files keep their content. A process that could tell old files from new ones cannot be moved, and the box is copied
-instead: one with open files or folders, file watches, sockets with a name in the file system, shared mappings that show
-what others write, or seccomp filters that could kill it during the move.
+files keep their content. A process that could distinguish old files from new ones cannot be moved, and the box is
+copied instead. Such a process has open files or folders, file watches, sockets with a name in the file system, shared
+mappings that show what others write, or seccomp filters that could kill it during the move.
 """
 
 # Plain strings and descriptors instead of Path, as everywhere in `inside`.
@@ -18,12 +19,12 @@ from contextlib import suppress
 from etude.sandbox.inside import kernel, processes, tracing
 
 
-class Stays(Exception):
-    """A process cannot be moved to another root without noticing; the message says which one, and why."""
+class CannotMove(Exception):
+    """A process cannot be moved to another root without noticing. The message names the process and the reason."""
 
 
-class Place:
-    """The working folder of a thread."""
+class WorkingFolder:
+    """The working folder of a thread. `vdso` is the address of the vdso in the thread's memory."""
 
     __slots__ = ("link", "path", "thread", "vdso")
 
@@ -31,29 +32,33 @@ class Place:
         self.thread, self.path, self.vdso = thread, path, vdso
         self.link = f"/proc/{thread}/cwd"
 
-    def reached(self) -> bool:
-        """Whether the thread's working folder is the one now found at `path`. Also true if the thread has ended."""
+    def is_current(self) -> bool:
+        """Return whether the thread's working folder is the folder that is now found at `path`. True if the thread has
+        ended."""
         try:
-            stands = os.stat(self.link)
+            current = os.stat(self.link)
         except (FileNotFoundError, ProcessLookupError):
             return True
         try:
-            return os.path.samestat(stands, os.stat(self.path))
+            return os.path.samestat(current, os.stat(self.path))
         except OSError:
             return False
 
-    def go(self) -> None:
+    def change(self) -> None:
+        """Make the thread change its working folder to `path`."""
         tracing.change_folder(self.thread, self.path, self.vdso)
 
 
-def rehearse() -> tuple[list[Place], list[str]]:
-    """Returns the working folders that a new root would leave behind, and the files that are mapped shared. Shared
-    files of the box's image are fine; those that the box has written are not.
+def rehearse() -> tuple[list[WorkingFolder], list[str]]:
+    """Check that all processes can be moved, without moving them. Return the working folders that a new root would
+    leave behind, and the files that are mapped shared. Shared mappings are safe for files of the box's image, but not
+    for files that the box has written.
 
-    All threads must be stopped. Every process is made to change to the folder it is in, as a proof."""
+    All threads must be stopped. As a proof, one thread of every process is made to change to the folder it is already
+    in."""
     if not tracing.KNOWN:
-        raise Stays(f"the registers of {kernel.MACHINE} are not known")
-    places: list[Place] = []
+        raise CannotMove(f"moving processes is not supported on {kernel.MACHINE}")
+    folders: list[WorkingFolder] = []
     shared: set[str] = set()
     try:
         _require_no_named_socket()
@@ -61,28 +66,28 @@ def rehearse() -> tuple[list[Place], list[str]]:
         for process in processes.living():
             vdso, mapped = _mappings(process)
             shared |= mapped
-            found = [place for thread in _threads(process) if (place := view.place_of(thread, vdso))]
-            # Threads usually share their folder; one with its own is moved with all others later.
-            for place in found[:1]:
-                place.go()
-            places += found
+            found = [folder for thread in _threads(process) if (folder := view.working_folder(thread, vdso))]
+            # Threads usually share their working folder. Those with another one are moved in `move_to_new_root`.
+            for folder in found[:1]:
+                folder.change()
+            folders += found
     except OSError as error:
-        raise Stays(f"{error.filename or 'a process'}: {error.strerror}") from error
-    return places, sorted(shared)
+        raise CannotMove(f"{error.filename or 'a process'}: {error.strerror}") from error
+    return folders, sorted(shared)
 
 
-def follow(places: list[Place]) -> None:
-    """Moves all threads to the box's current root."""
-    for place in places:
+def move_to_new_root(folders: list[WorkingFolder]) -> None:
+    """Make all these threads change to their working folders under the box's current root."""
+    for folder in folders:
         with suppress(OSError):
-            if not place.reached():
-                place.go()
-        if not place.reached():
-            raise Stays(f"thread {place.thread} was left behind in {place.path}")
+            if not folder.is_current():
+                folder.change()
+        if not folder.is_current():
+            raise CannotMove(f"thread {folder.thread} was left behind in {folder.path}")
 
 
 class _View:
-    """Threads as seen from the box's root."""
+    """Checks threads against the box's root: whether they hold files of its mount open, and where they stand in it."""
 
     def __init__(self) -> None:
         self._device = os.stat("/").st_dev
@@ -93,43 +98,44 @@ class _View:
             os.close(root)
         self._filters = _field("/proc/self/status", "Seccomp_filters")
 
-    def place_of(self, thread: int, vdso: int) -> Place | None:
-        """The thread's working folder; None if it is elsewhere or the kernel moves it; Stays if it holds files."""
+    def working_folder(self, thread: int, vdso: int) -> WorkingFolder | None:
+        """Return the thread's working folder, or None if it is outside the box's files or the kernel moves it. Raises
+        CannotMove if the thread holds files."""
         if _field(f"/proc/{thread}/status", "Seccomp_filters") != self._filters:
-            raise Stays(f"thread {thread} has filters of its own for system calls")
-        self._require_nothing_open(thread)
+            raise CannotMove(f"thread {thread} has seccomp filters of its own")
+        self._require_no_open_files(thread)
         info = os.stat(f"/proc/{thread}/cwd")
         if info.st_dev != self._device or os.path.samestat(info, os.stat("/")):
             return None
-        place = Place(thread, os.readlink(f"/proc/{thread}/cwd"), vdso)
-        if not place.reached():
-            raise Stays(f"thread {thread} stands in a folder that is gone: {place.path}")
-        return place
+        folder = WorkingFolder(thread, os.readlink(f"/proc/{thread}/cwd"), vdso)
+        if not folder.is_current():
+            raise CannotMove(f"thread {thread} has a working folder that has been removed: {folder.path}")
+        return folder
 
-    def _require_nothing_open(self, thread: int) -> None:
+    def _require_no_open_files(self, thread: int) -> None:
         for number in os.listdir(f"/proc/{thread}/fd"):
             what, facts = os.readlink(f"/proc/{thread}/fd/{number}"), f"/proc/{thread}/fdinfo/{number}"
             if what.startswith("/") and _field(facts, "mnt_id") == self._mount:
-                raise Stays(f"thread {thread} has {what} open")
+                raise CannotMove(f"thread {thread} has {what} open")
             if what.startswith("socket:") and _field(facts, "scm_fds") not in ("", "0"):
-                raise Stays(f"thread {thread} has been sent files that it has not taken yet")
+                raise CannotMove(f"thread {thread} has a socket with descriptors that nobody has received yet")
             if what.startswith("anon_inode:inotify"):
-                raise Stays(f"thread {thread} watches files")
+                raise CannotMove(f"thread {thread} watches files")
 
 
 def _threads(process: int) -> list[int]:
-    """Thread ids, the main thread first."""
+    """Return the ids of a process's threads, the main thread first."""
     return sorted(map(int, os.listdir(f"/proc/{process}/task")))
 
 
 def _field(path: str, name: str) -> str:
-    """A field of a /proc file; empty if the kernel does not report it."""
+    """Return a field of a /proc file, or "" if the kernel does not report it."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return next((line.split()[1] for line in file if line.startswith(f"{name}:")), "")
 
 
 def _mappings(process: int) -> tuple[int, set[str]]:
-    """Address of the vdso (the kernel's own page), and the files that are mapped shared."""
+    """Return the address of the vdso (the kernel's own page) and the paths of the files that are mapped shared."""
     vdso, shared = 0, set()
     with open(f"/proc/{process}/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
@@ -142,9 +148,10 @@ def _mappings(process: int) -> tuple[int, set[str]]:
 
 
 def _require_no_named_socket() -> None:
-    """A socket with a name in the file system is reachable through the old files only."""
+    """Raise CannotMove if a socket is bound to a path: after the move, it could be reached through the old files
+    only."""
     with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as sockets:
         for line in sockets:
             name = line.split(maxsplit=7)[7:]
             if name and not name[0].startswith("@") and name[0] != "Path\n":
-                raise Stays(f"a socket is named {name[0].strip()}")
+                raise CannotMove(f"a socket is named {name[0].strip()}")

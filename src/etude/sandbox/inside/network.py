@@ -1,13 +1,14 @@
-"""The network of a box: its own loopback and, if a policy lets it out, one cable to a gate that only listens.
+"""The network of a box: its own loopback and, if a policy allows egress, one veth pair to a gate that only listens.
 
 A box with egress has a second, otherwise empty network namespace beside it (the gate), joined by a veth pair. In the
 gate every address is local (AnyIP), so a connection to any address ends at one of a few listening sockets, which still
-tell what address it was for. The sockets are passed to the owner's process; they alone keep the gate alive. Nothing is
-forwarded: both namespaces lead nowhere else, and pid 1 loses its rights over them before the box's first command.
+report the address that the box wanted. The sockets are passed to the owner's process, and only they keep the gate
+alive. Nothing is forwarded: both namespaces have no other link, and pid 1 loses its rights over them before the box's
+first command.
 
     box  eth0 192.168.1.20/24, default route ──veth── gate  192.168.1.1, `local 0.0.0.0/0`, listeners
 
-The same holds for IPv6 where the kernel has it. Nothing listens in the box's own namespace, so all of its ports and its
+The same holds for IPv6 if the kernel has it. Nothing listens in the box's own namespace, so all of its ports and its
 loopback are free for the box.
 """
 
@@ -24,20 +25,21 @@ import struct
 from etude.sandbox.inside import kernel
 
 
-class Net:
-    """The cable's addresses in one address family."""
+class LinkAddresses:
+    """The addresses of the veth pair in one address family."""
 
-    __slots__ = ("box", "everything", "family", "gate", "prefix")
+    __slots__ = ("any_address", "box", "family", "gate", "prefix")
 
-    def __init__(self, family: int, box: str, gate: str, prefix: int, everything: str) -> None:
-        """`prefix` is the prefix length. If it covers the whole address, all traffic goes to the gate."""
+    def __init__(self, family: int, box: str, gate: str, prefix: int, any_address: str) -> None:
+        """`prefix` is the prefix length. If it covers the whole address, all traffic goes to the gate. `any_address` is
+        the family's wildcard address."""
         self.family, self.box, self.gate = family, box, gate
-        self.prefix, self.everything = prefix, everything
+        self.prefix, self.any_address = prefix, any_address
 
 
-IPV4 = Net(socket.AF_INET, "192.168.1.20", "192.168.1.1", 24, "0.0.0.0")
-# A private address, so programs that may choose prefer IPv4, by the rules of RFC 6724.
-IPV6 = Net(socket.AF_INET6, "fd5e:84c2:77a1::20", "fd5e:84c2:77a1::1", 128, "::")
+IPV4 = LinkAddresses(socket.AF_INET, "192.168.1.20", "192.168.1.1", 24, "0.0.0.0")
+# This is a private address, so programs that have a choice prefer IPv4 (RFC 6724).
+IPV6 = LinkAddresses(socket.AF_INET6, "fd5e:84c2:77a1::20", "fd5e:84c2:77a1::1", 128, "::")
 NAMES_PORT = 53
 _BACKLOG = 128
 _NO_IPV6 = "/proc/sys/net/ipv6/conf/default/disable_ipv6"
@@ -53,29 +55,31 @@ _UNICAST, _LOCAL = 1, 2
 
 
 def raise_device(name: str) -> None:
+    """Set a network device up and running."""
     set_flags, up_and_running = 0x8914, 0x41
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, set_flags, struct.pack("16sh14x", name.encode(), up_and_running))
 
 
 def open_gate(box: int, owner: int, ports: list[int]) -> None:
-    """Makes the gate of a box's network namespace `box`, over which the caller must have all rights. The caller is back
-    in its own namespace afterwards. Sends the gate's sockets over the unix socket `owner`: DNS over UDP, DNS over TCP,
-    then one for each port. They are IPv6 sockets that accept both families, or IPv4 sockets if the kernel has no
-    IPv6."""
+    """Make the gate for a box, whose network namespace is the descriptor `box`, and return to the caller's own
+    namespace. The caller must have all rights over the namespace.
+
+    Send the gate's sockets over the unix socket `owner`: DNS over UDP, DNS over TCP, then one for each port. They are
+    IPv6 sockets that accept both families, or IPv4 sockets if the kernel has no IPv6."""
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     listeners: list[socket.socket] = []
     try:
         kernel.unshare(kernel.CLONE_NEWNET, "network gate")
-        nets = [IPV4, IPV6] if has_ipv6() else [IPV4]
-        _furnish_gate(box, nets)
-        family = nets[-1].family
-        listeners.append(_bound(family, socket.SOCK_DGRAM, NAMES_PORT))
+        families = [IPV4, IPV6] if has_ipv6() else [IPV4]
+        _configure_gate(box, families)
+        family = families[-1].family
+        listeners.append(_bind(family, socket.SOCK_DGRAM, NAMES_PORT))
         for port in (NAMES_PORT, *ports):
-            listeners.append(_bound(family, socket.SOCK_STREAM, port))
+            listeners.append(_bind(family, socket.SOCK_STREAM, port))
             listeners[-1].listen(_BACKLOG)
         kernel.enter_network(box)
-        _furnish_box(nets)
+        _configure_box(families)
         with socket.socket(fileno=os.dup(owner)) as line:
             socket.send_fds(line, [b"gate"], [listener.fileno() for listener in listeners])
     finally:
@@ -86,7 +90,7 @@ def open_gate(box: int, owner: int, ports: list[int]) -> None:
 
 
 def has_ipv6() -> bool:
-    """Whether the caller's network namespace has IPv6."""
+    """Return whether the caller's network namespace has IPv6."""
     try:
         with open(_NO_IPV6, "rb") as file:
             return file.read().strip() == b"0"
@@ -94,8 +98,8 @@ def has_ipv6() -> bool:
         return False
 
 
-def _bound(family: int, kind: int, port: int) -> socket.socket:
-    """A socket bound to every address of the namespace."""
+def _bind(family: int, kind: int, port: int) -> socket.socket:
+    """Return a socket bound to every address of the namespace."""
     listener = socket.socket(family, kind)
     if family == socket.AF_INET6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -103,31 +107,34 @@ def _bound(family: int, kind: int, port: int) -> socket.socket:
     return listener
 
 
-def _furnish_gate(box: int, nets: list[Net]) -> None:
+def _configure_gate(box: int, families: list[LinkAddresses]) -> None:
+    """Make the veth pair, and make every address but the box's own local to the gate."""
     with _Netlink() as netlink:
-        netlink.add_cable("gate0", "eth0", box)
-        for net in nets:
+        netlink.add_veth("gate0", "eth0", box)
+        for net in families:
             netlink.add_address("gate0", net, net.gate)
         for device in ("lo", "gate0"):
             raise_device(device)
-        # Both routes are in the kernel's table of local addresses, where the longer prefix wins: all addresses but the
-        # box's own are local.
-        for net in nets:
-            netlink.add_route(net, _LOCAL, "lo", net.everything, table=_TABLE_LOCAL)
+        # Both routes are in the kernel's table of local addresses, where the longer prefix wins. So all addresses but
+        # the box's own are local.
+        for net in families:
+            netlink.add_route(net, _LOCAL, "lo", net.any_address, table=_TABLE_LOCAL)
             netlink.add_route(net, _UNICAST, "gate0", net.box, table=_TABLE_LOCAL)
 
 
-def _furnish_box(nets: list[Net]) -> None:
+def _configure_box(families: list[LinkAddresses]) -> None:
+    """Give the box's end of the veth pair its addresses and the default routes."""
     with _Netlink() as netlink:
-        for net in nets:
+        for net in families:
             netlink.add_address("eth0", net, net.box)
         raise_device("eth0")
-        for net in nets:
-            netlink.add_route(net, _UNICAST, "eth0", net.everything, table=_TABLE_MAIN, gateway=net.gate)
+        for net in families:
+            netlink.add_route(net, _UNICAST, "eth0", net.any_address, table=_TABLE_MAIN, gateway=net.gate)
 
 
 class _Netlink:
-    """Netlink requests about the network namespace in which this object was made; a refusal raises StepFailed."""
+    """A netlink socket in the network namespace in which it was made. Requests that the kernel refuses raise
+    StepFailed."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
@@ -138,22 +145,23 @@ class _Netlink:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def add_cable(self, here: str, there: str, namespace: int) -> None:
+    def add_veth(self, here: str, there: str, namespace: int) -> None:
+        """Make a veth pair with the end `here` in this namespace and the end `there` in `namespace`."""
         link = struct.pack("=BxHiII", 0, 0, 0, 0, 0)
         peer = link + _attribute(_NAME, there.encode() + b"\0") + _attribute(_NAMESPACE, struct.pack("=I", namespace))
         kind = _attribute(_KIND, b"veth") + _attribute(_DATA, _attribute(_PEER, peer))
         body = link + _attribute(_NAME, here.encode() + b"\0") + _attribute(_LINK_INFO, kind)
         self._ask(_NEW_LINK, body, "veth")
 
-    def add_address(self, device: str, net: Net, address: str) -> None:
+    def add_address(self, device: str, net: LinkAddresses, address: str) -> None:
         packed = socket.inet_pton(net.family, address)
         flags = _NO_DUPLICATE_CHECK if net is IPV6 else 0  # Duplicate detection would take a second.
         body = struct.pack("=BBBBI", net.family, net.prefix, flags, _GLOBAL, socket.if_nametoindex(device))
         self._ask(_NEW_ADDRESS, body + _attribute(1, packed) + _attribute(2, packed), "network gate")
 
-    def add_route(self, net: Net, kind: int, device: str, to: str, *, table: int, gateway: str = "") -> None:
+    def add_route(self, net: LinkAddresses, kind: int, device: str, to: str, *, table: int, gateway: str = "") -> None:
         packed = socket.inet_pton(net.family, to)
-        bits = 0 if to == net.everything else 8 * len(packed)
+        bits = 0 if to == net.any_address else 8 * len(packed)
         scope = {_LOCAL: 254, _UNICAST: _GLOBAL if gateway else _LINK}[kind]
         flags = _ON_LINK if gateway else 0
         body = struct.pack("=BBBBBBBBI", net.family, bits, 0, 0, table, _BY_BOOT, scope, kind, flags)

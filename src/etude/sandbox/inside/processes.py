@@ -1,6 +1,8 @@
-"""The processes of a box as pid 1 sees them: whose command they are, what they use, and how they are surely ended.
+"""The processes of a box as pid 1 sees them: which command they belong to, what they use, and how to end all of them
+reliably.
 
-A command's mark is its own UTS namespace: every descendant is in it, and none can leave it (new namespaces are denied).
+A command's mark is its own UTS namespace: every descendant is in it and cannot leave it, since commands may not make
+namespaces.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
@@ -19,7 +21,8 @@ from etude.sandbox.inside import memory
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 UNREADABLE = "?"
-_GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
+"""Mark of a process whose program is unreadable, for which the kernel hides the namespaces."""
+_UNREACHABLE = (FileNotFoundError, ProcessLookupError, PermissionError)
 _DEAD, _STOPPED = {b"Z", b"X"}, {b"T", b"t"}
 
 
@@ -32,99 +35,108 @@ class Usage:
         self.mark, self.cpu_seconds, self.memory = mark, cpu_seconds, memory
 
 
-_own_score = -1
+_oom_score_fd = -1
 
 
-def open_own_score() -> None:
-    """Opens pid 1's oom_score_adj and keeps it open: once pid 1's memory is closed to others, so is this file."""
-    global _own_score
-    _own_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+def open_oom_score() -> None:
+    """Open pid 1's oom_score_adj and keep it open: once pid 1's memory is closed to others, this file cannot be opened
+    any more."""
+    global _oom_score_fd
+    _oom_score_fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
 
 
-def offer_next_to_the_killer(offer: bool) -> None:
-    """While set, what pid 1 starts is killed before pid 1 when memory runs out. Desktop programs have 200 too."""
-    if _own_score >= 0:
-        os.write(_own_score, b"200" if offer else b"0")
+def prefer_for_oom_kill(offer: bool) -> None:
+    """Set whether processes that pid 1 starts from now on are killed before pid 1 when memory runs out. Desktop
+    programs use the same value, 200."""
+    if _oom_score_fd >= 0:
+        os.write(_oom_score_fd, b"200" if offer else b"0")
 
 
 def _others() -> list[int]:
+    """Return the pids of all processes but pid 1."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
 
 
 def _threads(pid: int) -> list[str]:
-    """The threads' folders in /proc. A process whose main thread has ended goes on, but looks like a zombie."""
+    """Return the /proc folders of the process's threads. A process whose main thread has ended looks like a zombie, but
+    its other threads may still run."""
     try:
         return [f"/proc/{pid}/task/{number}" for number in os.listdir(f"/proc/{pid}/task")]
-    except _GONE:
+    except _UNREACHABLE:
         return []
 
 
 def mark_of(pid: int) -> str:
-    """The process's mark: empty if it is gone or a zombie, UNREADABLE if its program is, which hides the mark."""
+    """Return the process's mark: "" if it has ended or is a zombie, UNREADABLE if its program is unreadable, which
+    hides the mark."""
     return _mark_at(f"/proc/{pid}") or next(filter(None, map(_mark_at, _threads(pid))), "")
 
 
-def _mark_at(place: str) -> str:
+def _mark_at(folder: str) -> str:
     try:
-        return os.readlink(f"{place}/ns/uts")
+        return os.readlink(f"{folder}/ns/uts")
     except PermissionError:
-        # Newer kernels keep the mark of such a program hidden even when it is a zombie.
-        return "" if _state(place) in _DEAD else UNREADABLE
+        # Newer kernels hide the mark of such a program even when the process is a zombie.
+        return "" if _state(folder) in _DEAD else UNREADABLE
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
 
 def signal_all(number: signal.Signals) -> None:
-    """Signals every process of the box but pid 1. The kernel does it in one step, so no fork escapes."""
+    """Send a signal to every process of the box but pid 1. The kernel does it in one step, so no fork escapes."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)
 
 
 def kill_marked(mark: str, commands: set[int]) -> None:
-    """Kills the tree of the command with this mark, while the other `commands` run on. Processes that hide their mark
-    are killed too.
+    """Kill the process tree of the command with this mark, while the other `commands` (their pids) keep running.
+    Processes that hide their mark are killed too.
 
-    A process that is told to stop in the middle of a fork still makes its child. So once the processes found are dead,
-    the search is repeated."""
+    A process that is stopped in the middle of a fork still creates its child. So the search is repeated after the
+    processes found are dead."""
 
-    def doomed(pid: int) -> bool:
-        # A command that still runs pid 1's program, before its exec, hides its mark, but it is no descendant of another
-        # command.
+    def to_kill(pid: int) -> bool:
+        # A new command that has not reached its exec still runs pid 1's program, which hides the mark. It is in
+        # `commands`, and no descendant of another command.
         return pid not in commands and mark_of(pid) in (mark, UNREADABLE)
 
     known: set[int] = set()
-    while found := _brought_to_rest(doomed, known):
-        _end(found, doomed, {pid for pid in found if mark_of(pid) == mark})
+    while found := _stop_marked(to_kill, known):
+        _kill_stopped(found, to_kill, {pid for pid in found if mark_of(pid) == mark})
         known |= found
 
 
-def _brought_to_rest(doomed: Callable[[int], bool], known: set[int]) -> set[int]:
-    """Stops all doomed processes but the `known`, before any is killed. Stopped processes fill the process limit and
-    cannot fork, so even a fork bomb comes to rest."""
+def _stop_marked(to_kill: Callable[[int], bool], known: set[int]) -> set[int]:
+    """Stop all processes to kill, except the `known` ones, before any is killed. Stopped processes fill the process
+    limit and cannot fork, so even a fork bomb comes to an end."""
     stopped: set[int] = set()
-    while fresh := {pid for pid in _others() if pid not in known | stopped and doomed(pid)}:
-        for pid in fresh:
+    while found := {pid for pid in _others() if pid not in known | stopped and to_kill(pid)}:
+        for pid in found:
             _send(pid, signal.SIGSTOP)
-        stopped |= fresh
+        stopped |= found
     return stopped
 
 
-def _end(stopped: set[int], doomed: Callable[[int], bool], own: set[int]) -> None:
+def _kill_stopped(stopped: set[int], to_kill: Callable[[int], bool], own: set[int]) -> None:
+    """Kill the stopped processes, and resume those that are not to be killed. Wait until they are dead, and until those
+    with the command's own mark are reaped."""
     for pid in stopped:
-        _send(pid, signal.SIGKILL if doomed(pid) else signal.SIGCONT)
-    _wait_for(lambda: not any(doomed(pid) for pid in stopped))
-    # A dead process that another command traces is reaped later.
-    _wait_for(lambda: all(_collected(pid) for pid in own), 0.2)
+        _send(pid, signal.SIGKILL if to_kill(pid) else signal.SIGCONT)
+    _wait_for(lambda: not any(to_kill(pid) for pid in stopped))
+    # A dead process that another command traces cannot be reaped yet.
+    _wait_for(lambda: all(_reaped(pid) for pid in own), 0.2)
 
 
-def _collected(pid: int) -> bool:
-    with contextlib.suppress(ChildProcessError):  # Its parent is about to die; then it is our child.
+def _reaped(pid: int) -> bool:
+    """Try to reap the process, and return whether it no longer exists."""
+    with contextlib.suppress(ChildProcessError):  # Its parent still lives. When the parent dies, it becomes our child.
         os.waitpid(pid, os.WNOHANG)
     return not os.path.exists(f"/proc/{pid}")
 
 
 def _wait_for(condition: Callable[[], bool], patience: float = 5.0) -> bool:
-    """Polls until the condition holds or the time is up. Signals take effect soon, unless a disk hangs."""
+    """Poll until the condition holds or the time is over; return whether it holds. Signals take effect soon, unless a
+    disk hangs."""
     deadline = time.monotonic() + patience
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.0003)
@@ -136,16 +148,16 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def collect_orphans(commands: set[int]) -> None:
-    """Reaps the dead processes that no command will reap."""
+def reap_orphans(commands: set[int]) -> None:
+    """Reap the dead processes that no command will reap."""
     for pid in _others():
         if pid not in commands:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
 
-def collect_all() -> None:
-    """After SIGKILL to all: waits until every process has been reaped."""
+def reap_all() -> None:
+    """Wait until every process has been reaped, after SIGKILL to all."""
 
     def none_left() -> bool:
         try:
@@ -159,7 +171,7 @@ def collect_all() -> None:
 
 
 def wait_until_dead() -> None:
-    """After SIGKILL to all: waits until none runs. Running commands reap their own zombies."""
+    """Wait until no process runs, after SIGKILL to all. Commands that pid 1 still tracks may stay as zombies."""
     _wait_for(none_live)
 
 
@@ -171,25 +183,28 @@ def living() -> list[int]:
     return [pid for pid in _others() if mark_of(pid)]
 
 
-def stop_all(resting: set[int]) -> bool:
-    """Stops all processes; returns whether all are stopped. A process stops at the end of its current system call,
-    which may still change files. A parent in vfork stops only after its child has started its program, which a stopped
-    child cannot do. So all are resumed until none waits like that, and then stopped again."""
+def stop_all(stopped_before: set[int]) -> bool:
+    """Stop all processes, and return whether all are stopped. A process stops at the end of its current system call,
+    which may still change files.
+
+    A parent in vfork stops only after its child has started its program, which a stopped child cannot do. So all
+    processes are resumed until none waits like that, and then stopped again."""
     for patience in (0.05, 0.1, 0.2, 0.4, 1.0):
         signal_all(signal.SIGSTOP)
         if _wait_for(lambda: all(_states(pid) <= _DEAD | _STOPPED for pid in _others()), patience):
             return True
-        wake_all(resting)
+        resume_all(stopped_before)
         _wait_for(lambda: not any(b"D" in _states(pid) for pid in _others()), patience)
     return False
 
 
 def stopped() -> set[int]:
+    """Return the pids of processes that are stopped by a signal."""
     return {pid for pid in _others() if _states(pid) - _DEAD == {b"T"}}
 
 
-def wake_all(but: set[int]) -> None:
-    """Resumes all processes after a freeze, except those that had been stopped before it."""
+def resume_all(but: set[int]) -> None:
+    """Resume all processes after a freeze, except the pids in `but`, which were stopped before it."""
     if not but:
         signal_all(signal.SIGCONT)
         return
@@ -198,64 +213,68 @@ def wake_all(but: set[int]) -> None:
             _send(pid, signal.SIGCONT)
 
 
-def collected_cpu_seconds() -> float:
-    """CPU time of all processes that have ended and been reaped."""
+def reaped_cpu_seconds() -> float:
+    """Return the CPU time of all processes that have ended and been reaped."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _states(pid: int) -> set[bytes]:
-    """States of all its threads, since each stops by itself."""
-    return {_state(place) for place in _threads(pid)}
+    """Return the states of all threads of a process, since each thread stops by itself."""
+    return {_state(folder) for folder in _threads(pid)}
 
 
-def _state(place: str) -> bytes:
+def _state(folder: str) -> bytes:
+    """Return the state letter of a process or thread, given its folder in /proc; X if it is gone."""
     try:
-        with open(f"{place}/stat", "rb") as file:
+        with open(f"{folder}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0]
-    except _GONE:
+    except _UNREACHABLE:
         return b"X"
 
 
 def measure(*, files: bool) -> list[Usage]:
-    """Resource use of every process. `files`: include the memory of unnamed files that processes hold open."""
+    """Return the resource use of every process. With `files`, include the memory of unnamed files that processes hold
+    open."""
     seen: set[int] = set()
     return [usage for pid in _others() if (usage := _measure_one(pid, seen if files else None)) is not None]
 
 
 def _measure_one(pid: int, seen: set[int] | None) -> Usage | None:
-    """Resource use of one process. Memory is its private and shared-memory pages; pages of program files do not count.
-    Files held open are mostly mapped as shared memory too, so the larger of the two counts: at least half of the truth,
-    and never counted twice."""
+    """Return the resource use of one process. Its memory is its private and shared-memory pages; pages of program files
+    do not count.
+
+    Unnamed files that it holds open are mostly mapped as shared memory too, so only the larger of the two numbers
+    counts. This reports at least half of the true sum, and no byte twice."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             ticks = sum(int(value) for value in file.read().rpartition(b")")[2].split()[11:15])
         kib = _memory_at(f"/proc/{pid}") or next(filter(None, map(_memory_at, _threads(pid))), {})
-    except _GONE:
+    except _UNREACHABLE:
         return None
     own, shared = (int(kib.get(name, 0)) << 10 for name in (b"RssAnon:", b"RssShmem:"))
-    held = memory.held_open(_threads(pid), seen) if seen is not None and kib else 0
-    return Usage(mark_of(pid), ticks / _TICKS, own + max(shared, held))
+    memfds = memory.memfd_bytes(_threads(pid), seen) if seen is not None and kib else 0
+    return Usage(mark_of(pid), ticks / _TICKS, own + max(shared, memfds))
 
 
-def _memory_at(place: str) -> dict[bytes, bytes]:
-    """Memory fields of the status file; empty for a thread that has ended."""
-    with open(f"{place}/status", "rb") as file:
+def _memory_at(folder: str) -> dict[bytes, bytes]:
+    """Return the memory fields of a status file in /proc. Empty for a thread that has ended."""
+    with open(f"{folder}/status", "rb") as file:
         return dict(line.split()[:2] for line in file if line.startswith((b"RssAnon:", b"RssShmem:")))
 
 
 def find_writers() -> list[str]:
-    """Processes that hold a regular file of the box open for writing, as "pid name: path"."""
+    """Return the processes that hold a regular file of the box open for writing, as "pid name: path"."""
     writers = {}
     for pid in _others():
-        for place in _threads(pid):
-            with contextlib.suppress(*_GONE):
-                for number in os.listdir(f"{place}/fd"):
-                    path = os.readlink(f"{place}/fd/{number}")
+        for folder in _threads(pid):
+            with contextlib.suppress(*_UNREACHABLE):
+                for number in os.listdir(f"{folder}/fd"):
+                    path = os.readlink(f"{folder}/fd/{number}")
                     if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:")):
-                        with open(f"{place}/fdinfo/{number}") as info:
+                        with open(f"{folder}/fdinfo/{number}") as info:
                             flags = next(int(line.split()[1], 8) for line in info if line.startswith("flags:"))
                         if flags & os.O_ACCMODE != os.O_RDONLY:
-                            with open(f"{place}/comm") as comm:
+                            with open(f"{folder}/comm") as comm:
                                 writers[pid, path] = f"{pid} {comm.read().strip()}: {path}"
     return [*writers.values()]

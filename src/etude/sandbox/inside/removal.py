@@ -1,4 +1,5 @@
-"""Removes what a box has left, even folders that deny access to their owner or nest deeper than a path can say."""
+"""Removes trees that a box has left, even folders that deny access to their owner or are nested deeper than the
+kernel's maximum path length."""
 
 # Plain strings instead of Path, since the zygote loads this for all its boxes.
 # ruff: noqa: PTH101, PTH104, PTH106, PTH108, PTH112, PTH114
@@ -12,14 +13,14 @@ import os
 import stat
 
 _LONG = 512
-"""Longest path below the top, in bytes. Folders below a longer one are moved up first: the kernel walks every path from
-its beginning, and takes no path of more than 4096 bytes."""
-_LIFTED = itertools.count()
+"""Maximum length of a path below the top, in bytes. Folders below a longer path are moved up to the top first: the
+kernel resolves every path from its beginning, and accepts no path of more than 4096 bytes."""
+_MOVED = itertools.count()
 
 
 def remove_tree(top: str) -> None:
-    """Removes the tree or file; does nothing if it does not exist. Raises OSError for what cannot be removed. Several
-    processes may remove the same tree at once."""
+    """Remove the tree or file, if it exists. Raises OSError for what cannot be removed. Several processes may remove
+    the same tree at once."""
     if os.path.islink(top) or not os.path.isdir(top):
         if os.path.lexists(top):
             os.unlink(top)
@@ -29,26 +30,26 @@ def remove_tree(top: str) -> None:
     while todo:
         folder = todo[-1]
         try:
-            inner = _emptied_of_files(folder)
+            inner = _remove_files(folder)
             if len(os.fsencode(folder)) > long:
-                inner = [_lifted(place, top) for place in inner]
+                inner = [_moved_to_top(path, top) for path in inner]
             if not inner:
                 os.rmdir(folder)
                 todo.pop()
             todo += inner
         except FileNotFoundError:
-            todo.pop()  # Another process was first; what it moved up is found from above.
+            todo.pop()  # Another process removed or moved this folder. Moved folders are found from the top.
         except PermissionError:
-            if not _opened(folder) and folder == denied:
+            if not _made_accessible(folder) and folder == denied:
                 raise
             denied = folder  # Another process may have fixed its mode just after this one was refused.
         except OSError as error:
-            if error.errno != errno.ENOTEMPTY or not _filled(folder):
+            if error.errno != errno.ENOTEMPTY or not _has_entries(folder):
                 raise
 
 
-def _emptied_of_files(folder: str) -> list[str]:
-    """Removes all entries that are not folders; returns the folders."""
+def _remove_files(folder: str) -> list[str]:
+    """Remove all entries of the folder that are not folders; return the paths of the others."""
     with os.scandir(folder) as found:
         entries = list(found)
     for entry in entries:
@@ -58,15 +59,17 @@ def _emptied_of_files(folder: str) -> list[str]:
     return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-def _lifted(place: str, top: str) -> str:
-    os.chmod(place, 0o700)  # Moving a folder writes its "..".
-    higher = f"{top}/.lifted-{os.getpid()}-{next(_LIFTED)}"
-    os.rename(place, higher)
+def _moved_to_top(folder: str, top: str) -> str:
+    """Move a folder directly below `top`, and return its new path."""
+    os.chmod(folder, 0o700)  # Moving a folder changes its ".." entry.
+    higher = f"{top}/.lifted-{os.getpid()}-{next(_MOVED)}"
+    os.rename(folder, higher)
     return higher
 
 
-def _opened(folder: str) -> bool:
-    """Whether the folder's mode was the reason for a PermissionError. If so, the mode is fixed now."""
+def _made_accessible(folder: str) -> bool:
+    """Give the folder's owner full access if the folder's mode denied it. Return whether that may have been the reason
+    of a PermissionError."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_IMODE(os.lstat(folder).st_mode) & 0o700 == 0o700:
             return False
@@ -74,8 +77,9 @@ def _opened(folder: str) -> bool:
     return True
 
 
-def _filled(folder: str) -> bool:
-    """Whether the folder has got new entries since it was listed: another process may move folders into it."""
+def _has_entries(folder: str) -> bool:
+    """Return whether the folder has got new entries since it was listed, because another process has moved folders into
+    it."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
         return any(found)
     return True

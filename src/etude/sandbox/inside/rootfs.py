@@ -1,7 +1,8 @@
-"""A box's root directory: an overlay of layers with one cell on top, assembled beside the box and then put into it.
+"""The root directory of a box: an overlay of layers with one cell on top, assembled detached and then put into the
+box's mount namespace.
 
-The same step gives a new box its first root and a forked one its next. `put_root` replaces the root of a mount
-namespace in which no process has a file open for writing; every process there is then in the new root.
+The same steps give a new box its first root and a forked box its next one. `replace_root` replaces the root of a mount
+namespace in which no process has a file open for writing; afterwards, every process there is in the new root.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every box.
@@ -16,47 +17,49 @@ import stat
 from etude.sandbox.inside import kernel
 from etude.sandbox.inside.removal import remove_tree
 from etude.sandbox.inside.wire import Header
-from etude.sandbox.inside.zygote_root import World
+from etude.sandbox.inside.zygote_root import ZygoteSettings
 
 SEAL = "seal"
 """Name of the step that fails if a process still has a file open for writing."""
 IMAGE = "the image's"
-"""Prefix of the step that fails if the image has something else in the place of a folder that a box needs."""
+"""Prefix of the name of the step that fails if the image has something other than a folder where a box needs one."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-def make_cell(world: World, cell: str, disk_mb: int) -> None:
-    """Makes the folder that takes what one box writes. `disk_mb` 0 means no limit."""
+def make_cell(settings: ZygoteSettings, cell: str, disk_mb: int) -> None:
+    """Make a cell: the folder that takes what one box writes. `disk_mb` 0 means no size limit."""
     os.mkdir(cell)
-    if world.memory:
+    if settings.memory:
         limit = f",size={disk_mb}m,nr_inodes={max(4096, disk_mb * 64)}" if disk_mb else ""
         kernel.mount(
             "cell", cell, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"mode=755{limit}", "memory file system"
         )
     os.mkdir(f"{cell}/work")
     os.mkdir(f"{cell}/upper", 0o755)
-    if (root := world.outer(0)) is not None:
+    if (root := settings.outside_id(0)) is not None:
         os.chown(f"{cell}/upper", root, root)
 
 
-def remove_cell(world: World, cell: str) -> None:
-    if world.memory:
+def remove_cell(settings: ZygoteSettings, cell: str) -> None:
+    """Unmount and remove a cell. Errors are ignored, since the owner removes what is left."""
+    if settings.memory:
         with contextlib.suppress(kernel.StepFailed):
             kernel.unmount(cell, "unmount cell")
-    with contextlib.suppress(OSError):  # What is left goes with the owner's scratch folder.
+    with contextlib.suppress(OSError):  # What is left is removed with the owner's scratch folder.
         remove_tree(cell)
 
 
-def make_root(world: World, order: Header, cell: str, layers: list[str]) -> int:
-    """Makes the overlay, with the folders that mounts and commands need. Returns its descriptor, not yet mounted."""
-    lower = lower_of(world, order, layers)
+def make_root(settings: ZygoteSettings, order: Header, cell: str, layers: list[str]) -> int:
+    """Make the overlay, including the folders that mounts and commands need. Return its descriptor; it is not mounted
+    yet."""
+    lower = lower_layers(settings, order, layers)
     root = _stack(":".join(lower), cell)
     try:
-        for _, target in first_moves(world, order["base"]):
-            _make_folder(root, target, world.outer(0))
-            os.close(_mount_place(root, target))
-        _make_folder(root, order["workdir"], world.outer(order["owner"]))
-        _look_like(f"{cell}/upper", lower[0])
+        for _, target in mounts_for_first_root(settings, order["base"]):
+            _make_folder(root, target, settings.outside_id(0))
+            os.close(_open_mount_point(root, target))
+        _make_folder(root, order["workdir"], settings.outside_id(order["owner"]))
+        _copy_attributes(f"{cell}/upper", lower[0])
     except BaseException:
         os.close(root)
         raise
@@ -64,14 +67,17 @@ def make_root(world: World, order: Header, cell: str, layers: list[str]) -> int:
 
 
 def _stack(lower: str, cell: str) -> int:
-    # index=off: a stale file handle cannot make overlayfs refuse an upper folder that is used again. volatile: saves
-    # syncs that nobody needs. xino=on: a file keeps its inode number when it is first written; git refuses hard links
-    # to files whose inode number changes.
+    # index=off: without it, a stale file handle could make overlayfs refuse an upper folder that is used again.
+    # volatile: skip syncs, since a cell does not outlive its box. xino=on: a file keeps its inode number when it is
+    # first written, since git refuses hard links to files whose inode number changes.
+    """Make the overlay of the `lower` layers (joined by ":", topmost first) with the cell on top; return its
+    descriptor."""
     options = {"userxattr": "", "xino": "on", "index": "off", "volatile": ""}
     options |= {"lowerdir": lower, "upperdir": f"{cell}/upper", "workdir": f"{cell}/work"}
     if len(lower.encode()) <= kernel.LONGEST_OPTION:
         return kernel.make_mount("overlay", options, kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV, "overlay")
-    # Many layers only fit into the older call, which mounts at a path; unmounting that waits for all CPUs.
+    # A long list of layers fits only into the older mount call, which mounts at a path. Unmounting that path waits for
+    # all CPUs.
     data = ",".join(f"{name}={value}" if value else name for name, value in options.items())
     kernel.mount("overlay", "root", "overlay", kernel.MS_NOSUID | kernel.MS_NODEV, data, "overlay")
     try:
@@ -80,12 +86,14 @@ def _stack(lower: str, cell: str) -> int:
         kernel.unmount("root", "overlay")
 
 
-def lower_of(world: World, order: Header, layers: list[str]) -> list[str]:
-    return [*layers, f"store/{world.skeletons[order['base']]}"]
+def lower_layers(settings: ZygoteSettings, order: Header, layers: list[str]) -> list[str]:
+    """Return the overlay's lower layers, topmost first: the given layers, then the generated tree of the box's base."""
+    return [*layers, f"store/{settings.skeletons[order['base']]}"]
 
 
-def _look_like(upper: str, below: str) -> None:
-    """Gives the upper folder's top the owner, mode and times below it, as overlayfs does for other folders."""
+def _copy_attributes(upper: str, below: str) -> None:
+    """Give the top of the upper folder the owner, mode and times of `below`, the topmost lower layer, as overlayfs does
+    for all other folders."""
     info = os.stat(below)
     os.chown(upper, info.st_uid, info.st_gid)
     os.chmod(upper, stat.S_IMODE(info.st_mode))
@@ -93,14 +101,14 @@ def _look_like(upper: str, below: str) -> None:
 
 
 def untouched(cell: str, below: str) -> bool:
-    """Whether nothing has been written since the cell was made on top of `below`."""
+    """Return whether nothing has been written since the cell was made on top of `below`, the topmost lower layer."""
     ours, theirs = os.stat(f"{cell}/upper"), os.stat(below)
     same = all(getattr(ours, name) == getattr(theirs, name) for name in ("st_mode", "st_uid", "st_gid", "st_mtime_ns"))
     return same and not os.listdir(f"{cell}/upper")
 
 
-def _mount_place(root: int, target: str) -> int:
-    """Opens the mount point. In an image it must be a folder, not a link to elsewhere."""
+def _open_mount_point(root: int, target: str) -> int:
+    """Open the folder `target` of the new root, to mount on it. It must be a folder, not a link to another path."""
     try:
         return kernel.openat2(root, target, _PATH, 0, kernel.RESOLVE_IN_ROOT | kernel.RESOLVE_NO_SYMLINKS)
     except OSError as error:
@@ -108,12 +116,12 @@ def _mount_place(root: int, target: str) -> int:
 
 
 def _make_folder(root: int, path: str, owner: int | None) -> None:
-    """Makes a folder and its parents, beneath the new root only, whatever links the image has there."""
+    """Make a folder and its parents below the new root. The image's links cannot lead out of it."""
     parts = [part for part in path.split("/") if part]
     for depth in range(1, len(parts) + 1):
-        place = "/".join(parts[:depth])
+        folder = "/".join(parts[:depth])
         try:
-            os.close(kernel.openat2(root, place, os.O_PATH, 0, kernel.RESOLVE_IN_ROOT))
+            os.close(kernel.openat2(root, folder, os.O_PATH, 0, kernel.RESOLVE_IN_ROOT))
         except FileNotFoundError:
             above = kernel.openat2(root, "/".join(parts[: depth - 1]) or ".", _PATH, 0, kernel.RESOLVE_IN_ROOT)
             try:
@@ -124,32 +132,37 @@ def _make_folder(root: int, path: str, owner: int | None) -> None:
                 os.close(above)
 
 
-def first_moves(world: World, base: str) -> list[tuple[str, str]]:
-    """Mounts to move from the copy of the zygote's world into a box's first root, as (source, target)."""
-    system = [(f"base/{top}", top) for top in world.tops()] if base == "host" else []
+def mounts_for_first_root(settings: ZygoteSettings, base: str) -> list[tuple[str, str]]:
+    """Return the mounts to move from a copy of the zygote's root into a box's first root, as (source, target)."""
+    system = [(f"base/{top}", top) for top in settings.top_mounts()] if base == "host" else []
     return [*system, ("dev", "dev"), ("own", "proc")]
 
 
-def later_moves(world: World, base: str) -> list[tuple[str, str]]:
-    """Mounts to move from a box's old root into its next one, as (source, target)."""
-    return [(target, target) for _, target in first_moves(world, base)]
+def mounts_for_next_root(settings: ZygoteSettings, base: str) -> list[tuple[str, str]]:
+    """Return the mounts to move from a box's old root into its next one, as (source, target)."""
+    return [(target, target) for _, target in mounts_for_first_root(settings, base)]
 
 
-def put_root(root: int, space: int, home: int, moves: list[tuple[str, str]], *, seal: bool) -> None:
-    """Makes an overlay the root of the mount namespace `space`, closes its descriptor, and returns to `home`, our own.
-    With `seal`, the old root is first made read-only: the kernel's proof that no process writes there."""
+def replace_root(
+    root: int, mount_namespace: int, own_namespace: int, moves: list[tuple[str, str]], *, seal: bool
+) -> None:
+    """Make the overlay `root` the root of a mount namespace, close its descriptor, and return to `own_namespace`, the
+    zygote's own mount namespace. `moves` are the mounts to move into the new root.
+
+    With `seal`, make the old root read-only first. The kernel refuses that if any process has a file open for writing
+    there."""
     try:
-        kernel.enter_mounts(space)
+        kernel.enter_mounts(mount_namespace)
         if seal:
             kernel.forbid_writing("/", SEAL)
         kernel.attach_mount(root, "/", "put root")
         for source, target in moves:
-            goal = _mount_place(root, target)
+            goal = _open_mount_point(root, target)
             try:
                 kernel.move_mount(f"/{source}", goal, f"move {target}")
             finally:
                 os.close(goal)
         kernel.pivot_into(root)
     finally:
-        kernel.enter_mounts(home)
+        kernel.enter_mounts(own_namespace)
         os.close(root)

@@ -1,7 +1,8 @@
-"""Copies what boxes wrote (overlay upper folders, stacked) into one layer, and names that layer by its content.
+"""Copies what boxes have written (a stack of overlay upper folders) into one layer, and names the layer by a digest of
+its content.
 
-Deletions (whiteouts), opaque folders, links, modes, owners, times and attributes are kept: a box on the copy sees the
-same files as one on the originals.
+Deletions (whiteouts), opaque folders, links, modes, owners, times and attributes are kept, so a box on the copy sees
+the same files as a box on the originals.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every fork that has to copy.
@@ -14,7 +15,8 @@ import errno
 import os
 import stat
 
-# The same as in hashlib, but without OpenSSL: every box's pid 1 is a copy of a process that has loaded this module.
+# The same function as in hashlib, but without loading OpenSSL: every box's pid 1 is a copy of a process that has loaded
+# this module.
 from _blake2 import blake2b
 from collections.abc import Iterator
 
@@ -25,11 +27,13 @@ _OVERLAY = "user.overlay."
 _OPAQUE = f"{_OVERLAY}opaque"
 _COPY_BYTES = 1 << 20
 LONGEST = 3000
-"""Longest path of a folder in a layer, in bytes. The kernel takes 4096, and a store's own folders need some of them."""
+"""Maximum length of a folder's path in a layer, in bytes. The kernel allows 4096, and the store's own path needs some
+of them."""
 
 
-def attempt(sources: list[str], target: str, *, named: bool = True) -> Header:
-    """Copies; answers with the digest, or with the error after removing the partial copy."""
+def copy_and_report(sources: list[str], target: str, *, named: bool = True) -> Header:
+    """Copy like `copy_layers`, and return the digest, or the error after removing the partial copy, as an answer to the
+    owner."""
     try:
         return {"digest": copy_layers(sources, target, named=named)}
     except OSError as error:
@@ -46,13 +50,13 @@ def _remove(target: str) -> None:
 
 
 def copy_layers(sources: list[str], target: str, *, named: bool = True) -> str:
-    """Copies the merged sources (topmost first) into `target`, which is made if missing. Returns the digest of the
-    content. With `named=False` the digest is meaningless, and the content of files is not read."""
+    """Copy the merged sources (topmost first) into `target`, which is made if it is missing. Return the digest of the
+    content. With `named=False`, file content is copied without hashing, and the digest must not be used."""
     os.makedirs(target, exist_ok=True)
     return _Copy(target, named=named).run(sources)
 
 
-class _Found:
+class _MergedEntry:
     """One path of the merged tree: its topmost entry and, for a folder, all folders that are merged in it."""
 
     __slots__ = ("entry", "folders", "opaque", "path")
@@ -61,23 +65,25 @@ class _Found:
         self.path, self.entry = path, entry
         self.folders: list[str] = []
         self.opaque = False
-        """Whether it hides what lies below all sources."""
+        """Whether the folder hides the layers below all sources."""
 
 
-def _walk(folders: list[str]) -> Iterator[_Found]:
-    """Yields every path of the merged tree, each folder before its content."""
-    open_still = [_listed(folders, "")]
-    while open_still:
-        found = next(open_still[-1], None)
+def _walk(folders: list[str]) -> Iterator[_MergedEntry]:
+    """Yield every path of the merged tree, each folder before its content."""
+    iterators = [_listed(folders, "")]
+    while iterators:
+        found = next(iterators[-1], None)
         if found is None:
-            open_still.pop()
+            iterators.pop()
             continue
         yield found
         if found.folders:
-            open_still.append(_listed(found.folders, f"{found.path}/"))
+            iterators.append(_listed(found.folders, f"{found.path}/"))
 
 
-def _listed(folders: list[str], prefix: str) -> Iterator[_Found]:
+def _listed(folders: list[str], prefix: str) -> Iterator[_MergedEntry]:
+    """Yield the entries of merged folders (topmost first), sorted by name. `prefix` is the folder's path with a slash
+    at its end."""
     if len(os.fsencode(prefix)) > LONGEST:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), prefix)
     entries: dict[str, list[os.DirEntry[str]]] = {}
@@ -86,7 +92,7 @@ def _listed(folders: list[str], prefix: str) -> Iterator[_Found]:
             for entry in found:
                 entries.setdefault(entry.name, []).append(entry)
     for name in sorted(entries):
-        item = _Found(f"{prefix}{name}", entries[name][0])
+        item = _MergedEntry(f"{prefix}{name}", entries[name][0])
         for entry in entries[name]:
             if not entry.is_dir(follow_symlinks=False):
                 item.opaque = bool(item.folders)
@@ -99,11 +105,13 @@ def _listed(folders: list[str], prefix: str) -> Iterator[_Found]:
 
 
 class _Copy:
+    """One copy under way, with the digest of what has been copied so far."""
+
     def __init__(self, target: str, *, named: bool) -> None:
         self.target, self.named = target, named
         self.digest = blake2b(digest_size=16)
         self.links: dict[tuple[int, int], str] = {}
-        """The first copy of each file that has several hard links."""
+        """Maps the device and inode of each file with several hard links to the path of its first copy."""
 
     def run(self, sources: list[str]) -> str:
         folders = [(os.lstat(sources[0]), self.target)]
@@ -125,20 +133,21 @@ class _Copy:
             elif kind == stat.S_IFLNK:
                 link = os.readlink(found.entry.path)
                 os.symlink(link, goal)
-                _keep_facts(goal, info)
+                _copy_stat(goal, info)
                 content = os.fsencode(link)
             else:
                 # A whiteout is a character device 0:0; FIFOs are copied as they are.
                 os.mknod(goal, info.st_mode, info.st_rdev)
-                _keep_facts(goal, info)
+                _copy_stat(goal, info)
             _add(self.digest, found.path, info, content, extra)
         # Folders last and deepest first, since writing into a folder changes its time.
         for info, goal in reversed(folders):
-            _keep_facts(goal, info)
+            _copy_stat(goal, info)
         return self.digest.hexdigest()
 
-    def _copy_file(self, found: _Found, info: os.stat_result, goal: str) -> tuple[bytes, bytes]:
-        """Copies a file; returns its content's part of the digest, and its attributes."""
+    def _copy_file(self, found: _MergedEntry, info: os.stat_result, goal: str) -> tuple[bytes, bytes]:
+        """Copy a file. Return the digest of its content (or its first name, if this is a further hard link) and its
+        attributes."""
         if info.st_nlink > 1:
             same = (info.st_dev, info.st_ino)
             if first := self.links.get(same):
@@ -150,7 +159,7 @@ class _Copy:
             new = os.open(goal, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IMODE(info.st_mode) & 0o777)
             try:
                 content = _copy_and_hash(old, new) if self.named else _copy_bytes(old, new)
-                _keep_facts(new, info)
+                _copy_stat(new, info)
                 extra = _copy_attributes(old, new)
             finally:
                 os.close(new)
@@ -160,14 +169,14 @@ class _Copy:
 
 
 def _copy_bytes(old: int, new: int) -> bytes:
-    """Copies within the kernel, without a digest."""
+    """Copy a file's content within the kernel, without a digest."""
     while os.sendfile(new, old, None, _COPY_BYTES):
         pass
     return b""
 
 
 def _copy_and_hash(old: int, new: int) -> bytes:
-    """Copies and returns the digest."""
+    """Copy a file's content, and return its digest."""
     content = blake2b(digest_size=16)
     while chunk := os.read(old, _COPY_BYTES):
         content.update(chunk)
@@ -177,20 +186,21 @@ def _copy_and_hash(old: int, new: int) -> bytes:
     return content.digest()
 
 
-def _keep_facts(place: str | int, info: os.stat_result) -> None:
-    """Sets owner, mode and time of a path or an open file. The owner comes first: changing it clears set-id bits and
-    capabilities. Values that are right already are left alone, since each change is one more for the disk's journal."""
-    open_file = isinstance(place, int)
-    made = os.fstat(place) if isinstance(place, int) else os.lstat(place)
+def _copy_stat(target: str | int, info: os.stat_result) -> None:
+    """Set owner, mode and time of a path or an open file. The owner comes first, since changing it clears set-id bits
+    and capabilities. Values that are right already are not set again, since each change costs a write to the file
+    system's journal."""
+    open_file = isinstance(target, int)
+    made = os.fstat(target) if isinstance(target, int) else os.lstat(target)
     if (made.st_uid, made.st_gid) != (info.st_uid, info.st_gid):
-        os.chown(place, info.st_uid, info.st_gid, follow_symlinks=open_file)
+        os.chown(target, info.st_uid, info.st_gid, follow_symlinks=open_file)
     if made.st_mode != info.st_mode:
-        os.chmod(place, stat.S_IMODE(info.st_mode))
-    os.utime(place, ns=(info.st_mtime_ns, info.st_mtime_ns), follow_symlinks=open_file)
+        os.chmod(target, stat.S_IMODE(info.st_mode))
+    os.utime(target, ns=(info.st_mtime_ns, info.st_mtime_ns), follow_symlinks=open_file)
 
 
 def _copy_attributes(source: str | int, target: str | int) -> bytes:
-    """Copies the extended attributes that programs have set, but not overlayfs's own. Returns them for the digest."""
+    """Copy the extended attributes that programs have set, but not those of overlayfs. Return them for the digest."""
     kept = b""
     for name in sorted(os.listxattr(source)):
         if name.startswith(("user.", "security.capability")) and not name.startswith(_OVERLAY):
@@ -201,6 +211,7 @@ def _copy_attributes(source: str | int, target: str | int) -> bytes:
 
 
 def _add(digest: blake2b, path: str, info: os.stat_result, content: bytes, extra: bytes) -> None:
+    """Add one path with its facts, content and attributes to the digest."""
     record = f"{path}\0{info.st_mode:o}\0{info.st_uid}\0{info.st_gid}\0{info.st_rdev}\0".encode(
         "utf-8", "surrogateescape"
     )

@@ -1,4 +1,5 @@
-"""The deny-list of seccomp.json as a BPF program: foreign architectures and listed calls fail, all others pass."""
+"""Compiles the deny-list of seccomp.json to a BPF program. Calls of foreign architectures end the process, listed calls
+fail, and all others pass."""
 
 # Plain strings instead of Path, as everywhere in `inside`.
 # ruff: noqa: PTH120, PTH123
@@ -17,19 +18,22 @@ ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 _X32 = 0x40000000
-# All CLONE_NEW* flags of clone(): no new namespaces, not even by fork.
+# All CLONE_NEW* flags of clone(). They are denied, so that no fork makes a namespace.
 _NEW_NAMESPACES = 0x7E020000
 
 
 def _step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
+    """Return one BPF instruction. `then` and `otherwise` are the numbers of instructions to skip if the condition holds
+    or not."""
     return struct.pack("=HBBI", code, then, otherwise, value)
 
 
 def build_program(machine: str, *, root_alone: bool = False, families: Collection[str] = ()) -> bytes:
-    """Builds the program that pid 1 installs for itself, and so for the whole box. KeyError for a machine that
-    seccomp.json does not know. With `root_alone`, root is the box's only user, and changing file owners does nothing
-    and succeeds, since package managers would not work otherwise. Sockets are limited to the given families; by
-    default, to all that seccomp.json lists."""
+    """Build the seccomp program that pid 1 installs for itself, and so for the whole box. Raises KeyError for a machine
+    that seccomp.json does not list.
+
+    With `root_alone`, root is the box's only user, and changing file owners does nothing and succeeds, since package
+    managers fail otherwise. `families` are the allowed socket families; by default, all that seccomp.json lists."""
     with open(f"{os.path.dirname(__file__)}/seccomp.json") as file:
         data = json.load(file)
     numbers: dict[str, int] = data["numbers"][machine]
@@ -51,10 +55,10 @@ def build_program(machine: str, *, root_alone: bool = False, families: Collectio
                     program += [_step(_EQUAL, numbers[name], otherwise=1), _step(_RETURN, ERRNO | answer)]
     allowed = [number for name, number in data["families"].items() if name in (families or data["families"])]
     program += _only_with(numbers["socket"], allowed, errno.EAFNOSUPPORT)
-    # Pid 1 may have the same id as a command, and could not run for long if a command set its descriptor limit to
-    # nothing.
+    # Commands may not set limits of other processes. Pid 1 may have the same user id as a command, and could not run
+    # for long if a command set pid 1's descriptor limit to zero.
     program += _only_with(numbers["prlimit64"], [0], errno.EPERM)
-    # Pid 1 gives each command its own UTS namespace; commands lack the right to ask the kernel for one.
+    # Pid 1 makes a UTS namespace for each command. Commands lack the right to make one.
     program += _only_with(numbers["unshare"], [CLONE_NEWUTS], errno.EPERM)
     program += [
         _step(_EQUAL, numbers["clone"], otherwise=3),
@@ -67,7 +71,8 @@ def build_program(machine: str, *, root_alone: bool = False, families: Collectio
 
 
 def _only_with(number: int, allowed: list[int], answer: int) -> list[bytes]:
-    """Allows the call with one of these first arguments; any other gets the error."""
+    """Return instructions that allow system call `number` only if its first argument is one of `allowed`. With any
+    other, the call fails with the error `answer`."""
     return [
         _step(_EQUAL, number, otherwise=len(allowed) + 3),
         _step(_LOAD, _FIRST_ARGUMENT),

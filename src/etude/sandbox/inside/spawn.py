@@ -1,9 +1,10 @@
 """Starts a command from pid 1 without copying pid 1: during the start, pid 1 takes on the command's identity.
 
-posix_spawn lends pid 1's memory to the child until its program starts. So a start costs half of a fork(), and no page
-is copied. Settings that posix_spawn does not take (user, folder, limits) are inherited from pid 1, which therefore sets
-them before and resets them after. The saved user id stays 0 meanwhile: it is the way back, and keeps others from
-touching pid 1. The child loses it when its program starts: exec overwrites the saved id, and capabilities are dropped.
+posix_spawn shares pid 1's memory with the child until the child's program starts. So a start costs half of a fork(),
+and no page is copied. Settings that posix_spawn does not take (user, folder, limits) are inherited from pid 1, which
+therefore sets them before the start and resets them afterwards. Meanwhile pid 1's saved user id stays 0: it allows the
+return to root, and keeps other processes from touching pid 1. The child loses it when its program starts: exec
+overwrites the saved id, and capabilities are dropped.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
@@ -18,13 +19,13 @@ from etude.sandbox.inside import files, kernel, processes
 from etude.sandbox.inside.users import User
 
 _OWN_MEMORY = 128 << 20
-"""Memory that pid 1 may need beyond a command's limit, for requests and answers under way."""
+"""Memory that pid 1 may need beyond a command's limit, for requests and answers in progress."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DENIED, _NOT_FOUND = 126, 127
 
 
 class CannotStart(Exception):
-    """The program cannot be started; has the exit code and the message that a shell would give."""
+    """The program cannot be started. Carries the exit code and the message that a shell would give."""
 
     def __init__(self, code: int, line: str) -> None:
         super().__init__(line)
@@ -39,33 +40,36 @@ class Launch:
 
 
 class Identity:
-    """Who pid 1 is between commands: root of the box, with file access as the image's default user."""
+    """The user that pid 1 acts as. Between commands: root of the box, with file access as the image's default user."""
 
-    def __init__(self, wide: bool, at_files: User) -> None:
-        self.wide, self.at_files = wide, at_files
-        """`wide`: whether the box has more than one id, so that pid 1 can take on another."""
+    def __init__(self, many_ids: bool, file_user: User) -> None:
+        """`many_ids`: whether the box has more than one id, so that pid 1 can change users. `file_user`: the image's
+        default user."""
+        self.many_ids, self.file_user = many_ids, file_user
 
-    def rest(self) -> None:
-        if self.wide:
+    def restore(self) -> None:
+        """Return to root, with file access as the image's default user."""
+        if self.many_ids:
             os.setresuid(0, 0, 0)
             os.setresgid(0, 0, 0)
-            os.setgroups(self.at_files.groups)
-            kernel.act_as(self.at_files.uid, self.at_files.gid)
+            os.setgroups(self.file_user.groups)
+            kernel.act_as(self.file_user.uid, self.file_user.gid)
 
     def be_root(self) -> None:
-        """Takes root's file access, for looking at other users' processes."""
-        if self.wide:
+        """Take root's file access, to examine other users' processes."""
+        if self.many_ids:
             kernel.act_as(0, 0)
 
-    def wear(self, user: User) -> None:
-        if self.wide:
+    def assume(self, user: User) -> None:
+        """Become the given user, while the saved ids stay 0."""
+        if self.many_ids:
             os.setgroups(user.groups)
             os.setresgid(user.gid, user.gid, 0)
             os.setresuid(user.uid, user.uid, 0)
 
 
-def set_standing_limits(limits: dict[str, int]) -> None:
-    """Sets the limits that pid 1 keeps itself, so that no process of the box can have more."""
+def set_lasting_limits(limits: dict[str, int]) -> None:
+    """Set the limits that apply to pid 1 as well, so that no process of the box can exceed them."""
     memory = limits["memory_mb"] << 20
     file = limits["file_mb"] << 20
     for kind, soft, hard in (
@@ -86,11 +90,13 @@ def set_standing_limits(limits: dict[str, int]) -> None:
 
 
 class Spawner:
+    """Starts commands with their user, folder and limits."""
+
     def __init__(self, identity: Identity, limits: dict[str, int]) -> None:
         self._identity = identity
-        # Data size and CPU time of single processes: pid 1 itself may have more, so they are set only for the start.
-        # Pid 1 watches the sums over all processes. RLIMIT_AS would break programs that only reserve address space (Go,
-        # node).
+        # Limits of single processes for data size and CPU time. Pid 1 itself may use more, so they are set only during
+        # a start. Pid 1 checks the sums over all processes. RLIMIT_AS would break programs that only reserve address
+        # space (Go, node).
         self._for_commands = [
             (resource.RLIMIT_DATA, limits["memory_mb"] << 20),
             (resource.RLIMIT_CPU, limits["cpu_seconds"]),
@@ -98,16 +104,17 @@ class Spawner:
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
     def spawn(self, launch: Launch, streams: tuple[int | None, int, int] | str) -> int:
-        """Starts the command on three descriptors (None: empty stdin) or the terminal at that path, as a session
-        leader. CannotStart where a shell would report an error; Refused for arguments that no program can take."""
+        """Start the command as a session leader and return its pid. `streams` are its three descriptors (None: empty
+        stdin), or the path of its terminal. Raises CannotStart where a shell would report an error, and Refused for
+        arguments that no program can take."""
         before = [resource.getrlimit(kind) for kind, _ in self._for_commands]
         try:
             for (kind, soft), (_, hard) in zip(self._for_commands, before, strict=True):
                 resource.setrlimit(kind, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
-            self._identity.wear(launch.user)
+            self._identity.assume(launch.user)
             os.chdir(launch.cwd)
             program = find_program(launch.argv[0], launch.env.get("PATH", _DEFAULT_PATH))
-            processes.offer_next_to_the_killer(True)
+            processes.prefer_for_oom_kill(True)
             return os.posix_spawn(program, launch.argv, launch.env, file_actions=self._actions(streams), setsid=True)
         except ValueError as error:
             raise files.Refused(f"not a command: {error}") from None
@@ -116,42 +123,44 @@ class Spawner:
             name = error.filename or launch.argv[0]
             raise CannotStart(_NOT_FOUND if missing else _DENIED, f"{name}: {error.strerror}\n") from None
         finally:
-            processes.offer_next_to_the_killer(False)
+            processes.prefer_for_oom_kill(False)
             os.chdir("/")
-            self._identity.rest()
+            self._identity.restore()
             for (kind, _), limit in zip(self._for_commands, before, strict=True):
                 resource.setrlimit(kind, limit)
 
     def open_terminal(self, user: User) -> tuple[int, int]:
-        """Opens a new terminal that belongs to the user; returns the master and the slave end."""
-        self._identity.wear(user)
+        """Open a new terminal that belongs to the user; return its master and slave end."""
+        self._identity.assume(user)
         try:
             return os.openpty()
         except OSError as error:
-            raise files.Refused(f"no terminal to be had: {error.strerror} (/dev/ptmx)") from None
+            raise files.Refused(f"cannot open a terminal: {error.strerror} (/dev/ptmx)") from None
         finally:
-            self._identity.rest()
+            self._identity.restore()
 
     def _actions(self, streams: tuple[int | None, int, int] | str) -> list[tuple[int, ...]]:
+        """Return the posix_spawn file actions that give the child its streams."""
         if isinstance(streams, str):
-            # A session leader without a terminal gets the first one that it opens.
+            # The first terminal that a session leader opens becomes its controlling terminal.
             opened = (os.POSIX_SPAWN_OPEN, 0, streams, os.O_RDWR, 0)
             return [opened, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]  # type: ignore[list-item]
         numbers = [self._null if number is None else number for number in streams]
-        return [(os.POSIX_SPAWN_DUP2, number, place) for place, number in enumerate(numbers)]
+        return [(os.POSIX_SPAWN_DUP2, number, path) for path, number in enumerate(numbers)]
 
 
 def find_program(name: str, path: str) -> str:
-    """Looks it up in PATH. A file that may not be run is returned too, so that the start fails with the reason."""
+    """Find the program in PATH. A file that may not be executed is returned if there is no better one, so that the
+    start fails with the reason."""
     if "/" in name or not name:
         return name
     denied = ""
     for folder in path.split(":"):
-        place = f"{folder or '.'}/{name}"
-        if os.access(place, os.X_OK) and not os.path.isdir(place):  # noqa: PTH112
-            return place
-        if os.path.lexists(place):
-            denied = denied or place
+        path = f"{folder or '.'}/{name}"
+        if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
+            return path
+        if os.path.lexists(path):
+            denied = denied or path
     if denied:
         return denied
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)

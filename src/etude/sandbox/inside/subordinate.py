@@ -1,4 +1,4 @@
-"""Enters a user namespace with many ids: the caller becomes its root, and the caller's subordinate ids are 1 and up.
+"""Enters a user namespace with many ids: the caller becomes its root, and the caller's subordinate ids become 1 and up.
 
 Only the set-uid programs newuidmap and newgidmap may write such a map, and only from outside the namespace, so a child
 that stays outside runs them. Root of the namespace has every right over files of these ids and of the caller.
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 FIRST = 1
-"""The number of the first subordinate id inside the namespace."""
+"""The first subordinate id's number inside the namespace."""
 STEP = "subordinate ids"
 PROGRAMS = ("newuidmap", "newgidmap")
 _FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin")
 
 
 def find_program(name: str) -> str:
-    """Path of the program; empty if there is none."""
+    """Return the path of the program, or "" if there is none."""
     places = (os.path.join(folder, name) for folder in _FOLDERS)
     return next((place for place in places if os.access(place, os.X_OK)), "")
 
 
 def enter(users: int, groups: int, count: int) -> None:
-    """Enters the namespace. `users` and `groups` are the first subordinate ids on the host. StepFailed if the map is
-    refused; newuidmap or newgidmap has then said why on stderr. Only for a single-threaded process."""
+    """Enter the namespace. `users` and `groups` are the first subordinate ids on the host, `count` is their number.
+    Raises StepFailed if the map is refused; newuidmap or newgidmap has then written the reason to stderr. Only for a
+    single-threaded process."""
     process = os.getpid()
     rows = ((os.getuid(), users), (os.getgid(), groups))
     entered, enter = os.pipe()
@@ -53,7 +54,7 @@ def enter(users: int, groups: int, count: int) -> None:
 
 
 def _write_map(process: int, rows: tuple[tuple[int, int], ...], count: int) -> NoReturn:
-    """Runs in the helper, which exits with 0 on success."""
+    """Write the id maps of `process`. Runs in the helper, which exits with 0 on success."""
     code = 1
     try:
         for program, (own, first) in zip(PROGRAMS, rows, strict=True):

@@ -1,9 +1,10 @@
-"""Makes one system call in a stopped thread, which afterwards shows no trace of it.
+"""Makes one system call in a stopped thread by ptrace, and restores the thread completely afterwards.
 
-The thread is traced where it is, with all signals blocked. The system call instruction is one in the kernel's own page
-(vdso), and the argument lies below the thread's stack for a moment. Registers, memory and signals are then restored.
+The thread is traced where it is stopped, with all signals blocked. The system call instruction is one of the kernel's
+own page in the thread's memory (vdso), and the argument lies below the thread's stack for a moment. Afterwards
+registers, memory and signals are restored.
 
-Invariant: whatever fails, the thread is as it was and stopped again.
+Invariant: whatever fails, the thread is as it was before, and stopped again.
 """
 
 # Plain strings and descriptors instead of Path, as everywhere in `inside`.
@@ -23,12 +24,13 @@ from collections.abc import Iterator
 from etude.sandbox.inside import kernel
 
 KNOWN = kernel.MACHINE == "x86_64"
-"""Whether this machine's registers are supported here."""
+"""Whether this module supports the machine's registers."""
 _GETREGS, _SETREGS, _DETACH, _TO_NEXT_CALL = 12, 13, 17, 24
 _SEIZE, _GETSIGMASK, _SETSIGMASK, _GET_RSEQ = 0x4206, 0x420A, 0x420B, 0x420F
 _MARK_CALLS, _AT_CALL = 1, 5 | 0x80
 _STOPS = os.WSTOPPED | os.WEXITED | os.WNOWAIT | 0x40000000
-"""WNOWAIT: the end of a command is only reported here and left to its owner. The last bit (__WALL) includes threads."""
+"""Options of waitid. WNOWAIT: if a command ends, leave it to be reaped by its `Command`. The last bit is __WALL, which
+includes threads."""
 _REGISTERS = struct.Struct("=27Q")
 _RAX, _RDI, _ORIGINAL_RAX, _RIP, _RSP = 10, 14, 15, 16, 19
 _RED_ZONE = 128
@@ -38,12 +40,13 @@ _EVERY_SIGNAL = struct.pack("=Q", 2**64 - 1)
 
 
 def change_folder(thread: int, path: str, vdso: int) -> None:
-    """Makes the thread, whose vdso is at `vdso`, change its folder. OSError if it may not or cannot be traced."""
+    """Make the thread change its working folder to `path`. `vdso` is the address of its vdso. Raises OSError if the
+    thread cannot be traced or the call fails."""
     instruction = vdso + _offset_in_vdso()
-    with _taken(thread) as memory, _quiet(thread):
+    with _attached(thread) as memory, _signals_blocked(thread):
         if os.pread(memory, len(_INSTRUCTION), instruction) != _INSTRUCTION:
             raise OSError(errno.ENOEXEC, "the thread has another vdso")
-        _require_no_sequence(thread, memory)
+        _require_no_rseq(thread, memory)
         before = bytes(_registers(thread))
         try:
             result = _call(thread, memory, before, os.fsencode(path) + b"\0", instruction)
@@ -54,8 +57,8 @@ def change_folder(thread: int, path: str, vdso: int) -> None:
 
 
 @contextlib.contextmanager
-def _taken(thread: int) -> Iterator[int]:
-    """Attaches to the thread and yields its memory as an open file."""
+def _attached(thread: int) -> Iterator[int]:
+    """Attach to the thread, and yield its memory as an open file."""
     kernel.ptrace(_SEIZE, thread, 0, _MARK_CALLS)
     try:
         _wait_for_stop(thread)
@@ -65,12 +68,12 @@ def _taken(thread: int) -> Iterator[int]:
         finally:
             os.close(memory)
     finally:
-        kernel.ptrace(_DETACH, thread, 0, 0)  # The thread returns to its group's stop.
+        kernel.ptrace(_DETACH, thread, 0, 0)  # The thread is stopped again, as its group is.
 
 
 @contextlib.contextmanager
-def _quiet(thread: int) -> Iterator[None]:
-    """Blocks all signals; those that arrive are still pending afterwards."""
+def _signals_blocked(thread: int) -> Iterator[None]:
+    """Block all signals of the thread during the block. Signals that arrive are pending afterwards."""
     mask = ctypes.create_string_buffer(8)
     kernel.ptrace(_GETSIGMASK, thread, 8, mask)
     kernel.ptrace(_SETSIGMASK, thread, 8, _EVERY_SIGNAL)
@@ -81,24 +84,27 @@ def _quiet(thread: int) -> Iterator[None]:
 
 
 def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int) -> int:
+    """Call chdir with the path `text` in the thread, and return the result. `before` are its registers, `instruction`
+    the address of a system call instruction."""
     registers = list(_REGISTERS.unpack(before))
-    place = registers[_RSP] - _RED_ZONE - len(text)
-    covered = os.pread(memory, len(text), place)
-    registers[_RIP], registers[_RAX], registers[_RDI] = instruction, _CHDIR, place
-    # Keeps the kernel, for now, from restarting the call in which the thread was stopped.
+    address = registers[_RSP] - _RED_ZONE - len(text)
+    saved = os.pread(memory, len(text), address)
+    registers[_RIP], registers[_RAX], registers[_RDI] = instruction, _CHDIR, address
+    # Keeps the kernel from restarting the call in which the thread was stopped, until the registers are restored.
     registers[_ORIGINAL_RAX] = _NO_CALL
     try:
-        os.pwrite(memory, text, place)
+        os.pwrite(memory, text, address)
         kernel.ptrace(_SETREGS, thread, 0, _REGISTERS.pack(*registers))
         for _ in ("into the call", "out of it"):
-            _go_on_to_call(thread)
+            _run_to_syscall_stop(thread)
         return ctypes.c_int(_REGISTERS.unpack(_registers(thread))[_RAX] & 0xFFFFFFFF).value
     finally:
-        os.pwrite(memory, covered, place)
+        os.pwrite(memory, saved, address)
 
 
-def _go_on_to_call(thread: int) -> None:
-    """Goes on to the next entry to or exit from a system call. A SIGSTOP means nothing to a stopped thread."""
+def _run_to_syscall_stop(thread: int) -> None:
+    """Continue the thread until it next enters or leaves a system call. A SIGSTOP is ignored, since the thread is
+    stopped already."""
     seen: int = signal.SIGSTOP
     while seen == signal.SIGSTOP:
         kernel.ptrace(_TO_NEXT_CALL, thread, 0, 0)
@@ -113,8 +119,9 @@ def _registers(thread: int) -> ctypes.Array[ctypes.c_char]:
     return found
 
 
-def _require_no_sequence(thread: int, memory: int) -> None:
-    """If the thread was stopped in a restartable sequence, the kernel would not restart it after the detour."""
+def _require_no_rseq(thread: int, memory: int) -> None:
+    """Raise OSError if the thread may be in a restartable sequence, which the kernel would not restart after our
+    call."""
     found = ctypes.create_string_buffer(24)
     kernel.ptrace(_GET_RSEQ, thread, len(found), found)
     area = int.from_bytes(found.raw[:8], "little")
@@ -123,6 +130,7 @@ def _require_no_sequence(thread: int, memory: int) -> None:
 
 
 def _wait_for_stop(thread: int) -> int:
+    """Wait until the traced thread stops; return the signal or event that stopped it."""
     seen = os.waitid(os.P_PID, thread, _STOPS)
     if seen is None or seen.si_code != os.CLD_TRAPPED:
         raise ProcessLookupError(errno.ESRCH, "the thread has ended")
@@ -131,7 +139,7 @@ def _wait_for_stop(thread: int) -> int:
 
 @functools.cache
 def _offset_in_vdso() -> int:
-    """Offset of a system call instruction in the vdso; the same in every process."""
+    """Return the offset of a system call instruction in the vdso. It is the same in every process."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         addresses = next(line.split()[0] for line in maps if line.endswith("[vdso]\n"))
     start, end = (int(address, 16) for address in addresses.split("-"))

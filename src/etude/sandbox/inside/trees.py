@@ -1,8 +1,8 @@
-"""Reads and writes whole folders, as a list of entries and, in the same order, the bytes of all files.
+"""Reads and writes whole folders, as a list of entries and the bytes of all files in the same order.
 
-The owner's side converts tars to and from this form (etude.sandbox.tars), and has checked names and sizes. What only
-the box knows is checked here: nothing is reached through a link, neither when a tree is checked nor when it is written,
-whatever happens in the box in between.
+The owner's side converts tars to and from this form (etude.sandbox.tars), and has checked names and sizes. What can
+only be checked inside the box is checked here: no path leads through a link, neither when a tree is checked nor when it
+is written, whatever happens in the box between the two.
 """
 
 # Plain strings and descriptors instead of Path, as everywhere in `inside`.
@@ -19,18 +19,19 @@ from etude.sandbox.inside import files, kernel
 from etude.sandbox.inside.files import Refused
 
 Entry = list[str | int]
-"""[name, kind, mode, uid, gid, modified (seconds), size of a file, target of a link (for a hard link: an earlier
-file)]"""
+"""[name, kind, mode, uid, gid, modified (seconds), size of a file, target of a link]. The target of a hard link is the
+name of an earlier file."""
 FILE, FOLDER, LINK, HARD = "file", "folder", "link", "hard"
 _NAME, _KIND, _MODE, _UID, _GID, _TIME, _SIZE, _GOAL = range(8)
-_MODES = 0o1777
+_KEPT_MODE_BITS = 0o1777
 """Mode bits that are kept. Set-user-id and set-group-id are dropped, since they have no effect in a box."""
-_RULE = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
+_RESOLVE = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
 _FOLDER = os.O_PATH | os.O_DIRECTORY
 
 
 def read(workdir: str, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytes]:
-    """Reads a folder (the folder itself first, as ".") or a single file under its own name."""
+    """Read a folder (the folder itself comes first, as ".") or a single file under its own name. Return its entries and
+    the bytes of all files. `proc` is the device number of /proc, which is not entered."""
     try:
         with files.opened_folder(workdir, path) as top:
             return _read_below(top, path, max_bytes, max_files, proc)
@@ -40,6 +41,7 @@ def read(workdir: str, path: str, max_bytes: int, max_files: int, proc: int) -> 
 
 
 def _read_below(top: int, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytes]:
+    """Read the open folder `top` and everything below it. `path` is its name for error messages."""
     entries = [_entry(".", FOLDER, os.fstat(top))]
     contents = bytearray()
     seen: dict[tuple[int, int], str] = {}
@@ -65,11 +67,12 @@ def _read_below(top: int, path: str, max_bytes: int, max_files: int, proc: int) 
 
 
 def _entry(name: str, kind: str, info: os.stat_result, size: int = 0, goal: str = "") -> Entry:
-    return [name, kind, info.st_mode & _MODES, info.st_uid, info.st_gid, int(info.st_mtime), size, goal]
+    return [name, kind, info.st_mode & _KEPT_MODE_BITS, info.st_uid, info.st_gid, int(info.st_mtime), size, goal]
 
 
 def _walk(top: int, proc: int) -> Iterator[tuple[str, int, os.stat_result]]:
-    """Yields files, folders and links, each with its open parent folder. Pipes and sockets mean nothing elsewhere."""
+    """Yield (name, open parent folder, stat result) of files, folders and links. Pipes and sockets have no meaning in
+    another box, so they are skipped."""
     for folder, folders, names, number in os.fwalk(".", dir_fd=top, follow_symlinks=False):
         files.require_shallow(folder)
         prefix = folder.removeprefix(".").lstrip("/")
@@ -90,6 +93,7 @@ def _is_root(folder: int) -> bool:
 
 
 def _content(folder: int, name: str, room: int) -> bytes | None:
+    """Return the content of a file, or None if it has more than `room` bytes."""
     number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with open(number, "rb") as file:
         size = os.fstat(number).st_size
@@ -99,11 +103,11 @@ def _content(folder: int, name: str, room: int) -> bytes | None:
         return data if len(data) <= room else None
 
 
-# -- in
+# -- writing
 
 
 def check(workdir: str, path: str, entries: list[Entry]) -> None:
-    """Raises Refused or OSError if an entry cannot be written. Changes nothing, except that it makes the folder."""
+    """Raise Refused or OSError if an entry cannot be written. Makes the folder `path`, and changes nothing else."""
     files.make_folder(workdir, path)
     good: set[str] = set()
     with files.opened_folder(workdir, path) as top:
@@ -120,9 +124,10 @@ def check(workdir: str, path: str, entries: list[Entry]) -> None:
 
 
 def _require_folder(top: int, folder: str, name: str) -> None:
-    """Requires that this is a folder or does not exist."""
+    """Raise Refused unless `folder` is a folder that is reached without links, or does not exist. `name` is the entry
+    to blame."""
     try:
-        os.close(kernel.openat2(top, folder, _FOLDER, 0, _RULE))
+        os.close(kernel.openat2(top, folder, _FOLDER, 0, _RESOLVE))
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -139,7 +144,8 @@ def _is_folder(top: int, name: str) -> bool:
 
 
 def write(workdir: str, path: str, entries: list[Entry], contents: bytes, *, owners: bool) -> None:
-    """Writes entries in order. Files and links replace what had their name; folders are merged."""
+    """Write the entries in order. Files and links replace what has their name; folders are merged. With `owners`, set
+    the entries' owners too."""
     view = memoryview(contents)
     with files.opened_folder(workdir, path) as top:
         for entry in entries:
@@ -157,8 +163,8 @@ def write(workdir: str, path: str, entries: list[Entry], contents: bytes, *, own
 
 
 def _enter(top: int, parent: str) -> int:
-    """Opens the folder, making missing parts, step by step and never through a link."""
-    folder = kernel.openat2(top, ".", _FOLDER, 0, _RULE)
+    """Open the folder `parent` below `top`, making missing parts, one part at a time and never through a link."""
+    folder = kernel.openat2(top, ".", _FOLDER, 0, _RESOLVE)
     for step in parent.split("/") if parent else ():
         try:
             below = _step(folder, step)
@@ -172,8 +178,9 @@ def _enter(top: int, parent: str) -> int:
 
 
 def _step(folder: int, name: str) -> int:
+    """Open the folder `name` of an open folder, which must not be a link."""
     try:
-        return kernel.openat2(folder, name, _FOLDER, 0, _RULE)
+        return kernel.openat2(folder, name, _FOLDER, 0, _RESOLVE)
     except OSError as error:
         if error.errno in (18, 20, 40):
             raise Refused(f"{name} has become a link or a file while the tree was written") from None
@@ -181,30 +188,33 @@ def _step(folder: int, name: str) -> int:
 
 
 def _write_folder(folder: int, name: str, entry: Entry, *, owners: bool) -> None:
+    """Make the folder, or merge with an existing one, and set its attributes."""
     ours = True
     try:
         os.mkdir(name, 0o755, dir_fd=folder)
     except FileExistsError:
         ours = False
     try:
-        number = kernel.openat2(folder, name, os.O_RDONLY | os.O_DIRECTORY, 0, _RULE)
+        number = kernel.openat2(folder, name, os.O_RDONLY | os.O_DIRECTORY, 0, _RESOLVE)
         try:
-            _dress(number, entry, owners=owners)
+            _set_attributes(number, entry, owners=owners)
         finally:
             os.close(number)
     except PermissionError:
-        if ours:  # Someone else's folder stays as it is.
+        if ours:  # An existing folder of another user keeps its attributes.
             raise
 
 
-def _dress(number: int, entry: Entry, *, owners: bool) -> None:
+def _set_attributes(number: int, entry: Entry, *, owners: bool) -> None:
+    """Set mode, time and, with `owners`, the owner of an open file or folder."""
     if owners:
         os.fchown(number, int(entry[_UID]), int(entry[_GID]))
-    os.fchmod(number, int(entry[_MODE]) & _MODES)
+    os.fchmod(number, int(entry[_MODE]) & _KEPT_MODE_BITS)
     os.utime(number, (int(entry[_TIME]), int(entry[_TIME])))
 
 
 def _write_other(top: int, folder: int, name: str, entry: Entry, data: memoryview, *, owners: bool) -> None:
+    """Write a file, symbolic link or hard link, replacing what has its name."""
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
@@ -228,6 +238,6 @@ def _write_other(top: int, folder: int, name: str, entry: Entry, data: memoryvie
     try:
         while data:
             data = data[os.write(number, data) :]
-        _dress(number, entry, owners=owners)
+        _set_attributes(number, entry, owners=owners)
     finally:
         os.close(number)

@@ -1,4 +1,4 @@
-"""Which user a command runs as: names and numbers as in a Dockerfile's USER, looked up in the box's own /etc/passwd.
+"""Finds the user that a command runs as, by name or number as in a Dockerfile's USER, in the box's own /etc/passwd.
 
 `root` is always 0. `agent` and `grader` exist in every box, even if the image does not name them.
 """
@@ -18,17 +18,20 @@ _MAX_BYTES = 1 << 20
 
 
 class User:
+    """A user with what a command needs to run as it. `groups` are the supplementary groups."""
+
     __slots__ = ("gid", "groups", "home", "name", "shell", "uid")
 
     def __init__(
         self, name: str, uid: int, gid: int, groups: tuple[int, ...] = (), home: str = "/", shell: str = "/bin/sh"
     ) -> None:
-        """`groups` are the supplementary groups."""
         self.name, self.uid, self.gid = name, uid, gid
         self.groups, self.home, self.shell = groups, home, shell
 
 
 class Group:
+    """A group of /etc/group, with the names of its members."""
+
     __slots__ = ("gid", "members")
 
     def __init__(self, gid: int, members: frozenset[str]) -> None:
@@ -36,7 +39,8 @@ class Group:
 
 
 def parse_passwd(text: str) -> dict[str, User]:
-    """Parses the file. Malformed lines are skipped, as the C library does; the first line of a name counts."""
+    """Parse the text of /etc/passwd. Malformed lines are skipped, as the C library does; the first line of a name
+    wins."""
     found: dict[str, User] = {}
     for fields in _fields(text, 7):
         uid, gid = _number(fields[2]), _number(fields[3])
@@ -46,6 +50,7 @@ def parse_passwd(text: str) -> dict[str, User]:
 
 
 def parse_group(text: str) -> dict[str, Group]:
+    """Parse the text of /etc/group, by the same rules as `parse_passwd`."""
     found: dict[str, Group] = {}
     for fields in _fields(text, 4):
         gid = _number(fields[2])
@@ -55,20 +60,23 @@ def parse_group(text: str) -> dict[str, Group]:
 
 
 def _fields(text: str, count: int) -> list[list[str]]:
+    """Return the fields of all lines that have exactly `count` fields and a name."""
     rows = (line.split(":") for line in text.split("\n"))
     return [row for row in rows if len(row) == count and row[0]]
 
 
 def _number(text: str) -> int | None:
+    """Return the id that the text stands for, or None if it is no valid id."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) <= MAX_ID else None
 
 
-def resolve(wanted: str, people: dict[str, User], groups: dict[str, Group]) -> User:
-    """Resolves `name` or `number`, each optionally with `:group`; Refused if neither the image nor the box knows it."""
+def resolve(wanted: str, users: dict[str, User], groups: dict[str, Group]) -> User:
+    """Resolve `name` or `number`, each optionally with `:group`. Raises Refused if neither the image nor the box
+    defines it."""
     name, separator, group = wanted.partition(":")
-    user = _person(name, people)
+    user = _find_user(name, users)
     if user is None:
-        known = ", ".join(sorted({"root", *USERS, *people})[:20])
+        known = ", ".join(sorted({"root", *USERS, *users})[:20])
         raise files.Refused(f"there is no user {name!r} in this box; there are {known}")
     if not separator:
         extra = {other.gid for other in groups.values() if user.name in other.members} - {user.gid}
@@ -79,31 +87,36 @@ def resolve(wanted: str, people: dict[str, User], groups: dict[str, Group]) -> U
     return User(user.name, user.uid, gid, (), user.home, user.shell)
 
 
-def _person(name: str, people: dict[str, User]) -> User | None:
+def _find_user(name: str, users: dict[str, User]) -> User | None:
+    """Return the user of this name or number, or None if there is no such name. A number needs no entry in
+    /etc/passwd."""
     if name == "root":
-        return User("root", 0, 0, home=people["root"].home if "root" in people else "/")
-    if name in people:
-        return people[name]
+        return User("root", 0, 0, home=users["root"].home if "root" in users else "/")
+    if name in users:
+        return users[name]
     uid = _number(name)
     if uid is not None:
-        named = next((person for person in people.values() if person.uid == uid), None)
+        named = next((user_ for user_ in users.values() if user_.uid == uid), None)
         return named or User(name, uid, 0)
     return User(name, USERS[name], USERS[name], home=f"/home/{name}") if name in USERS else None
 
 
 class Users:
-    """The box's users, as its files say now. `only` is the id of a box with just one; others have the first `count`."""
+    """The box's users, as its files define them now. `only` is the id of a box that has a single id; any other box has
+    the ids below `count`."""
 
     def __init__(self, default: str, only: int | None, count: int = MAX_ID + 1) -> None:
         self._only, self._count = only, count
         self._default = default or "agent"
         self._seen: tuple[object, ...] = ()
-        self._people: dict[str, User] = {}
+        self._users: dict[str, User] = {}
         self._groups: dict[str, Group] = {}
 
     def find(self, wanted: str) -> User:
+        """Return the user to run as; "" means the image's default user. Raises Refused for an unknown user or an id
+        that the box lacks."""
         self._refresh()
-        user = resolve(wanted or self._default, self._people, self._groups)
+        user = resolve(wanted or self._default, self._users, self._groups)
         if self._only is None:
             highest = max(user.uid, user.gid, *user.groups)
             if highest < self._count:
@@ -122,13 +135,14 @@ class Users:
         )
 
     def _refresh(self) -> None:
-        seen = (_look("/etc/passwd"), _look("/etc/group"))
+        seen = (_file_version("/etc/passwd"), _file_version("/etc/group"))
         if seen != self._seen:
-            self._people, self._groups = parse_passwd(_text("/etc/passwd")), parse_group(_text("/etc/group"))
+            self._users, self._groups = parse_passwd(_text("/etc/passwd")), parse_group(_text("/etc/group"))
             self._seen = seen
 
 
-def _look(path: str) -> tuple[int, ...]:
+def _file_version(path: str) -> tuple[int, ...]:
+    """Return numbers that change when the file changes; empty if it does not exist."""
     try:
         info = os.stat(path)
     except OSError:
@@ -137,7 +151,7 @@ def _look(path: str) -> tuple[int, ...]:
 
 
 def _text(path: str) -> str:
-    """The file's text; empty if the image has no such file, or something else in its place."""
+    """Return the file's text, or "" if the image has no such regular file."""
     try:
         return files.read("/", path, _MAX_BYTES, proc=-1).decode("utf-8", "surrogateescape")
     except (OSError, files.Refused):

@@ -1,4 +1,5 @@
-"""Frames on a stream: two lengths, a JSON header, a binary payload. Both ends use these functions."""
+"""Frames on a stream: two lengths, a JSON header, and a binary payload. Both ends of a connection use these
+functions."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ import os
 import struct
 from collections import deque
 
-# Nothing in `inside` imports `typing` at run time, dataclasses, pathlib or shutil: every box's pid 1 is a copy of the
-# zygote, and the less is loaded, the faster it is made and the smaller it stays.
+# Nothing in `inside` imports `typing` at run time, dataclasses, pathlib or shutil. Every box's pid 1 is a copy of the
+# zygote, and with fewer modules loaded it is made faster and needs less memory.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -21,26 +22,27 @@ else:
 LENGTHS = struct.Struct("!II")
 MAX_FRAME = 1 << 30
 MAX_ORDER = 120 << 10
-"""Most bytes of a message from the owner to the zygote, or from there to a box. A slightly larger buffer would make
-malloc ask the kernel for memory."""
+"""Maximum size of a message from the owner to the zygote, or from the zygote to a box. A slightly larger buffer would
+make malloc ask the kernel for memory."""
 
 
 class BrokenFrame(Exception):
-    """The peer sent impossible lengths; the connection cannot be used any more."""
+    """The peer sent impossible lengths, so the connection cannot be used any more."""
 
 
 def head(header: Header, payload_size: int) -> bytes:
-    """Everything of a frame but its payload."""
+    """Return a frame without its payload."""
     encoded = json.dumps(header, separators=(",", ":")).encode()
     return LENGTHS.pack(len(encoded), payload_size) + encoded
 
 
 def pack(header: Header, payload: bytes = b"") -> bytes:
+    """Return a whole frame."""
     return head(header, len(payload)) + payload
 
 
 class Unpacker:
-    """Cuts a stream of bytes into frames, however the bytes arrive."""
+    """Splits a stream of bytes into frames, whatever the sizes of the pieces in which the bytes arrive."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -62,7 +64,7 @@ class Unpacker:
 
 
 class Sender:
-    """Sends frames over a non-blocking descriptor: a peer that does not read blocks nobody."""
+    """Sends frames over a non-blocking descriptor, so that a peer that does not read blocks nobody."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -70,14 +72,16 @@ class Sender:
         os.set_blocking(number, False)
 
     def put(self, header: Header, payload: bytes = b"") -> bool:
-        """Queues a frame and sends what it can. False: the rest needs `flush` once the descriptor is writable."""
+        """Queue a frame and send as much as possible. Return False if the rest needs `flush` once the descriptor is
+        writable."""
         self._queue.append(memoryview(head(header, len(payload))))
         if payload:
             self._queue.append(memoryview(payload))
         return self.flush()
 
     def flush(self) -> bool:
-        """Sends what is queued; False if some of it is left. OSError (EPIPE, ECONNRESET) if nobody reads any more."""
+        """Send what is queued; return False if some of it is left. Raises OSError (EPIPE, ECONNRESET) if the peer has
+        closed."""
         while self._queue:
             try:
                 sent = os.writev(self.number, list(self._queue)[:16])
@@ -86,7 +90,7 @@ class Sender:
             except OSError as error:
                 if error.errno != errno.ENOMEM:
                     raise
-                return False  # Killed processes still hold the memory that this side needs.
+                return False  # Killed processes have not yet freed the memory that sending needs.
             while self._queue and sent >= len(self._queue[0]):
                 sent -= len(self._queue.popleft())
             if self._queue:

@@ -1,8 +1,8 @@
-"""The zygote: one single-threaded process per backend from which all boxes are cloned, cheaply and ready-made.
+"""The zygote: one single-threaded process per backend from which all boxes are cloned.
 
-It lives exactly as long as its owner: it ends when the owner's process or its end of the socket goes, and every box
-ends with it. Requests are small JSON messages on a SOCK_SEQPACKET socket. `create` also carries descriptors: the box's
-end of its own socket, that of its network gate's socket if it has one, and the doors of its cgroups.
+It lives as long as its owner: it ends when the owner's process ends or closes its end of the socket, and every box ends
+with it. Requests are small JSON messages on a SOCK_SEQPACKET socket. `create` also carries descriptors: the box's end
+of its own socket, the box's end of its network gate's socket if it has a gate, and the entry files of its cgroups.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ import sys
 from collections.abc import Callable
 
 from etude.sandbox.inside import init, kernel, network, rootfs, seal, seccomp, subordinate, wire
-from etude.sandbox.inside.nursery import KINDS, Nursery
-from etude.sandbox.inside.shell import Shell
-from etude.sandbox.inside.zygote_root import World, enter_user_namespace, enter_world
+from etude.sandbox.inside.box_spawner import SINGLE_IDS, BoxSpawner
+from etude.sandbox.inside.prepared_box import PreparedBox
+from etude.sandbox.inside.zygote_root import ZygoteSettings, enter_root, enter_user_namespace
 
-_MOST_PASSED = 8
-_MOST_LEFT = 64
-"""Cells whose removal may be put off until the zygote is idle, since unmounting a cell waits for all CPUs."""
+_MAX_PASSED = 8
+_MAX_CELLS_TO_REMOVE = 64
+"""Maximum number of cells whose removal is put off until the zygote is idle. Unmounting a cell waits for all CPUs."""
 
 
 class Zygote:
-    def __init__(self, control: socket.socket, world: World, programs: dict[int, bytes]) -> None:
-        self.control, self.world = control, world
-        self.boxes: dict[str, tuple[Shell, wire.Header]] = {}
-        """Box id -> (its pid 1, its order)."""
-        self.left: list[str] = []
-        """Cells to remove."""
+    """The zygote's event loop, with all boxes and the cells to remove."""
+
+    def __init__(self, control: socket.socket, settings: ZygoteSettings, programs: dict[int, bytes]) -> None:
+        self.control, self.settings = control, settings
+        self.boxes: dict[str, tuple[PreparedBox, wire.Header]] = {}
+        """Box id -> (its pid 1, the order it was made by)."""
+        self.cells_to_remove: list[str] = []
         self.watched: dict[int, Callable[[], None]] = {}
         self.poll = select.epoll()
-        self.nursery = Nursery(world, programs, self.watch, self.unwatch)
+        self.spawner = BoxSpawner(settings, programs, self.watch, self.unwatch)
 
     def watch(self, number: int, callback: Callable[[], None]) -> None:
         self.watched[number] = callback
         self.poll.register(number, select.EPOLLIN)
 
     def unwatch(self, number: int) -> None:
-        """Stops watching a descriptor. Call it before closing; harmless if it is not watched."""
+        """Stop watching a descriptor. Call it before closing the descriptor; unwatched ones are ignored."""
         if self.watched.pop(number, None):
             self.poll.unregister(number)
 
@@ -51,34 +52,34 @@ class Zygote:
         try:
             self.control.send(json.dumps(message).encode())
         except OSError:
-            sys.exit(0)  # The owner is gone, so the zygote ends, and every box with it.
+            sys.exit(0)  # The owner has ended, so the zygote and every box end too.
 
     def serve(self) -> None:
         owner = os.pidfd_open(os.getppid())
         self.watch(owner, lambda: sys.exit(0))
         self.watch(self.control.fileno(), self.receive)
         while True:
-            # Work that nobody waits for is done when there is nothing else to do.
-            events = self.poll.poll(0 if self.nursery.short or self.left else None)
+            # Spare boxes and cell removals wait until there are no requests.
+            events = self.poll.poll(0 if self.spawner.needs_spare or self.cells_to_remove else None)
             for number, _ in events:
                 if number in self.watched:
                     self.watched[number]()
-            if not events and self.nursery.short:
-                self.nursery.make_one()
-            elif self.left and (not events or len(self.left) > _MOST_LEFT):
-                rootfs.remove_cell(self.world, self.left.pop(0))
+            if not events and self.spawner.needs_spare:
+                self.spawner.make_spare()
+            elif self.cells_to_remove and (not events or len(self.cells_to_remove) > _MAX_CELLS_TO_REMOVE):
+                rootfs.remove_cell(self.settings, self.cells_to_remove.pop(0))
 
     def receive(self) -> None:
         try:
-            data, passed, _, _ = socket.recv_fds(self.control, wire.MAX_ORDER, _MOST_PASSED)
-        except ConnectionError:  # The owner is gone without having read what we sent.
+            data, passed, _, _ = socket.recv_fds(self.control, wire.MAX_ORDER, _MAX_PASSED)
+        except ConnectionError:  # The owner ended without reading our messages.
             data, passed = b"", []
         if not data:
             sys.exit(0)
         message = json.loads(data)
         operation = message.pop("op")
         if operation == "create":
-            self.nursery.ask(message["single_id"], lambda shell: self.create(message, passed, shell))
+            self.spawner.request(message["single_id"], lambda box: self.create(message, passed, box))
         elif operation == "destroy":
             self.destroy(message["id"])
         elif operation == "restack":
@@ -86,33 +87,33 @@ class Zygote:
         elif operation == "untouched":
             self.send({"done": message["ticket"], "untouched": self.untouched(message)})
         elif operation == "copy":
-            self.help(lambda: self.copy(message), message["ticket"])
+            self.run_in_helper(lambda: self.copy(message), message["ticket"])
         elif operation == "release":
             self.release(message["cell"])
 
     # -- boxes
 
-    def create(self, order: wire.Header, passed: list[int], shell: Shell | kernel.StepFailed) -> None:
-        """Turns a shell into the box that was asked for. A failure is reported as the end of the box."""
+    def create(self, order: wire.Header, passed: list[int], box: PreparedBox | kernel.StepFailed) -> None:
+        """Turn a prepared box into the box that was requested. A failure is reported as the end of the box."""
         name, cell = order["id"], order["cell"]
         try:
-            if isinstance(shell, kernel.StepFailed):
-                raise shell
-            self.boxes[name] = (shell, order)
-            shell.at_end = lambda: self.ended(name)
-            doors = passed[1:]
+            if isinstance(box, kernel.StepFailed):
+                raise box
+            self.boxes[name] = (box, order)
+            box.at_end = lambda: self.box_ended(name)
+            cgroup_entries = passed[1:]
             if order["ports"]:
-                network.open_gate(shell.network, doors.pop(0), order["ports"])
-            rootfs.make_cell(self.world, cell, order["limits"]["disk_mb"])
-            root = rootfs.make_root(self.world, order, cell, order["layers"])
-            moves = rootfs.first_moves(self.world, order["base"])
-            rootfs.put_root(root, shell.space, self.nursery.home, moves, seal=False)
-            shell.order(order, [passed[0], *doors])
+                network.open_gate(box.network_namespace, cgroup_entries.pop(0), order["ports"])
+            rootfs.make_cell(self.settings, cell, order["limits"]["disk_mb"])
+            root = rootfs.make_root(self.settings, order, cell, order["layers"])
+            moves = rootfs.mounts_for_first_root(self.settings, order["base"])
+            rootfs.replace_root(root, box.mount_namespace, self.spawner.own_namespace, moves, seal=False)
+            box.order(order, [passed[0], *cgroup_entries])
         except (OSError, kernel.StepFailed) as error:
             self.send({"gone": name, "error": str(error), "step": getattr(error, "step", "cell")})
-            if self.boxes.pop(name, None) and isinstance(shell, Shell):
-                shell.at_end = None
-                shell.kill()
+            if self.boxes.pop(name, None) and isinstance(box, PreparedBox):
+                box.at_end = None
+                box.kill()
         finally:
             for number in passed:
                 os.close(number)
@@ -123,55 +124,60 @@ class Zygote:
         else:
             self.send({"gone": name})
 
-    def ended(self, name: str) -> None:
+    def box_ended(self, name: str) -> None:
         del self.boxes[name]
         self.send({"gone": name})
 
     # -- frozen copies
 
     def untouched(self, message: wire.Header) -> bool:
+        """Return whether the box has written nothing since its cell was made."""
         if message["id"] not in self.boxes:
             return False
         _, order = self.boxes[message["id"]]
-        return rootfs.untouched(message["cell"], rootfs.lower_of(self.world, order, message["layers"])[0])
+        return rootfs.untouched(message["cell"], rootfs.lower_layers(self.settings, order, message["layers"])[0])
 
     def restack(self, message: wire.Header) -> wire.Header:
-        """Seals what a box has written, and moves the box to a new cell on top of that."""
+        """Seal what a box has written, and move the box to a new cell on top of the sealed one. Return {} or an
+        error."""
         name, cell = message["id"], message["cell"]
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
-        shell, order = self.boxes[name]
+        box, order = self.boxes[name]
         for path in message["shared"]:
             if os.path.lexists(f"{message['layers'][0]}{path}"):
-                return {"error": f"{path} is mapped for all to see", "kind": "busy"}
-        moves = rootfs.later_moves(self.world, order["base"])
+                return {"error": f"{path} is mapped shared by a process", "kind": "busy"}
+        moves = rootfs.mounts_for_next_root(self.settings, order["base"])
         try:
-            rootfs.make_cell(self.world, cell, order["limits"]["disk_mb"])
-            root = rootfs.make_root(self.world, order, cell, message["layers"])
+            rootfs.make_cell(self.settings, cell, order["limits"]["disk_mb"])
+            root = rootfs.make_root(self.settings, order, cell, message["layers"])
         except (OSError, kernel.StepFailed) as error:
             return {"error": str(error), "kind": "failed"}
         try:
-            rootfs.put_root(root, shell.space, self.nursery.home, moves, seal=True)
+            rootfs.replace_root(root, box.mount_namespace, self.spawner.own_namespace, moves, seal=True)
         except (OSError, kernel.StepFailed) as error:
             if getattr(error, "step", "") == rootfs.SEAL:
                 return {"error": str(error), "kind": "busy"}
-            shell.kill()  # The box may be in a half-made root.
+            box.kill()  # The box's root may be incomplete.
             return {"error": str(error), "kind": "lost"}
         return {}
 
     def copy(self, message: wire.Header) -> wire.Header:
+        """Copy the merged folders `sources` to `target`, in a new cell if one is named. Runs in a helper process."""
         if cell := message["cell"]:
-            rootfs.make_cell(self.world, cell, 0)
-        return seal.attempt(message["sources"], message["target"], named=not cell)
+            rootfs.make_cell(self.settings, cell, 0)
+        return seal.copy_and_report(message["sources"], message["target"], named=not cell)
 
     def release(self, cell: str) -> None:
-        if self.world.memory:
-            self.left.append(cell)
+        """Remove a cell: when the zygote is idle, or in a helper process if the cell is a plain folder."""
+        if self.settings.memory:
+            self.cells_to_remove.append(cell)
         else:
-            self.help(lambda: rootfs.remove_cell(self.world, cell), None)
+            self.run_in_helper(lambda: rootfs.remove_cell(self.settings, cell), None)
 
-    def help(self, work: Callable[[], wire.Header | None], ticket: int | None) -> None:
-        """Runs slow work in a helper process, so that other boxes need not wait. With a ticket, the result is sent."""
+    def run_in_helper(self, work: Callable[[], wire.Header | None], ticket: int | None) -> None:
+        """Run slow work in a helper process, so that other boxes need not wait. If there is a ticket, send the result
+        to the owner."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -179,9 +185,10 @@ class Zygote:
             theirs.send(json.dumps(work()).encode())
             os._exit(0)
         theirs.close()
-        self.watch(ours.fileno(), lambda: self.helped(ticket, pid, ours))
+        self.watch(ours.fileno(), lambda: self.helper_ended(ticket, pid, ours))
 
-    def helped(self, ticket: int | None, pid: int, ours: socket.socket) -> None:
+    def helper_ended(self, ticket: int | None, pid: int, ours: socket.socket) -> None:
+        """Reap a helper process, and send its result to the owner if there is a ticket."""
         self.unwatch(ours.fileno())
         data = ours.recv(wire.MAX_ORDER)
         ours.close()
@@ -192,23 +199,28 @@ class Zygote:
 
 
 def main(control_fd: int) -> None:
+    """Run the zygote on the socket `control_fd`. The first message on it holds the settings; the first answer says
+    whether the zygote is ready, or which step failed."""
     control = socket.socket(fileno=control_fd)
-    world = World(**json.loads(control.recv(wire.MAX_ORDER)))
-    init.let_go_of_inheritance()
-    for number in init.PYTHONS_SIGNALS:  # Ctrl-C is for the owner, which closes boxes in order.
+    settings = ZygoteSettings(**json.loads(control.recv(wire.MAX_ORDER)))
+    init.reset_inherited_state()
+    for number in init.PYTHON_SIGNALS:  # Ctrl-C is meant for the owner, which closes all boxes.
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
-        alone = not world.wide
-        programs = {kind: seccomp.build_program(kernel.MACHINE, root_alone=alone and kind == 0) for kind in KINDS}
-        if world.subordinate:
-            subordinate.enter(*world.subordinate, world.range_count)
-        elif not world.wide:
+        alone = not settings.many_ids
+        programs = {
+            single_id: seccomp.build_program(kernel.MACHINE, root_alone=alone and single_id == 0)
+            for single_id in SINGLE_IDS
+        }
+        if settings.subordinate:
+            subordinate.enter(*settings.subordinate, settings.range_count)
+        elif not settings.many_ids:
             enter_user_namespace()
-        enter_world(world)
-        zygote = Zygote(control, world, programs)
+        enter_root(settings)
+        zygote = Zygote(control, settings, programs)
     except (kernel.StepFailed, OSError, KeyError) as error:
         step = getattr(error, "step", "machine" if isinstance(error, KeyError) else "start")
         control.send(json.dumps({"ready": False, "error": str(error), "step": step}).encode())

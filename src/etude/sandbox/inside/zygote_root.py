@@ -1,11 +1,11 @@
-"""The zygote's world: a small root directory, made once, with what boxes are made of and nothing else of the host.
+"""The zygote's root: a small root directory, made once, with what boxes are made of and nothing else of the host.
 
     /store  images and layers          /base  the host's system folders, read-only
     /dev    harmless devices           /proc  the host's, to write id maps
-    /own    a box's own /proc          /cells what each box writes          /root  where a new root is put together
+    /own    a box's own /proc          /cells what each box writes          /root  where a new root is assembled
 
-A box's first mount namespace is a copy of this world as it was before any cell was mounted. So boxes neither see the
-cells of other boxes nor pay for them.
+A box's first mount namespace is a copy of this root as it was before any cell was mounted. So boxes neither see the
+cells of other boxes nor spend time on copying their mounts.
 """
 
 # Plain strings and descriptors instead of Path, as everywhere in `inside`.
@@ -32,11 +32,11 @@ HOSTNAME = "box"
 SHM_MB = 64
 """Size of /dev/shm."""
 OWNERS = {"work": 1000, "home/agent": 1000, "home/grader": 1001}
-"""Paths of a generated tree that do not belong to root."""
+"""Paths of a generated tree that do not belong to root, with the ids of their owners."""
 
 
-class World:
-    """What the owner tells the zygote at its start. All attributes can be written as JSON."""
+class ZygoteSettings:
+    """Settings that the owner sends to the zygote at its start. All attributes can be written as JSON."""
 
     def __init__(
         self,
@@ -51,73 +51,77 @@ class World:
         memory: bool,
     ) -> None:
         self.store, self.stage = store, stage
-        """The backend's folder on the host, and an empty folder on which the world is mounted."""
+        """The backend's folder on the host, and an empty folder on which the zygote's root is mounted."""
         self.skeletons = skeletons
-        """Base -> the lowest layer of its boxes, relative to the store."""
+        """Base name -> generated tree that is the lowest layer of this base's boxes, relative to the store."""
         self.binds = binds
-        """(host folder, folder in a box of the host base), read-only. A source "store:..." lies in the store."""
+        """(host folder, folder in a box of the host base), mounted read-only. A source "store:..." lies in the
+        store."""
         self.range_base, self.range_count = range_base, range_count
-        """Which id here is the boxes' id 0, and how many follow in a row. None: one id, the caller's own."""
+        """The id in the zygote's namespace that is the boxes' id 0, and the number of consecutive ids. None: boxes have
+        one id, the caller's own."""
         self.subordinate = subordinate
         """The host's ids of the boxes' user 0 and group 0, if the range is one of the caller's subordinate ids. None:
-        the ids in the zygote's namespace are the host's."""
+        ids in the zygote's namespace are those of the host."""
         self.memory = memory
-        """Cells are tmpfs mounts with a size limit; otherwise plain folders of the store."""
+        """Whether cells are tmpfs mounts with a size limit; otherwise they are plain folders of the store."""
 
     @property
-    def wide(self) -> bool:
+    def many_ids(self) -> bool:
+        """Whether boxes have more than one id."""
         return self.range_base is not None
 
-    def outer(self, inner: int) -> int | None:
-        """The id in the zygote's namespace of a box's id; None if boxes have only one id, the caller's own."""
+    def outside_id(self, inner: int) -> int | None:
+        """Return the id in the zygote's namespace of a box's id `inner`; None if boxes have only one id, the caller's
+        own."""
         return None if self.range_base is None else self.range_base + inner
 
-    def tops(self) -> list[str]:
-        """Mount points of a box of the host base, without those that lie below another one."""
+    def top_mounts(self) -> list[str]:
+        """Return the mount points of a box of the host base, without those that lie below another one."""
         targets = {target for _, target in self.binds}
         return sorted(t for t in targets if not any(t.startswith(f"{other}/") for other in targets))
 
 
-def enter_world(world: World) -> None:
-    """Builds the world and makes it the root directory."""
-    # Also our own network namespace: from it we may enter those of boxes and come back.
+def enter_root(settings: ZygoteSettings) -> None:
+    """Build the zygote's root and make it the root directory of this process."""
+    # The zygote also gets a network namespace of its own, from which it may enter those of boxes and return.
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
-    stage = world.stage
+    stage = settings.stage
     kernel.mount("etude", stage, "tmpfs", kernel.MS_NOSUID, "mode=755", "memory file system")
     for folder in ("store", "base", "dev", "proc", "own", "cells", "root"):
         os.mkdir(f"{stage}/{folder}")
-    kernel.mount(world.store, f"{stage}/store", None, kernel.MS_BIND, None, "bind the store")
-    for skeleton in world.skeletons.values():
-        _give_to_boxes(world, f"{stage}/store/{skeleton}")
-    with _ids_of_boxes(world) as namespace:
-        for source, target in world.binds:
+    kernel.mount(settings.store, f"{stage}/store", None, kernel.MS_BIND, None, "bind the store")
+    for skeleton in settings.skeletons.values():
+        _chown_to_boxes(settings, f"{stage}/store/{skeleton}")
+    with _box_id_namespace(settings) as namespace:
+        for source, target in settings.binds:
             place = f"{stage}/base/{target}"
             os.makedirs(place, exist_ok=True)
             if source.startswith("store:"):
                 source = f"{stage}/store/{source.removeprefix('store:')}"
-            _bind_for_boxes(source, place, namespace)
-    _make_devices(world, f"{stage}/dev")
+            _bind_with_box_ids(source, place, namespace)
+    _make_devices(settings, f"{stage}/dev")
     kernel.mount("/proc", f"{stage}/proc", None, kernel.MS_BIND | kernel.MS_REC, None, "bind /proc")
     kernel.pivot_into(stage)
 
 
-def _give_to_boxes(world: World, skeleton: str) -> None:
-    """Gives a generated tree to the boxes' users: homes and /work to the agent or grader, the rest to root."""
-    if world.range_base is None or os.lstat(skeleton).st_uid == world.range_base:
+def _chown_to_boxes(settings: ZygoteSettings, skeleton: str) -> None:
+    """Give a generated tree to the boxes' users: homes and /work to the agent or grader, the rest to root."""
+    if settings.range_base is None or os.lstat(skeleton).st_uid == settings.range_base:
         return
     places = [(skeleton, 0)]
     for folder, folders, files in os.walk(skeleton):
         for name in (*folders, *files):
             places.append((f"{folder}/{name}", OWNERS.get(os.path.relpath(f"{folder}/{name}", skeleton), 0)))
-    for path, inner in reversed(places):  # The top goes last: its owner shows that all the rest is done.
-        os.chown(path, world.range_base + inner, world.range_base + inner, follow_symlinks=False)
+    for path, inner in reversed(places):  # The top comes last: its owner shows that the tree is done.
+        os.chown(path, settings.range_base + inner, settings.range_base + inner, follow_symlinks=False)
 
 
 @contextmanager
-def _ids_of_boxes(world: World) -> Iterator[int | None]:
-    """Yields a user namespace with the boxes' ids, for showing the host's files under those ids."""
-    if world.range_base is None:
+def _box_id_namespace(settings: ZygoteSettings) -> Iterator[int | None]:
+    """Yield a user namespace with the boxes' ids, with which the host's files can be mounted under those ids."""
+    if settings.range_base is None:
         yield None
         return
     ready, go = os.pipe()
@@ -128,7 +132,7 @@ def _ids_of_boxes(world: World) -> Iterator[int | None]:
         os._exit(0)
     os.close(ready)
     try:
-        write_ids(f"/proc/{pid}", [(0, world.range_base, world.range_count)])
+        write_ids(f"/proc/{pid}", [(0, settings.range_base, settings.range_count)])
         namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(go)
@@ -140,17 +144,20 @@ def _ids_of_boxes(world: World) -> Iterator[int | None]:
 
 
 def write_ids(process: str, rows: list[tuple[int, int, int]]) -> None:
-    """Writes a user namespace's id map: (first id inside, first outside, count). `process` is a folder in /proc."""
+    """Write a user namespace's id map, as rows of (first id inside, first id outside, count). `process` is a folder in
+    /proc."""
     lines = "\n".join(" ".join(map(str, row)) for row in rows)
     for kind in ("uid_map", "gid_map"):
         kernel.write(f"{process}/{kind}", lines)
 
 
-def _bind_for_boxes(source: str, place: str, namespace: int | None) -> None:
+def _bind_with_box_ids(source: str, place: str, namespace: int | None) -> None:
+    """Bind-mount a host folder read-only at `place`, with file owners mapped to the boxes' ids where the file system
+    supports it."""
     tree = kernel.copy_mount(source, f"bind {source}")
     if namespace is not None:
-        # The host's root is no user of a box, so without this its files would belong to "nobody" there. Not every file
-        # system supports this; on others they do.
+        # The host's root is no user of a box, so without this its files would belong to "nobody" there. On file systems
+        # that do not support id-mapped mounts, they do.
         with suppress(kernel.StepFailed):
             kernel.map_mount_ids(tree, namespace, "show ids")
     kernel.attach_mount(tree, place, f"bind {source}")
@@ -158,7 +165,8 @@ def _bind_for_boxes(source: str, place: str, namespace: int | None) -> None:
     kernel.restrict_mount(place, _READ_ONLY | kernel.MOUNT_ATTR_NODEV, f"make {source} read-only")
 
 
-def _make_devices(world: World, folder: str) -> None:
+def _make_devices(settings: ZygoteSettings, folder: str) -> None:
+    """Fill the box's /dev: device files bound from the host, links, and folders for terminals and shared memory."""
     for name in DEVICES:
         os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_CLOEXEC, 0o644))
         kernel.mount(f"/dev/{name}", f"{folder}/{name}", None, kernel.MS_BIND, None, f"bind /dev/{name}")
@@ -166,15 +174,15 @@ def _make_devices(world: World, folder: str) -> None:
         os.symlink(goal, f"{folder}/{name}")
     for name in ("pts", "shm"):
         os.mkdir(f"{folder}/{name}")
-    if world.range_base is not None:
+    if settings.range_base is not None:
         for path in (folder, *(f"{folder}/{name}" for name in (*_LINKS, "pts", "shm"))):
-            os.chown(path, world.range_base, world.range_base, follow_symlinks=False)
+            os.chown(path, settings.range_base, settings.range_base, follow_symlinks=False)
     kernel.mount(folder, folder, None, kernel.MS_BIND | kernel.MS_REC, None, "bind /dev")
     kernel.restrict_mount(folder, _READ_ONLY, "make /dev read-only")
 
 
 def enter_user_namespace() -> None:
-    """Makes an ordinary user root of a user namespace in which only its own id exists."""
+    """Make an ordinary user root of a new user namespace in which only this user's own id exists."""
     uid, gid = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER, "user namespace")
     try:

@@ -1,4 +1,4 @@
-"""The owner's side of a box: every request goes over a channel to the box's pid 1, our init."""
+"""The owner's side of a box: every request goes through a channel to the box's pid 1, our init."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from etude.sandbox.served.process import ServedProcess
 from etude.sandbox.tars import Member, Tar, pack
 
 ANSWER_SECONDS = 30.0
-"""How long pid 1 may take for anything but a command before the box counts as lost."""
+"""Maximum time in which pid 1 must answer any request but a command; otherwise the box counts as lost."""
 _BATCH_BYTES = 4 << 20
-"""Bytes of a tree sent at once, which pid 1 holds in memory meanwhile."""
+"""Bytes of a tree that are sent at once. Pid 1 keeps them in memory meanwhile."""
 
 
 class ServedBox:
-    """A box whose pid 1 is our init, whatever isolates it; implements all requests that init answers.
+    """A box whose pid 1 is our init, whatever isolates it. Implements all requests that init answers.
 
     It belongs to the event loop in which it was made."""
 
@@ -35,25 +35,25 @@ class ServedBox:
         asked = Command(command, **options)
         header = self._request(asked) | {"op": "exec", "stream": asked.on_output is not None}
         watch = ShareMeter()
-        ticket, heard = self._channel.next_ticket(), {1: bytearray(), 2: bytearray()}
+        ticket, streamed = self._channel.next_ticket(), {1: bytearray(), 2: bytearray()}
 
-        def hear(frame: dict[str, Any], data: bytes) -> None:
+        def on_frame(frame: dict[str, Any], data: bytes) -> None:
             assert asked.on_output is not None
-            heard[frame["stream"]] += data
+            streamed[frame["stream"]] += data
             asked.on_output(frame["stream"], data)
 
         if asked.on_output is not None:
-            self._channel.listen(ticket, hear)
+            self._channel.listen(ticket, on_frame)
         try:
-            with self._noted(shell_line(command, asked.cwd, asked.env)):
+            with self._recorded(shell_line(command, asked.cwd, asked.env)):
                 patience = asked.timeout + ANSWER_SECONDS
                 answer, body = await self._channel.request(header, asked.stdin, patience=patience, ticket=ticket)
         finally:
             self._channel.ignore(ticket)
         return ExecResult(
             code=answer["code"],
-            stdout=body[: answer["split"]] or bytes(heard[1]),
-            stderr=body[answer["split"] :] or bytes(heard[2]),
+            stdout=body[: answer["split"]] or bytes(streamed[1]),
+            stderr=body[answer["split"] :] or bytes(streamed[2]),
             seconds=answer["seconds"],
             timed_out=answer["limit"] == "time",
             truncated=answer["truncated"],
@@ -67,7 +67,7 @@ class ServedBox:
         header = self._request(asked) | {"op": "start", "terminal": terminal}
         process = ServedProcess(self._channel, self._channel.next_ticket())
         try:
-            with self._noted(shell_line(command, asked.cwd, asked.env) + " &"):
+            with self._recorded(shell_line(command, asked.cwd, asked.env) + " &"):
                 await self._channel.request(header, patience=ANSWER_SECONDS, ticket=process.id)
         except BaseException:
             self._channel.ignore(process.id)
@@ -75,6 +75,7 @@ class ServedBox:
         return process
 
     def _request(self, asked: Command) -> dict[str, Any]:
+        """Return the fields that requests for commands have in common."""
         argv = ["/bin/sh", "-c", asked.command] if isinstance(asked.command, str) else asked.command
         if not argv or asked.timeout <= 0:
             raise RequestRefused(
@@ -89,8 +90,8 @@ class ServedBox:
         }
 
     @contextlib.contextmanager
-    def _noted(self, line: str) -> Iterator[None]:
-        """Adds the line to the list of commands, unless the command is refused."""
+    def _recorded(self, line: str) -> Iterator[None]:
+        """Add the line to the list of commands, unless the command is refused."""
         self._commands.append(line)
         try:
             yield
@@ -124,16 +125,16 @@ class ServedBox:
         return await asyncio.to_thread(pack, members, contents)
 
     async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
-        judged = await asyncio.to_thread(lambda: Tar(tar, max_bytes=max_bytes, max_files=max_files))
+        checked = await asyncio.to_thread(lambda: Tar(tar, max_bytes=max_bytes, max_files=max_files))
         largest = self.spec.limits.file_mb << 20
-        for member in judged.members:
+        for member in checked.members:
             if member.size > largest:
                 raise RequestRefused(f"{member.name} has {member.size} bytes; a file has at most {largest}")
-        entries = [member.entry() for member in judged.members]
+        entries = [member.entry() for member in checked.members]
         await self._ask({"op": "check_tree", "path": path, "entries": entries})
-        for batch in judged.batches(_BATCH_BYTES):
+        for batch in checked.batches(_BATCH_BYTES):
             request = {"op": "write_tree", "path": path, "entries": [member.entry() for member in batch]}
-            await self._ask(request, await asyncio.to_thread(judged.contents, batch))
+            await self._ask(request, await asyncio.to_thread(checked.contents, batch))
 
     async def stats(self) -> BoxStats:
         answer, _ = await self._ask({"op": "stats"})
@@ -152,7 +153,8 @@ class ServedBox:
 
     @contextlib.asynccontextmanager
     async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
-        """Nothing in the box runs inside this block; live processes go on after it. Yields whether there are none."""
+        """Freeze the box during the block: nothing in it runs, and live processes continue afterwards. Yields whether
+        there are no live processes. With `kill`, all processes are killed instead."""
         answer, _ = await self._ask({"op": "freeze", "kill": kill})
         if answer["writers"]:
             raise BoxBusy(f"box {self.id} is being written to by {'; '.join(answer['writers'])}: wait, or kill=True")
@@ -163,5 +165,5 @@ class ServedBox:
                 await self._ask({"op": "thaw"})
 
     def inherit(self, commands: list[str]) -> None:
-        """Puts the commands that the parent had been given before its own."""
+        """Put the parent's commands before the box's own in the list of commands."""
         self._commands[:0] = commands

@@ -1,4 +1,5 @@
-"""The owner's end of a box's socket: many requests at once, each of which gets its own answer or SandboxLost."""
+"""The owner's end of a box's socket. Many requests can be in progress at once; each gets its own answer or raises
+SandboxLost."""
 
 from __future__ import annotations
 
@@ -12,18 +13,20 @@ from etude.sandbox.contract import DiskFull, RequestRefused, SandboxError, Sandb
 from etude.sandbox.inside import wire
 
 Answer = tuple[wire.Header, bytes]
-Hear = Callable[[wire.Header, bytes], None]
-_GIVEN_UP = ("exec", "start", "poll")
-"""Requests that pid 1 is told to cancel if nobody waits for their answer any more."""
+OnFrame = Callable[[wire.Header, bytes], None]
+_CANCELLABLE = ("exec", "start", "poll")
+"""Requests that pid 1 is asked to cancel if the caller no longer waits for the answer."""
 
 
 class Channel(asyncio.Protocol):
+    """The connection to the pid 1 of one box. Requests and answers carry the same ticket number."""
+
     def __init__(self, box: str) -> None:
         self.box = box
         self.ready: asyncio.Future[wire.Header] = asyncio.get_running_loop().create_future()
         self.lost = False
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._listeners: dict[int, Hear] = {}
+        self._listeners: dict[int, OnFrame] = {}
         self._frames = wire.Unpacker()
         self._tickets = 0
         self._transport: asyncio.Transport | None = None
@@ -39,26 +42,28 @@ class Channel(asyncio.Protocol):
                 if not self.ready.done():
                     self.ready.set_result(header)
             elif "stream" in header:
-                self._pass_on(ticket, header, payload)
+                self._call_listener(ticket, header, payload)
             elif "end" in header:
-                self._pass_on(ticket, header, payload)
+                self._call_listener(ticket, header, payload)
                 self._listeners.pop(ticket, None)
             elif (future := self._waiting.pop(ticket, None)) and not future.done():
                 future.set_result((header, payload))
 
-    def _pass_on(self, ticket: int, header: wire.Header, payload: bytes) -> None:
-        """Passes a frame to its listener. If the listener fails, only its own request fails, not this connection."""
+    def _call_listener(self, ticket: int, header: wire.Header, payload: bytes) -> None:
+        """Pass a frame to the ticket's listener. If the listener fails, only its own request fails, not the
+        connection."""
         if ticket not in self._listeners:
             return
         try:
             self._listeners[ticket](header, payload)
-        except Exception as error:  # noqa: BLE001  # Whatever it is, it belongs to who asked.
+        except Exception as error:  # noqa: BLE001  # Every error is raised to the caller of the request.
             del self._listeners[ticket]
             if (future := self._waiting.get(ticket)) and not future.done():
                 future.set_exception(error)
-            self._give_up(ticket)
+            self._cancel(ticket)
 
-    def _give_up(self, ticket: int) -> None:
+    def _cancel(self, ticket: int) -> None:
+        """Ask pid 1 to cancel the request with this ticket."""
         if self._transport is not None and not self.lost:
             self._transport.write(wire.pack({"op": "cancel", "ticket": 0, "command": ticket}))
 
@@ -75,9 +80,10 @@ class Channel(asyncio.Protocol):
         self._tickets += 1
         return self._tickets
 
-    def listen(self, ticket: int, hear: Hear) -> None:
-        """Registers a listener for frames of this ticket other than its answer, until the end has been received."""
-        self._listeners[ticket] = hear
+    def listen(self, ticket: int, on_frame: OnFrame) -> None:
+        """Register a listener for frames with this ticket other than the answer. It is removed after the frame that
+        ends the command."""
+        self._listeners[ticket] = on_frame
 
     def ignore(self, ticket: int) -> None:
         self._listeners.pop(ticket, None)
@@ -85,7 +91,8 @@ class Channel(asyncio.Protocol):
     async def request(
         self, header: wire.Header, payload: bytes = b"", *, patience: float, ticket: int | None = None
     ) -> Answer:
-        """Sends a request and waits for its answer. An answer with an error is raised with the matching type."""
+        """Send a request and wait at most `patience` seconds for its answer. An answer with an error is raised as the
+        matching exception."""
         if self.lost or self._transport is None:
             raise SandboxLost(f"box {self.box} has ended; it cannot be used again, make a new one")
         ticket = ticket or self.next_ticket()
@@ -101,15 +108,15 @@ class Channel(asyncio.Protocol):
                 raise SandboxLost(
                     f"box {self.box} did not answer {header['op']} in {patience:.0f} s; it is given up"
                 ) from None
-            answer, body = future.result()  # The answer came at that very moment, or the error is a listener's own.
+            answer, body = future.result()  # The answer arrived at the same moment, or a listener raised TimeoutError.
         except asyncio.CancelledError:
-            if header["op"] in _GIVEN_UP:
-                self._give_up(ticket)
+            if header["op"] in _CANCELLABLE:
+                self._cancel(ticket)
             raise
         finally:
             self._waiting.pop(ticket, None)
         if "error" in answer:
-            raise _typed(answer, self.box, header)
+            raise _exception_for(answer, self.box, header)
         return answer, body
 
     def close(self) -> None:
@@ -117,8 +124,8 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
 
-def _typed(answer: wire.Header, box: str, header: wire.Header) -> Exception:
-    """The exception for an error answer: file errors keep Python's own types; everything else is the contract's."""
+def _exception_for(answer: wire.Header, box: str, header: wire.Header) -> Exception:
+    """Return the exception for an error answer: Python's own type for file errors, else one of the contract's types."""
     kind, text = answer["kind"], f"box {box}: {answer['error']}"
     if kind == "refused":
         return RequestRefused(text)

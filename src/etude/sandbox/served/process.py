@@ -1,4 +1,5 @@
-"""The owner's side of a background command: pid 1 keeps its output until polled, and reports when it has ended."""
+"""The owner's side of a background command. Pid 1 keeps the command's output until it is polled, and reports the end of
+the command."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ _ANSWER_SECONDS = 30.0
 
 
 class ServedProcess:
+    """A background command in a box; see `contract.Process`."""
+
     def __init__(self, channel: Channel, id: int) -> None:
         self.id = id
         self._channel = channel
@@ -19,9 +22,9 @@ class ServedProcess:
         """Number of output bytes that the caller has received or that were dropped."""
         self._end: wire.Header | None = None
         self._rest = b""
-        channel.listen(id, self._hear)
+        channel.listen(id, self._on_end)
 
-    def _hear(self, header: wire.Header, payload: bytes) -> None:
+    def _on_end(self, header: wire.Header, payload: bytes) -> None:
         self._end, self._rest = header, payload
 
     async def poll(self, *, wait: float = 0.0) -> Poll:
@@ -34,7 +37,8 @@ class ServedProcess:
         return self._take(self._end["first"], data, code=self._end["end"], limit=self._end["limit"])
 
     def _take(self, first: int, data: bytes, *, code: int | None, limit: str = "") -> Poll:
-        """The new part of bytes that begin at number `first`: another poll may have had some of them."""
+        """Return the new bytes of `data`, whose first byte has the number `first`. Another poll may have returned some
+        of them already."""
         new = data[max(0, self._seen - first) :]
         skipped = max(0, first - self._seen)
         self._seen = max(self._seen, first + len(data))
@@ -53,11 +57,11 @@ class ServedProcess:
         await self._ask("resize", rows=rows, columns=columns)
 
     async def kill(self) -> None:
-        """Kills the command; returns when the whole tree has ended."""
+        """Kill the command, and return when its whole process tree has ended."""
         await self._ask("kill")
 
     async def _ask(self, operation: str, payload: bytes = b"", **more: Any) -> bool:
-        """Sends a request about the command; returns whether the command had ended."""
+        """Send a request about the command; return whether the command had ended."""
         if self._end is not None:
             return True
         header = {"op": operation, "process": self.id, **more}

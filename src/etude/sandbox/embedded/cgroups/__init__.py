@@ -1,7 +1,7 @@
-"""Cgroups, where they are available: limits of a whole box that the kernel itself enforces.
+"""Cgroups, where they are available: limits of a whole box, enforced by the kernel.
 
-Whether they are available is found by trying: version 1 as root; version 2 as root or where it is delegated to a user.
-Cgroups of dead owners are removed by the next `find`.
+Whether cgroups are usable is found by trying: version 1 as root; version 2 as root or where it is delegated to a user.
+Cgroups of dead owners are removed by the next call of `Cgroups.find`.
 """
 
 from etude.sandbox.embedded.cgroups.boxes import BoxCgroup, Cgroups

@@ -1,4 +1,4 @@
-"""The cgroups of one owner process, and below them one cgroup per box and hierarchy."""
+"""The cgroups of one owner process: in each hierarchy one folder, and in it one cgroup per box."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from etude.sandbox.embedded.cgroups.finding import find_hierarchies
 from etude.sandbox.embedded.cgroups.owners import locked_folder, remove_dead, remove_folder
 from etude.sandbox.inside import kernel
 
-_PIDS_OF_OURS = 1
-"""The box's pid 1 counts towards the process limit."""
+_INIT_PIDS = 1
+"""Processes of ours in each box that count towards the process limit: its pid 1."""
 
 
 class BoxCgroup:
-    """The cgroup folders of one box. A process enters by writing "0" to each door file."""
+    """The cgroup folders of one box. A process enters them by writing "0" to each entry file."""
 
     def __init__(self, folders: list[tuple[Hierarchy, Path]], memory_bytes: int = 0) -> None:
         self._folders, self._limit = folders, memory_bytes
@@ -26,17 +26,18 @@ class BoxCgroup:
         self._memory = next(((h.settings, path) for h, path in folders if MEMORY in h.controllers), None)
 
     @property
-    def holds_memory(self) -> bool:
+    def limits_memory(self) -> bool:
+        """Whether the kernel enforces the box's memory limit."""
         return self._memory is not None
 
     @contextlib.contextmanager
-    def doors(self) -> Iterator[list[int]]:
-        """Yields open descriptors of the door files, for a process that cannot see the folders; they carry the rights
-        of whoever opened them. If the cgroup holds memory, the last descriptor is its memory-events file."""
+    def open_entry_files(self) -> Iterator[list[int]]:
+        """Yield open descriptors of the entry files, for a process that cannot see the folders. They carry the rights
+        of the process that opened them. If the cgroup limits memory, the last descriptor is its memory-events file."""
         with contextlib.ExitStack() as stack:
             numbers = []
             for hierarchy, path in self._folders:
-                numbers.append(os.open(path / hierarchy.settings.door, os.O_WRONLY | os.O_CLOEXEC))
+                numbers.append(os.open(path / hierarchy.settings.entry_file, os.O_WRONLY | os.O_CLOEXEC))
                 stack.callback(os.close, numbers[-1])
             if self._memory is not None:
                 settings, path = self._memory
@@ -45,43 +46,48 @@ class BoxCgroup:
             yield numbers
 
     def memory_bytes(self) -> int | None:
-        """Memory that counts towards the limit, without pages reclaimable at once. None without a memory cgroup."""
+        """Return the memory that counts towards the limit, without pages that can be reclaimed at once. None without a
+        memory cgroup."""
         if self._memory is None:
             return None
         settings, path = self._memory
         used = next((int(line) for line in lines(path / settings.usage)), None)
-        return None if used is None else max(0, used - stat_of(path, settings.spare))
+        return None if used is None else max(0, used - stat_of(path, settings.reclaimable))
 
-    def count_from_here(self) -> None:
-        """Raises the limit by what the box has written so far: those files are sealed and stay in memory."""
+    def raise_limit_by_files(self) -> None:
+        """Raise the limit by the size of the files that the box has written so far: they are sealed and stay in
+        memory."""
         if self._memory is None:
             return
         settings, path = self._memory
         before, self._now = self._now, self._limit + stat_of(path, settings.files)
-        # The limit of memory plus swap must never be below that of memory alone, so the order of the writes depends on
-        # direction.
+        # The limit of memory plus swap must never be below that of memory alone, so it is raised first and lowered
+        # last.
         for name, value in reversed(settings.memory) if self._now > before else settings.memory:
-            with contextlib.suppress(OSError):  # The limit cannot be that low now, or the box has ended.
+            with contextlib.suppress(OSError):  # The kernel cannot lower the limit that far, or the box has ended.
                 kernel.write(path / name, value.format(limit=self._now))
 
     def remove(self) -> None:
-        """Removes the folders, once every process of the box has ended. Safe to call twice."""
+        """Remove the folders, after every process of the box has ended. Safe to call twice."""
         for _, path in self._folders:
             with contextlib.suppress(OSError):  # `remove_dead` tries again later.
                 path.rmdir()
 
 
 class Cgroups:
+    """The owner's folder in each usable hierarchy."""
+
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
         self.controllers = frozenset(name for hierarchy in hierarchies for name in hierarchy.controllers)
         self._ours: list[tuple[Hierarchy, Path, int]] = []
         try:
             for hierarchy in hierarchies:
-                ours, lock = locked_folder(hierarchy.place)
+                ours, lock = locked_folder(hierarchy.parent)
                 self._ours.append((hierarchy, ours, lock))
                 if CPU in hierarchy.controllers:
-                    # All boxes together weigh as much as one process per core, and share that evenly: a box with many
-                    # processes gets no more than one with few, and the owner beside them is not starved.
+                    # All boxes together have the weight of one process per core, and share it evenly: a box with many
+                    # processes gets no more CPU time than a box with few, and the owner's process beside them is not
+                    # starved.
                     name, one, most = hierarchy.settings.weight
                     kernel.write(ours / name, str(min(one * (os.cpu_count() or 1), most)))
         except OSError:
@@ -90,23 +96,24 @@ class Cgroups:
 
     @classmethod
     def find(cls) -> Cgroups | None:
-        """Finds usable cgroups, or None. Also removes what dead owners have left."""
+        """Find usable cgroups; return None if there are none. Also removes the cgroups of dead owners."""
         hierarchies = find_hierarchies()
         for hierarchy in hierarchies:
-            remove_dead(hierarchy.place)
+            remove_dead(hierarchy.parent)
         try:
             return cls(hierarchies) if hierarchies else None
         except OSError:
             return None
 
     def create(self, name: str, *, memory_bytes: int, processes: int) -> BoxCgroup:
+        """Make a cgroup for a box in each hierarchy."""
         made: list[tuple[Hierarchy, Path]] = []
         try:
             for hierarchy, ours, _ in self._ours:
                 path = ours / name
                 path.mkdir()
                 made.append((hierarchy, path))
-                set_limits(hierarchy, path, memory_bytes, processes + _PIDS_OF_OURS)
+                set_limits(hierarchy, path, memory_bytes, processes + _INIT_PIDS)
         except OSError as error:
             BoxCgroup(made).remove()
             raise SandboxError(f"no cgroup for box {name}: {error}; see `etude sandbox doctor`") from error

@@ -1,4 +1,5 @@
-"""The files of a cgroup, by version. A value must be written in one write, and a missing file not be created."""
+"""The files of a cgroup, by version. A value must be written in a single write, and a missing file must not be
+created."""
 
 from __future__ import annotations
 
@@ -16,45 +17,49 @@ class Settings:
     """File names of one cgroup version."""
 
     memory: tuple[tuple[str, str], ...]
-    """(file, value with {limit}) of the memory limits; all but the first file may be missing."""
+    """(file, value with {limit}) of the memory limits. All but the first file may be missing."""
     events: str
+    """File that counts the kernel's out-of-memory kills."""
     usage: str
-    spare: str
-    """Line of memory.stat with the file pages that have not been used lately."""
+    """File with the memory in use."""
+    reclaimable: str
+    """Name in memory.stat of the file pages that have not been used lately."""
     files: str
-    """Line of memory.stat with the memory used by files in memory (tmpfs)."""
+    """Name in memory.stat of the memory used by files in memory (tmpfs)."""
     weight: tuple[str, int, int]
     """(file, weight of a single process, maximum)"""
-    door: str
-    """The file written to enter the cgroup. A single thread that moves itself ("tasks") waits for nobody. Moving a
-    whole process waits until no other process forks or exits, up to 6 ms; version 2 has only that."""
+    entry_file: str
+    """The file to write to, to enter the cgroup. In version 1, "tasks" moves a single thread at once. Moving a whole
+    process waits until no other process forks or exits, up to 6 ms; version 2 offers only that."""
 
 
 V1 = Settings(
     memory=(("memory.limit_in_bytes", "{limit}"), ("memory.memsw.limit_in_bytes", "{limit}")),
     events="memory.oom_control",
     usage="memory.usage_in_bytes",
-    spare="total_inactive_file",
+    reclaimable="total_inactive_file",
     files="total_shmem",
     weight=("cpu.shares", 1024, 1 << 18),
-    door="tasks",
+    entry_file="tasks",
 )
 V2 = Settings(
     memory=(("memory.max", "{limit}"), ("memory.swap.max", "0")),
     events="memory.events",
     usage="memory.current",
-    spare="inactive_file",
+    reclaimable="inactive_file",
     files="shmem",
     weight=("cpu.weight", 100, 10_000),
-    door="cgroup.procs",
+    entry_file="cgroup.procs",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
+    """A usable cgroup hierarchy."""
+
     version: int
-    place: Path
-    """The folder where we may make cgroups, which our processes may enter."""
+    parent: Path
+    """The folder in which we may make cgroups that our processes may enter."""
     controllers: frozenset[str]
 
     @property
@@ -63,6 +68,7 @@ class Hierarchy:
 
 
 def set_limits(hierarchy: Hierarchy, path: Path, memory_bytes: int, processes: int) -> None:
+    """Write the limits of a cgroup."""
     if MEMORY in hierarchy.controllers:
         (first, value), *others = hierarchy.settings.memory
         kernel.write(path / first, value.format(limit=memory_bytes))
@@ -74,6 +80,7 @@ def set_limits(hierarchy: Hierarchy, path: Path, memory_bytes: int, processes: i
 
 
 def lines(path: Path) -> list[str]:
+    """Return the lines of a file, or [] if it cannot be read."""
     try:
         return path.read_text().splitlines()
     except OSError:
@@ -81,4 +88,5 @@ def lines(path: Path) -> list[str]:
 
 
 def stat_of(path: Path, name: str) -> int:
+    """Return a value of the cgroup's memory.stat, or 0 if there is none."""
     return next((int(line.split()[1]) for line in lines(path / "memory.stat") if line.startswith(f"{name} ")), 0)

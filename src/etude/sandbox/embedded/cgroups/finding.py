@@ -1,4 +1,4 @@
-"""Finds where cgroups are usable, by trying what boxes will do."""
+"""Finds where cgroups are usable, by trying the operations that boxes need."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS, Hierarchy, set_limits
-from etude.sandbox.embedded.cgroups.owners import hand_on_controllers, locked_folder, remove_folder
+from etude.sandbox.embedded.cgroups.owners import delegate_controllers, locked_folder, remove_folder
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
+    """A mounted cgroup hierarchy."""
+
     version: int
     point: Path
     root: str
-    """The cgroup, within the kernel's tree, that is mounted here."""
+    """The cgroup, as a path in the kernel's tree, that is mounted here."""
     controllers: frozenset[str]
-    """For version 1 only; in version 2 they differ from folder to folder."""
+    """The controllers of a version 1 hierarchy. In version 2, they differ from folder to folder."""
 
 
 def find_hierarchies() -> list[Hierarchy]:
-    """At most one hierarchy per controller, version 2 first. None at all if the memory controller is missing."""
+    """Return at most one hierarchy per controller, version 2 first. Return none at all if the memory controller is
+    missing."""
     found: list[Hierarchy] = []
     for mount in sorted(read_mounts(Path("/proc/self/mountinfo").read_text()), key=lambda mount: -mount.version):
         have = frozenset(name for hierarchy in found for name in hierarchy.controllers)
@@ -40,6 +43,7 @@ def find_hierarchies() -> list[Hierarchy]:
 
 
 def read_mounts(mountinfo: str) -> list[Mount]:
+    """Parse the cgroup mounts in the text of /proc/self/mountinfo."""
     mounts = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -63,24 +67,25 @@ def _usable_v1(mount: Mount) -> Hierarchy | None:
 
 def _usable_v2(mount: Mount) -> Hierarchy | None:
     own = own_cgroup(mount, Path("/proc/self/cgroup").read_text())
-    # The top first: there a later process finds what a killed one left. Next our sibling folders, where no process has
-    # to be moved.
-    for place in dict.fromkeys([mount.point, *((own.parent, own) if own else ())]):
-        if not place.is_relative_to(mount.point):
+    # Try the top first: a later process finds there what a killed one left. Then try the folders beside our own cgroup,
+    # for which no process has to be moved.
+    for parent in dict.fromkeys([mount.point, *((own.parent, own) if own else ())]):
+        if not parent.is_relative_to(mount.point):
             continue
         try:
-            hand_on_controllers(place, vacate=place == own)
-            with _trial(place) as trial:
+            delegate_controllers(parent, vacate=parent == own)
+            with _trial(parent) as trial:
                 controllers = frozenset((trial / "cgroup.controllers").read_text().split()) & {MEMORY, PIDS, CPU}
                 if controllers and _can_enter(trial):
-                    return Hierarchy(2, place, controllers)
+                    return Hierarchy(2, parent, controllers)
         except OSError:
             continue
     return None
 
 
 def own_cgroup(mount: Mount, cgroup: str) -> Path | None:
-    """The folder of our own version 2 cgroup, if this mount shows it."""
+    """Return the folder of our own version 2 cgroup, if it is visible in this mount. `cgroup` is the text of
+    /proc/self/cgroup."""
     for line in cgroup.splitlines():
         number, _, path = line.split(":", 2)
         if number == "0" and Path(path).is_relative_to(mount.root):
@@ -89,10 +94,10 @@ def own_cgroup(mount: Mount, cgroup: str) -> Path | None:
 
 
 @contextlib.contextmanager
-def _trial(place: Path) -> Iterator[Path]:
-    """A trial folder at the place where boxes get theirs: below a folder of ours. In version 2 that folder delegates
-    controllers, and therefore may not hold a process itself."""
-    ours, lock = locked_folder(place)
+def _trial(parent: Path) -> Iterator[Path]:
+    """Make a trial cgroup in the same way as boxes get theirs: inside a folder of ours in `parent`. In version 2 our
+    folder delegates controllers, and therefore may not hold a process itself."""
+    ours, lock = locked_folder(parent)
     try:
         trial = ours / "trial"
         trial.mkdir()
@@ -103,5 +108,6 @@ def _trial(place: Path) -> Iterator[Path]:
 
 
 def _can_enter(folder: Path) -> bool:
+    """Return whether a process of ours can enter the cgroup."""
     enter = ["/bin/sh", "-c", 'echo 0 >"$1"', "sh", str(folder / "cgroup.procs")]
     return subprocess.run(enter, capture_output=True, check=False).returncode == 0

@@ -1,4 +1,5 @@
-"""Ownership of cgroups: each of our processes holds a lock on its folders; unlocked ones belong to a dead owner."""
+"""Owners of cgroups: each of our processes holds a lock on its folders. A folder without a lock belongs to a dead
+owner."""
 
 from __future__ import annotations
 
@@ -12,32 +13,34 @@ from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS, lines
 from etude.sandbox.inside import kernel
 
 PREFIX = "etude-"
-_HOME = "etude.home"
-"""The cgroup that we move into if our own must be free of processes to delegate controllers. Other processes of our
-cgroup move along and may outlive us, so the cleanup leaves this folder alone."""
+_VACATED_TO = "etude.home"
+"""Name of the cgroup that processes are moved into if our own cgroup must be free of processes to delegate controllers.
+Other processes of our cgroup are moved along and may outlive us, so the cleanup leaves this folder alone."""
 
 
-def locked_folder(place: Path) -> tuple[Path, int]:
+def locked_folder(parent: Path) -> tuple[Path, int]:
+    """Make a folder of ours in `parent` and lock it. Return its path and the descriptor that holds the lock."""
     while True:
-        folder = place / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        folder = parent / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         folder.mkdir()
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:  # Another process's cleanup removed it.
+        except FileNotFoundError:  # Another process's cleanup has removed it.
             continue
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.is_dir():  # Otherwise a cleanup came between these two steps.
+        if folder.is_dir():  # Otherwise a cleanup removed it before it was locked.
             with contextlib.suppress(OSError):
-                hand_on_controllers(folder, vacate=False)
+                delegate_controllers(folder, vacate=False)
             return folder, lock
         os.close(lock)
 
 
-def remove_dead(place: Path) -> list[str]:
-    """Removes the folders of dead owners. Their processes end by themselves; where the kernel can kill a whole cgroup,
-    this also ends those whose zygote hangs. A folder that still holds processes is left for later."""
+def remove_dead(parent: Path) -> list[str]:
+    """Remove the folders of dead owners, and return their names. Their processes end by themselves; where the kernel
+    can kill a whole cgroup, this also ends processes whose zygote hangs. A folder that still holds processes is left
+    for later."""
     removed = []
-    for folder in sorted(place.glob(f"{PREFIX}*")):
+    for folder in sorted(parent.glob(f"{PREFIX}*")):
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
@@ -57,6 +60,7 @@ def remove_dead(place: Path) -> list[str]:
 
 
 def remove_folder(folder: Path) -> bool:
+    """Remove the folder and its subfolders; return False if that fails."""
     try:
         for below in folder.iterdir():
             if below.is_dir():
@@ -67,22 +71,22 @@ def remove_folder(folder: Path) -> bool:
     return True
 
 
-def hand_on_controllers(place: Path, *, vacate: bool) -> None:
-    """Delegates the controllers of `place` to its subfolders. Version 2 requires this by name, and from a folder
-    without processes; `vacate` moves them out."""
-    present = set((place / "cgroup.controllers").read_text().split())
-    missing = {MEMORY, PIDS, CPU} & present - set((place / "cgroup.subtree_control").read_text().split())
+def delegate_controllers(parent: Path, *, vacate: bool) -> None:
+    """Delegate the controllers of `parent` to its subfolders. In version 2, each controller must be delegated by name,
+    and from a folder without processes; `vacate` moves the processes out."""
+    present = set((parent / "cgroup.controllers").read_text().split())
+    missing = {MEMORY, PIDS, CPU} & present - set((parent / "cgroup.subtree_control").read_text().split())
     if not missing:
         return
     wanted = " ".join(f"+{name}" for name in sorted(missing))
     try:
-        kernel.write(place / "cgroup.subtree_control", wanted)
+        kernel.write(parent / "cgroup.subtree_control", wanted)
     except OSError:
         if not vacate:
             raise
-        home = place / _HOME
+        home = parent / _VACATED_TO
         home.mkdir(exist_ok=True)
-        for pid in lines(place / "cgroup.procs"):
+        for pid in lines(parent / "cgroup.procs"):
             with contextlib.suppress(ProcessLookupError):
                 kernel.write(home / "cgroup.procs", pid)
-        kernel.write(place / "cgroup.subtree_control", wanted)
+        kernel.write(parent / "cgroup.subtree_control", wanted)

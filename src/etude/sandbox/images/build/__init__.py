@@ -1,7 +1,8 @@
 """Builds Dockerfiles without Docker: each RUN runs in a box under a named egress policy, and steps are cached by
 content.
 
-Public: `build_image`, and `refuse_side_cars`, which rejects folders with a compose file."""
+Public: `build_image` and `try_build`, and `refuse_side_cars`, which rejects folders with a compose file.
+"""
 
 from etude.sandbox.images.build.build import build_image, try_build
 from etude.sandbox.images.build.compose import refuse_side_cars

@@ -19,8 +19,9 @@ from etude.sandbox.images.store import ImageStore
 BUILD_LIMITS = Limits(
     memory_mb=4096, processes=1024, cpu_seconds=3600, file_mb=4096, disk_mb=8192, output_bytes=16 << 20
 )
-"""Limits of one step: compilers and package managers need more than an agent's commands."""
+"""Limits of one step. Compilers and package managers need more than an agent's commands."""
 STEP_SECONDS = 1800.0
+"""Maximum duration of one step."""
 
 
 async def build_image(
@@ -38,14 +39,14 @@ async def build_image(
     spending: Spending | None = None,
     env: tuple[tuple[str, str], ...] = (),
 ) -> str:
-    """Builds the stage `target` (by default the last) and the stages it needs; returns the image's id.
+    """Build the stage `target` (by default the last one) and the stages it needs. Return the image's id.
 
-    An ImageError names file, line and instruction. `say` gets each step and each line of its output.
-    """
+    `say` receives each step and each line of its output. `arguments` are values for ARG. An ImageError names file, line
+    and instruction."""
     file = dockerfile or context / "Dockerfile"
     if file.name in COMPOSE_FILES:
         refuse_side_cars(file.parent)
-    tell, given = say or (lambda _: None), arguments or {}
+    report, given = say or (lambda _: None), arguments or {}
     opened = await asyncio.to_thread(Context.open, context, file)
     text = await asyncio.to_thread(_read, file)
     try:
@@ -54,8 +55,8 @@ async def build_image(
     except ImageError as error:
         raise BuildFailed(str(error)) from error
     for name in unused(parsed, given):
-        tell(f"no ARG declares {name}: its value is not used")
-    builder = Builder(sandboxes, store, opened, plan, given, egress, limits, step_seconds, tell)
+        report(f"no ARG declares {name}: its value is not used")
+    builder = Builder(sandboxes, store, opened, plan, given, egress, limits, step_seconds, report)
     builder.spending, builder.env = spending or builder.spending, env
     return store.record(await builder.build(), f"built from {file.absolute()}")
 
@@ -68,7 +69,7 @@ async def try_build(
     arguments: dict[str, str] | None,
     say: Say,
 ) -> TriedBuild:
-    """Builds in a store that holds no earlier builds, and reports a failure instead of raising it."""
+    """Build in a store without earlier builds, and report a failure in the result instead of raising it."""
     spending, watch = Spending(terms.seconds, terms.limits.cpu_seconds), ShareMeter()
     image, failure = "", None
     try:

@@ -1,8 +1,8 @@
-"""Builds the stages, one instruction at a time. An instruction that changes files makes a box, works in it, and takes a
-snapshot.
+"""Builds the stages of a Dockerfile, one instruction at a time. An instruction that changes files makes a box, works in
+it, and takes a snapshot.
 
-Steps are cached by everything that goes into them: the files below, what is run or copied, and what the command can
-see. A change rebuilds that step and those that build on it, nothing else.
+A step is cached by everything that goes into it: the files below, what is run or copied, and what the command can see.
+A change rebuilds that step and the steps on top of it, nothing else.
 """
 
 from __future__ import annotations
@@ -43,26 +43,39 @@ from etude.sandbox.images.image import EMPTY, HOST, Image, ImageConfig
 from etude.sandbox.images.store import ImageStore
 
 ROOT = "root"
-_HOSTS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
-"""OS errors that no Dockerfile can be blamed for; other file errors are about names that it gives."""
-_HOST_NEEDS = 16 << 20
-"""Free bytes below which the host's disk counts as full."""
+_HOST_ERRORS = {
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+    errno.EIO,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+}
+"""OS errors that are the host's fault. Other file errors come from names that the Dockerfile gives."""
+_MIN_FREE_BYTES = 16 << 20
+"""If fewer bytes are free, the host's disk counts as full."""
 
 
 @dataclass(slots=True)
 class Builder:
+    """The state of one build."""
+
     sandboxes: Sandboxes
     store: ImageStore
     context: Context
     plan: Plan
     given: dict[str, str]
+    """Values for ARG, by name."""
     egress: Egress
     limits: Limits
     seconds: float
+    """Maximum duration of one step."""
     say: Say
     spending: Spending = field(default_factory=Spending)
     env: tuple[tuple[str, str], ...] = ()
-    """Variables for commands; they override the Dockerfile's. They are neither part of the image nor of cache keys."""
+    """Variables for commands that override the Dockerfile's. They are part of neither the image nor the cache keys."""
     done: dict[int, Image] = field(default_factory=dict)
     """Images of finished stages, by index."""
     _cache: BuildCache = field(init=False)
@@ -76,17 +89,19 @@ class Builder:
         return sum(1 + len(stage.instructions) for stage in self.plan.needed)
 
     async def build(self) -> Image:
+        """Build all needed stages, and return the image of the last one."""
         for stage in self.plan.needed:
-            with self._named(stage.line, stage.text):
+            with self._errors_located(stage.line, stage.text):
                 state = StageState(await self._base(stage), self.plan.dockerfile.escape)
             for instruction in stage.instructions:
-                with self._named(instruction.line, instruction.text):
+                with self._errors_located(instruction.line, instruction.text):
                     state = await self._apply(state, stage, instruction.action)
             self.done[stage.index] = state.image
         return self.done[self.plan.needed[-1].index]
 
     @contextmanager
-    def _named(self, line: int, text: str) -> Iterator[None]:
+    def _errors_located(self, line: int, text: str) -> Iterator[None]:
+        """Report the instruction as a step, and turn its errors into ones that name its file and line."""
         self._step += 1
         self.say(f"{self._step}/{self.steps} {text}")
         where = f"{self.plan.dockerfile.file}:{line}: {text}"
@@ -94,28 +109,29 @@ class Builder:
             self.spending.check()
             yield
         except (SandboxError, ValueError, OSError) as error:
-            raise self._blamed(error, where) from error
+            raise self._with_blame(error, where) from error
 
-    def _blamed(self, error: Exception, where: str) -> Exception:
-        """The exception to raise: BuildFailed if the Dockerfile is to blame, else the host's. If the host's disk is
-        full, the host is to blame whatever the error says."""
+    def _with_blame(self, error: Exception, where: str) -> Exception:
+        """Return the exception to raise: BuildFailed if the Dockerfile is to blame, else an error of the host. If the
+        host's disk is full, the host is to blame whatever the error is."""
         text, limit = f"{where}: {error}", error.limit if isinstance(error, BuildFailed) else ""
-        if limit != "disk" and shutil.disk_usage(self.store.root).free < _HOST_NEEDS:
+        if limit != "disk" and shutil.disk_usage(self.store.root).free < _MIN_FREE_BYTES:
             return DiskFull(f"{text} (the disk of {self.store.root} is full)")
         if isinstance(error, DiskFull):
             return BuildFailed(text, "disk")
-        if isinstance(error, OSError) and error.errno in _HOSTS:
+        if isinstance(error, OSError) and error.errno in _HOST_ERRORS:
             return SandboxError(text)
         if isinstance(error, ImageError | RequestRefused | ValueError | OSError):
             return BuildFailed(text, limit)
         return error
 
     async def _base(self, stage: Stage) -> Image:
+        """Return the image that the stage starts from."""
         below = self.plan.base_stage(stage)
         return self.done[below.index] if below else await self._image(self.plan.bases[stage.index])
 
     async def _image(self, name: str) -> Image:
-        """Finds an image by name: in this store first, then in a registry."""
+        """Find an image by name: in this store first, then in a registry."""
         if name == "scratch":
             return Image(EMPTY, (), ImageConfig(workdir="/", user=ROOT))
         try:
@@ -124,6 +140,7 @@ class Builder:
             return self.store.image(await self.sandboxes.pull_image(name))
 
     async def _apply(self, state: StageState, stage: Stage, action: Action) -> StageState:
+        """Apply one instruction, and return the stage's new state."""
         match action:
             case Run():
                 return state.with_files_of(await self._run(state, action))
@@ -137,9 +154,10 @@ class Builder:
                 return state
         return apply_setting(state, action)
 
-    # -- the three that change files
+    # -- instructions that change files
 
     async def _run(self, state: StageState, run: Run) -> Image:
+        """Run a RUN, unless it is cached. Return an image with the files afterwards."""
         command, stdin = command_of(state, run)
         env = state.variables
         config = state.config
@@ -152,7 +170,7 @@ class Builder:
             workdir=config.workdir,
             egress=asdict(replace(self.egress, name="", proxy="")),
         )
-        if found := self._found(key):
+        if found := self._cached(key):
             return found
         if run.cache_mounts:
             self.say("    --mount=type=cache: shared with no other build; what is left in it is part of the image")
@@ -160,9 +178,10 @@ class Builder:
         async with self._box(state.image, config.user, self.egress) as box:
             seconds = min(self.seconds, max(0.1, self.spending.seconds_left))
             await run_in(box, command, stdin, {**env, **dict(self.env)}, self.limits, seconds, self.say)
-            return await self._sealed(box, key)
+            return await self._snapshot(box, key)
 
     async def _copy(self, state: StageState, stage: Stage, copy: Copy) -> Image:
+        """Copy the sources of COPY or ADD, unless that is cached. Return an image with the files afterwards."""
         target = state.target(state.expand(copy.target))
         patterns = [state.expand(source) for source in copy.sources]
         mode, owner = parse_mode(state.expand(copy.mode)), state.expand(copy.owner)
@@ -177,19 +196,20 @@ class Builder:
                 sources = await asyncio.to_thread(self._from_context, state, copy, patterns, open_files)
                 facts = {"sources": await asyncio.to_thread(lambda: [source.digest() for source in sources])}
             key = self._cache.key(state.image, target=target, owner=owner, mode=mode, **facts)
-            if found := self._found(key):
+            if found := self._cached(key):
                 return found
             if origin is not None:
                 async with self._box(origin, ROOT) as box:
                     for pattern in patterns:
                         sources += await select_from_box(box, pattern, open_files)
             async with self._box(state.image, ROOT) as box:
-                usual = await find_owner(box, "agent" if state.image.base == HOST else ROOT)
+                default_owner = await find_owner(box, "agent" if state.image.base == HOST else ROOT)
                 wanted = await find_owner(box, owner) if owner else None
-                await copy_into(box, sources, target, owner=wanted, mode=mode, usual=usual)
-                return await self._sealed(box, key)
+                await copy_into(box, sources, target, owner=wanted, mode=mode, default_owner=default_owner)
+                return await self._snapshot(box, key)
 
     def _from_context(self, state: StageState, copy: Copy, patterns: list[str], open_files: ExitStack) -> list[Source]:
+        """Return the sources of a COPY or ADD that come from the build context and from heredocs."""
         sources = [source for pattern in patterns for source in self.context.select(pattern)]
         if copy.unpack:
             sources = [unpack_archive(source, open_files, self.store.scratch) for source in sources]
@@ -199,36 +219,39 @@ class Builder:
         return sources
 
     async def _origin(self, name: str, stage: Stage) -> Image:
+        """Return the image of the stage, or the image, that COPY --from names."""
         below = self.plan.dockerfile.stage_before(name, stage.index)
         return self.done[below.index] if below else await self._image(name)
 
     async def _enter(self, state: StageState, path: str) -> StageState:
-        """Applies WORKDIR: makes the folder if it is missing, owned by the stage's user."""
+        """Apply WORKDIR: make the folder if it is missing, owned by the stage's user."""
         folder = state.folder(state.expand(path))
         entered = state.with_config(workdir=folder)
         key = self._cache.key(state.image, workdir=folder, user=state.config.user)
-        if found := self._found(key):
+        if found := self._cached(key):
             return entered.with_files_of(found)
         async with self._box(state.image, ROOT) as box:
             if await make_folder(box, folder, await find_owner(box, state.config.user)):
-                return entered.with_files_of(await self._sealed(box, key))
+                return entered.with_files_of(await self._snapshot(box, key))
         self._cache.keep(key, self._record(state.image, ROOT))
         return entered
 
-    # -- boxes and what came of them
+    # -- boxes and their snapshots
 
-    def _found(self, key: str) -> Image | None:
+    def _cached(self, key: str) -> Image | None:
+        """Return the image of a cached step, or None."""
         found = self._cache.find(key)
         if found is not None:
             self.say("    as before")
         return found
 
     def _record(self, image: Image, user: str) -> str:
-        """Records only the files of an image. A step's box needs no settings but its user and its workdir."""
+        """Record the files of an image, with only the settings that a step's box needs: its user and its workdir."""
         return self.store.record(Image(image.base, image.layers, ImageConfig(workdir=image.config.workdir, user=user)))
 
     @asynccontextmanager
     async def _box(self, image: Image, user: str, egress: Egress = NO_EGRESS) -> AsyncIterator[Box]:
+        """Make a box for one step, count what it uses, and destroy it."""
         limits = self.spending.bounded(self.limits)
         spec = BoxSpec(self._record(image, user), limits=limits, egress=egress, name="build")
         box = await self.sandboxes.create(spec)
@@ -240,7 +263,8 @@ class Builder:
         finally:
             await box.destroy()
 
-    async def _sealed(self, box: Box, key: str) -> Image:
+    async def _snapshot(self, box: Box, key: str) -> Image:
+        """Take a snapshot of the box, and add it to the cache."""
         name = await box.snapshot()
         self._cache.keep(key, name)
         return self.store.image(name)

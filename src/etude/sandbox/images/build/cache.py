@@ -1,7 +1,7 @@
-"""The cache of build steps: from a digest of what went into a step to the layers that came out.
+"""The cache of build steps: maps a digest of a step's inputs to the layers that it made.
 
-An entry is written once its layers are in the store, atomically and under its own name. So readers see all of it or
-nothing, whoever else builds or dies. An entry whose layers are gone counts as absent.
+An entry is written atomically once its layers are in the store, so readers see all of it or nothing, even if other
+processes build or die meanwhile. An entry whose layers have been removed counts as absent.
 """
 
 from __future__ import annotations
@@ -19,20 +19,24 @@ _FORMAT = 1
 
 
 class BuildCache:
+    """The build cache of one store."""
+
     def __init__(self, store: ImageStore) -> None:
         self._store, self._folder = store, store.root / "builds"
         self._folder.mkdir(exist_ok=True)
 
     def key(self, below: Image, **facts: Any) -> str:
-        """The key of a step on top of an image's files. The image's settings count only if they are among the facts."""
+        """Return the key of a step on top of an image's files. `facts` are the step's other inputs. The image's
+        settings count only if they are among them."""
         text = json.dumps([_FORMAT, below.base, below.layers, facts], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def find(self, key: str) -> Image | None:
+        """Return the image of a step, or None if it is not cached."""
         path = self._folder / key
         try:
             image = self._store.image(path.read_text())
-            self._store.lease(image).release()  # Leasing marks the image as used.
+            self._store.lease(image).release()  # A lease marks the image as used.
             return image
         except FileNotFoundError:
             return None
@@ -41,6 +45,7 @@ class BuildCache:
             return None
 
     def keep(self, key: str, image: str) -> None:
+        """Record that the step with this key made the image."""
         fresh = self._store.scratch / f"build-{secrets.token_hex(8)}"
         fresh.write_text(image)
         fresh.rename(self._folder / key)

@@ -1,4 +1,5 @@
-"""Side-cars: services that a compose file would run beside a box. They are not supported, and are refused openly."""
+"""Side-cars: services that a compose file would run beside a box. They are not supported, and are refused with an
+error."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "c
 
 
 def refuse_side_cars(folder: Path) -> None:
-    """Raises ImageError if the folder has a compose file; the message names its services."""
+    """Raise ImageError if the folder has a compose file. The message names its services."""
     for name in COMPOSE_FILES:
         path = folder / name
         if path.is_file():
@@ -23,7 +24,7 @@ def refuse_side_cars(folder: Path) -> None:
 
 
 def _services(text: str) -> list[str]:
-    """Names at the first level below `services:`. Parses just enough YAML for the error message."""
+    """Return the names at the first level below `services:`. Parses just enough YAML for the error message."""
     found, depth = [], None
     for line in text.splitlines():
         if re.match(r"\S", line) and not line.startswith("#"):

@@ -1,6 +1,7 @@
-"""The build context: the folder from which COPY and ADD take files, minus what .dockerignore excludes.
+"""The build context: the folder from which COPY and ADD take files, except what .dockerignore excludes.
 
-Nothing outside the folder is ever read. Links are followed only if a source itself is one, and only within the folder.
+Nothing outside the folder is ever read. Links are followed only if a source itself is a link, and only within the
+folder.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from etude.sandbox.images.build.patterns import Ignored, compile_pattern, is_pat
 
 @dataclass(frozen=True, slots=True)
 class Context:
+    """A build context on the host."""
+
     root: Path
-    """The resolved path."""
+    """The folder's resolved path."""
     ignored: Ignored = field(default_factory=Ignored)
     ignore_file: str = ".dockerignore"
 
     @classmethod
     def open(cls, folder: Path, dockerfile: Path) -> Context:
-        """Opens the context with the ignore file that belongs to the Dockerfile, or else the folder's."""
+        """Open the context with the ignore file that belongs to the Dockerfile (its name plus .dockerignore) or else
+        the folder's."""
         if not folder.is_dir():
             raise ImageError(f"{folder}: expected a folder with a Dockerfile in it")
         for path in (dockerfile.with_name(f"{dockerfile.name}.dockerignore"), folder / ".dockerignore"):
@@ -46,17 +50,19 @@ class Context:
         return cls(folder.resolve())
 
     def select(self, pattern: str) -> list[Source]:
-        """The files that a source of COPY names; ValueError if there are none, or if they lie outside."""
-        # As in a root folder, ".." at the top leads nowhere.
+        """Return the files that a source of COPY names. Raises ValueError if there are none, or if they lie outside of
+        the folder."""
+        # In the context's top folder, ".." stays there, as in a root directory.
         names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
         found = list(self._matching(self.root, names if names != [""] else []))
-        sources = [self._source(path) for path in sorted(found) if not self._left_out(path)]
+        sources = [self._source(path) for path in sorted(found) if not self._excluded(path)]
         if not sources:
             hint = f"; {self.ignore_file} leaves it out" if found else ""
             raise ValueError(f"there is no {pattern} in the context {self.root}{hint}")
         return sources
 
     def _matching(self, folder: Path, names: list[str]) -> Iterator[Path]:
+        """Yield the paths below `folder` that match one pattern for each level."""
         if not names:
             yield folder
             return
@@ -74,42 +80,46 @@ class Context:
         return list(self._inside(folder).iterdir()) if folder.is_dir() else []
 
     def _inside(self, path: Path) -> Path:
+        """Resolve a path, and raise ValueError if it leads out of the context."""
         found = path.resolve()
         if not found.is_relative_to(self.root):
             raise ValueError(f"{path.relative_to(self.root)} leads out of the context")
         return found
 
-    def _left_out(self, path: Path) -> bool:
+    def _excluded(self, path: Path) -> bool:
+        """Return whether .dockerignore excludes the path and everything below it."""
         relative = str(path.relative_to(self.root))
-        if relative == "." or not self.ignored.leaves_out(relative):
+        if relative == "." or not self.ignored.excludes(relative):
             return False
-        return not (self.ignored.takes_back and path.is_dir() and any(self._below(self._inside(path), "")))
+        return not (self.ignored.has_exceptions and path.is_dir() and any(self._below(self._inside(path), "")))
 
     def _source(self, path: Path) -> Source:
-        place = self._inside(path)
-        if not place.exists():
+        """Return the file or folder as a source, with its members."""
+        resolved = self._inside(path)
+        if not resolved.exists():
             raise ValueError(f"{path.relative_to(self.root)} is a link to nothing")
-        top = self._member(place, "")
-        below = self._below(place, "") if top.kind == tarfile.DIRTYPE else ()
+        top = self._member(resolved, "")
+        below = self._below(resolved, "") if top.kind == tarfile.DIRTYPE else ()
         return Source(path.name if path != self.root else "", [top, *below])
 
     def _below(self, folder: Path, prefix: str) -> Iterator[Member]:
-        """Members in sorted order, so that the same files give the same copy."""
+        """Yield the members below a folder in sorted order, so that the same files give the same digest."""
         for path in sorted(folder.iterdir()):
             name = f"{prefix}{path.name}"
             info = path.lstat()
-            left_out = self.ignored.leaves_out(str(path.relative_to(self.root)))
+            excluded = self.ignored.excludes(str(path.relative_to(self.root)))
             if stat.S_ISDIR(info.st_mode):
-                if left_out and not self.ignored.takes_back:
+                if excluded and not self.ignored.has_exceptions:
                     continue
                 below = list(self._below(path, f"{name}/"))
-                if below or not left_out:
+                if below or not excluded:
                     yield self._member(path, name)
                 yield from below
-            elif not left_out and not stat.S_ISSOCK(info.st_mode):  # A socket means nothing without its process.
+            elif not excluded and not stat.S_ISSOCK(info.st_mode):  # A socket cannot be used without its process.
                 yield self._member(path, name)
 
     def _member(self, path: Path, name: str) -> Member:
+        """Return a path as a member with the given name."""
         info = path.lstat()
         mode = stat.S_IMODE(info.st_mode)
         if stat.S_ISDIR(info.st_mode):

@@ -1,7 +1,7 @@
-"""Copies files into a box: where they are put, and who owns them.
+"""Copies files into a box, and decides their paths and owners.
 
-A source folder is copied as its content. A target that ends in "/" or is an existing folder takes files under their own
-names; any other target is the file's new name. Missing parent folders are made.
+A source folder is copied as its content. A target that ends in "/" or is an existing folder receives files under their
+own names; any other target is the file's new name. Missing parent folders are made.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from etude.sandbox.images.build.members import Member, Source, members_of_tar, p
 from etude.sandbox.images.build.patterns import compile_pattern, is_pattern
 
 MAX_BYTES = 900 << 20
-"""Size limit of one source of COPY --from, which leaves its box in one piece."""
+"""Maximum size of one source of COPY --from, which is read from its box in one piece."""
 MAX_FILES = 2_000_000
 _CHUNK = 64 << 20
-"""Bytes of the copied data that are held in memory at a time."""
+"""Maximum number of bytes of the copied data in memory at a time."""
 
 Owner = tuple[int, int]
 
 
-async def look(box: Box, path: str) -> Literal["folder", "file", "nothing"]:
+async def kind_at(box: Box, path: str) -> Literal["folder", "file", "nothing"]:
+    """Return what is at a path of the box."""
     try:
         await box.read_file(path, max_bytes=0)
     except IsADirectoryError:
@@ -45,25 +46,25 @@ async def look(box: Box, path: str) -> Literal["folder", "file", "nothing"]:
 
 
 async def copy_into(
-    box: Box, sources: Sequence[Source], target: str, *, owner: Owner | None, mode: int | None, usual: Owner
+    box: Box, sources: Sequence[Source], target: str, *, owner: Owner | None, mode: int | None, default_owner: Owner
 ) -> None:
-    """Copies the sources to `target`, an absolute path. `owner` and `mode` replace those of the sources. `usual` owns
-    what has no owner, and parent folders that are made."""
+    """Copy the sources to `target`, an absolute path. `owner` and `mode` replace those of the sources. Sources without
+    owners and new parent folders belong to `default_owner`."""
     path = target.rstrip("/") or "/"
-    exists = await look(box, path) == "folder"
+    exists = await kind_at(box, path) == "folder"
     as_folder = exists or target.endswith("/")
     if len(sources) > 1 and not as_folder:
         raise ValueError(f"{len(sources)} sources need a folder as target: {path}/")
-    # A folder made for a source gets the source's mode and owner, otherwise the usual ones.
+    # A new target folder gets the mode and owner of the source folder, if there is one, else the default.
     brings_top = any(source.has_top and source.is_folder for source in sources)
     make = not brings_top and (as_folder or any(source.is_folder for source in sources))
-    base, members = await _missing_parents(box, path, owner or usual, with_last=make)
+    base, members = await _missing_parents(box, path, owner or default_owner, with_last=make)
     for source in sources:
-        theirs = owner or (None if source.owned else usual)
+        theirs = owner or (None if source.owned else default_owner)
         folder = _below(path if source.is_folder or not as_folder else posixpath.join(path, source.name), base)
         for member in source.members:
             if member.path or not source.is_folder or not exists:
-                members.append(_placed(member, folder, theirs, mode))
+                members.append(_at_target(member, folder, theirs, mode))
         exists = exists or source.is_folder
     tars = pack(members, _CHUNK)
     while (tar := await asyncio.to_thread(next, tars, None)) is not None:
@@ -71,32 +72,34 @@ async def copy_into(
 
 
 async def make_folder(box: Box, path: str, owner: Owner) -> bool:
-    """Makes the folder and its parents; returns False if it already exists."""
-    there = await look(box, path)
-    if there == "file":
+    """Make the folder and its parents; return False if it already exists."""
+    found_kind = await kind_at(box, path)
+    if found_kind == "file":
         raise ValueError(f"{path} is a file")
-    if there == "nothing":
+    if found_kind == "nothing":
         base, members = await _missing_parents(box, path, owner, with_last=True)
         for tar in pack(members, _CHUNK):
             await box.write_tree(base, tar)
-    return there == "nothing"
+    return found_kind == "nothing"
 
 
 async def _missing_parents(box: Box, path: str, owner: Owner, *, with_last: bool) -> tuple[str, list[Member]]:
-    """Returns the deepest existing parent of the path, and the folders to make below it."""
+    """Return the deepest existing parent of the path, and the folders to make below it, including the path itself if
+    `with_last`."""
     missing = [path] if with_last else []
     base = path if with_last else posixpath.dirname(path)
-    while (there := await look(box, base)) == "nothing":
+    while (found_kind := await kind_at(box, base)) == "nothing":
         if base != path:
             missing.append(base)
         base = posixpath.dirname(base)
-    if there == "file":
+    if found_kind == "file":
         raise ValueError(f"{base} is a file, and a folder is needed")
     missing = [folder for folder in missing if folder != base]
     return base, [Member(_below(folder, base), tarfile.DIRTYPE, 0o755, *owner) for folder in reversed(missing)]
 
 
-def _placed(member: Member, folder: str, owner: Owner | None, mode: int | None) -> Member:
+def _at_target(member: Member, folder: str, owner: Owner | None, mode: int | None) -> Member:
+    """Return a member with its path below `folder`, and with the owner and mode that COPY gives."""
     uid, gid = owner or (member.uid, member.gid)
     goal = posixpath.join(folder, member.goal) if member.kind == tarfile.LNKTYPE else member.goal
     kept = mode is None or member.kind == tarfile.SYMTYPE
@@ -106,24 +109,24 @@ def _placed(member: Member, folder: str, owner: Owner | None, mode: int | None) 
 
 
 def _below(path: str, base: str) -> str:
-    """The path relative to the base; empty for the base itself."""
+    """Return the path relative to the base, or "" for the base itself."""
     below = posixpath.relpath(path, base)
     return "" if below == "." else below
 
 
 async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list[Source]:
-    """The files that a source of COPY --from names, read from a box."""
+    """Return the files that a source of COPY --from names, read from a box."""
     names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
     literal = next((at for at, name in enumerate(names) if is_pattern(name)), len(names))
     folder = "/" + "/".join(names[:literal])
-    there = await look(box, folder)
-    if there == "nothing" or (there == "file" and literal < len(names)):
+    found_kind = await kind_at(box, folder)
+    if found_kind == "nothing" or (found_kind == "file" and literal < len(names)):
         raise ValueError(f"there is no {pattern}")
     data = await box.read_tree(folder, max_bytes=MAX_BYTES, max_files=MAX_FILES)
     archive = open_files.enter_context(tarfile.open(fileobj=io.BytesIO(data)))  # noqa: SIM115
     members = list(members_of_tar(archive, folder))
     if literal == len(names):
-        if there == "file":
+        if found_kind == "file":
             members = [replace(members[0], path="")]
         return [Source(posixpath.basename(folder), members, owned=True)]
     found = _matching(members, [compile_pattern(name) for name in names[literal:]])
@@ -133,7 +136,7 @@ async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list
 
 
 def _matching(members: list[Member], patterns: list[re.Pattern[str]]) -> list[Source]:
-    """Members whose paths match, each with everything below it."""
+    """Return the members whose paths match, each as a source with everything below it."""
     found: dict[str, Source] = {}
     for member in members:
         names = PurePosixPath(member.path).parts

@@ -1,6 +1,6 @@
 """Parses the text of a Dockerfile into instructions.
 
-What a box cannot support is refused, by name and line, before anything is built.
+Instructions that a box cannot support are refused, by name and line, before anything is built.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _REFUSED = {
 
 
 def parse_dockerfile(text: str, file: str = "Dockerfile") -> Dockerfile:
+    """Parse a Dockerfile. Raises ImageError with file and line for what is wrong. `file` is its name for messages."""
     escape, lines = logical_lines(text, file)
     parser = _Parser(escape)
     arguments: list[Instruction] = []
@@ -67,16 +68,19 @@ def parse_dockerfile(text: str, file: str = "Dockerfile") -> Dockerfile:
 
 
 def _shown(line: Line) -> str:
+    """Return the instruction on one line, shortened, for messages."""
     text = " ".join(f"{line.name} {line.rest}".split())
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _with(stage: Stage, instruction: Instruction) -> Stage:
+    """Return the stage with one more instruction."""
     fields = (stage.index, stage.name, stage.base, stage.platform, stage.line, stage.text)
     return Stage(*fields, (*stage.instructions, instruction))
 
 
 def _stage(line: Line, shown: str, before: list[Stage]) -> Stage:
+    """Parse a FROM. `before` are the earlier stages."""
     flags, rest = _flags(line.rest, "platform")
     words = rest.split()
     if len(words) not in (1, 3) or (len(words) == 3 and words[1].upper() != "AS"):
@@ -92,6 +96,8 @@ def _stage(line: Line, shown: str, before: list[Stage]) -> Stage:
 
 
 class _Parser:
+    """Parses instructions other than FROM, given the file's escape character."""
+
     def __init__(self, escape: str) -> None:
         self.escape = escape
         self.readers: dict[str, Callable[[Line], Action]] = {
@@ -128,7 +134,7 @@ class _Parser:
         return Arg(tuple(names))
 
     def _pairs(self, rest: str) -> tuple[tuple[str, str], ...]:
-        """Parses NAME=value ..., or the old form NAME value, where the value is the rest of the line."""
+        """Parse NAME=value ..., or the old form NAME value, where the value is the rest of the line."""
         words = split_words(_one(rest), self.escape)
         if "=" not in words[0]:
             name, _, value = re.sub(r"\s+", " ", rest.strip(), count=1).partition(" ")
@@ -144,6 +150,7 @@ class _Parser:
         return tuple(pairs)
 
     def _label(self, line: Line) -> Remark:
+        """Parse a LABEL, which has no effect."""
         self._pairs(line.rest)
         return Remark()
 
@@ -169,7 +176,7 @@ class _Parser:
 
 
 def _flags(rest: str, *known: str) -> tuple[dict[str, str], str]:
-    """Splits off the --flags at the start; returns them and the rest."""
+    """Split off the --flags at the start. Return them and the rest."""
     found: dict[str, str] = {}
     while match := _FLAG.match(rest):
         name = match[1]
@@ -204,17 +211,19 @@ def _shell(line: Line) -> Shell:
 
 
 def _remark(line: Line) -> Remark:
+    """Parse an instruction that has no effect and needs at least one word."""
     _one(line.rest)
     return Remark()
 
 
 def _command(rest: str) -> Command:
-    """A JSON list is run as it is; anything else is for the shell."""
+    """Return the command of a line: a JSON list is run as it is, anything else is run by the shell."""
     words = _json_list(rest)
     return Command((_one(rest),), shell=True) if words is None else Command(tuple(words), shell=False)
 
 
 def _json_list(text: str) -> list[str] | None:
+    """Return the strings of a JSON list, or None if the text is no JSON list."""
     if not text.lstrip().startswith("["):
         return None
     try:
@@ -227,12 +236,14 @@ def _json_list(text: str) -> list[str] | None:
 
 
 def _one(rest: str) -> str:
+    """Return the text without surrounding space, or raise ValueError if nothing is left."""
     if not rest.strip():
-        raise ValueError("expected something after it")
+        raise ValueError("expected at least one word after the instruction")
     return rest.strip()
 
 
 def _name(name: str) -> str:
+    """Return the name of a variable, or raise ValueError if it cannot be one."""
     if not name or any(char in name for char in "\"'$ \t"):
         raise ValueError(f"{name!r} is not a name")
     return name

@@ -9,43 +9,54 @@ from etude.sandbox.images.build.lines import Heredoc
 
 @dataclass(frozen=True, slots=True)
 class Command:
+    """The command of a RUN, CMD or ENTRYPOINT."""
+
     words: tuple[str, ...]
-    """In shell form a single word, for the stage's shell."""
+    """The command's words. In shell form, the whole line as a single word."""
     shell: bool
+    """Whether the stage's shell runs the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arg:
+    """An ARG, which declares build arguments."""
+
     names: tuple[tuple[str, str | None], ...]
-    """Names with their defaults, unexpanded."""
+    """Names with their default values, in which variables are not expanded yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Env:
+    """An ENV, which sets variables: pairs of name and value."""
+
     pairs: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
+    """A RUN."""
+
     command: Command
     heredocs: tuple[Heredoc, ...] = ()
     cache_mounts: bool = False
-    """It asked for cache mounts that other builds fill. Here they are plain folders and become part of the image."""
+    """Whether it asks for cache mounts, which other builds would share. Here they are plain folders and become part of
+    the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """COPY and ADD. All texts are unexpanded, except `stage`, which decides what must be built first."""
+    """A COPY or ADD. `stage` is used as written, since it decides what is built first. In the other texts,
+    variables are not expanded yet."""
 
     sources: tuple[str, ...]
     target: str
     heredocs: tuple[Heredoc, ...] = ()
     stage: str = ""
-    """The stage or image to copy from; empty: the build context."""
+    """The stage or image to copy from. Empty: the build context."""
     owner: str = ""
     mode: str = ""
     unpack: bool = False
-    """True for ADD: tar archives are unpacked."""
+    """Whether tar archives are unpacked, as ADD does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +86,7 @@ class Cmd:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """LABEL, EXPOSE, MAINTAINER or STOPSIGNAL, which a box does not use."""
+    """A LABEL, EXPOSE, MAINTAINER or STOPSIGNAL, which a box does not use."""
 
 
 Action = Arg | Env | Run | Copy | Workdir | User | Shell | Entrypoint | Cmd | Remark
@@ -83,19 +94,23 @@ Action = Arg | Env | Run | Copy | Workdir | User | Shell | Entrypoint | Cmd | Re
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
+    """An instruction with its line number."""
+
     line: int
     text: str
-    """As written, on one line, for messages."""
+    """The instruction as written, on one line, for messages."""
     action: Action
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
+    """A FROM with the instructions after it."""
+
     index: int
     name: str
-    """In lower case, as names are compared; empty if the stage has none."""
+    """The name in lower case, in which names are compared. Empty if the stage has none."""
     base: str
-    """The image or stage it starts from, unexpanded."""
+    """The image or stage that it starts from, in which variables are not expanded yet."""
     platform: str
     line: int
     text: str
@@ -104,14 +119,17 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Dockerfile:
+    """A parsed Dockerfile."""
+
     file: str
     escape: str
     arguments: tuple[Instruction, ...]
-    """The ARGs before the first FROM: variables of FROM lines, and defaults for ARGs of the same name."""
+    """The ARGs before the first FROM: variables of FROM lines, and default values for later ARGs of the same name."""
     stages: tuple[Stage, ...]
 
     def stage_before(self, name: str, index: int) -> Stage | None:
-        """The stage that a FROM or --from in stage `index` refers to: an earlier one, by name or number."""
+        """Return the stage that a FROM or --from in stage `index` refers to: an earlier one, by name or number. None if
+        it names an image."""
         for stage in reversed(self.stages[:index]):
             if name and name.lower() in (stage.name, str(stage.index)):
                 return stage

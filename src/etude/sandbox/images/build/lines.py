@@ -1,6 +1,7 @@
-"""Splits a Dockerfile into logical lines: continuations joined, comments removed, heredocs attached to their line.
+"""Splits a Dockerfile into logical lines: continuation lines are joined, comments removed, and heredocs attached to
+their line.
 
-Every logical line keeps the number of its first physical line, which errors name.
+Every logical line keeps the number of its first physical line, for error messages.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ _WITH_HEREDOCS = {"RUN", "COPY", "ADD"}
 
 @dataclass(frozen=True, slots=True)
 class Heredoc:
+    """The lines from a <<NAME to the line NAME."""
+
     name: str
     content: str
     literal: bool = False
-    """Its name was quoted, so variables in it are not expanded."""
+    """Whether the name was quoted, so that variables in the content are not expanded."""
     indented: bool = False
-    """Opened by <<-, so leading tabs of its lines are removed."""
+    """Whether it was opened by <<-, so that leading tabs of its lines are removed."""
 
     @property
     def text(self) -> str:
@@ -33,6 +36,8 @@ class Heredoc:
 
 @dataclass(frozen=True, slots=True)
 class Line:
+    """One logical line: an instruction."""
+
     number: int
     name: str
     """The instruction's name, in upper case."""
@@ -41,7 +46,7 @@ class Line:
 
 
 def logical_lines(text: str, file: str) -> tuple[str, list[Line]]:
-    """Returns the escape character and the lines."""
+    """Return the file's escape character and its logical lines."""
     if "\0" in text:
         raise ImageError(f"{file}:{text[: text.index(chr(0))].count(chr(10)) + 1}: a zero byte; is this a text file?")
     reader = _Reader(file, re.split(r"\r?\n", text.removeprefix("\ufeff")))
@@ -54,11 +59,13 @@ def logical_lines(text: str, file: str) -> tuple[str, list[Line]]:
 
 
 class _Reader:
+    """Reads logical lines, starting at physical line `at`."""
+
     def __init__(self, file: str, lines: list[str]) -> None:
         self.file, self.lines, self.at, self.escape = file, lines, 0, "\\"
 
     def read_directives(self) -> None:
-        """Reads the directives at the very top; the first other line ends them."""
+        """Read the parser directives at the top of the file. The first other line ends them."""
         seen = set()
         while self.at < len(self.lines) and (match := _DIRECTIVE.fullmatch(self.lines[self.at].strip())):
             name, value = match[1].lower(), match[2]
@@ -76,7 +83,7 @@ class _Reader:
                 raise self._wrong(self.at, f"'# syntax={value}': only docker/dockerfile:1 and 1.x are known")
 
     def read_line(self) -> Line | None:
-        """The next instruction; None for an empty line or a comment."""
+        """Return the next instruction, or None for an empty line or a comment."""
         number, joined = self.at + 1, self._join().strip()
         if not joined:
             return None
@@ -86,7 +93,7 @@ class _Reader:
         return Line(number, name, rest, tuple(self._read_heredoc(number, *opening) for opening in openings))
 
     def _join(self) -> str:
-        """Joins lines up to the first without an escape character at its end, leaving out comments and empty ones."""
+        """Join lines up to the first one without an escape character at its end, without comments and empty lines."""
         mark = re.escape(self.escape)
         continued = re.compile(rf"(?:^|(?<=[^{mark}])){mark}[ \t]*$")
         parts: list[str] = []
@@ -103,11 +110,11 @@ class _Reader:
         return "".join(parts)
 
     def _openings(self, number: int, rest: str) -> list[tuple[str, bool, bool]]:
-        """(name, literal, indented) of each heredoc that the line opens."""
+        """Return (name, literal, indented) of each heredoc that the line opens."""
         try:
             words = split_words(rest, self.escape) if "<<" in rest else []
         except ValueError:
-            return []  # The quotes make sense only to a shell; such a line opens no heredoc.
+            return []  # Only a shell can parse these quotes. Such a line opens no heredoc.
         found = []
         for word in words:
             if match := _OPENING.fullmatch(word):
@@ -120,6 +127,7 @@ class _Reader:
         return found
 
     def _read_heredoc(self, opened: int, name: str, literal: bool, indented: bool) -> Heredoc:
+        """Read the content of a heredoc up to the line with its name."""
         first = self.at
         while self.at < len(self.lines):
             line = self.lines[self.at]
@@ -130,4 +138,5 @@ class _Reader:
         raise self._wrong(opened, f"heredoc {name}: the line {name} that would end it is missing")
 
     def _wrong(self, number: int, problem: str) -> ImageError:
+        """Return the ImageError for a line."""
         return ImageError(f"{self.file}:{number}: {problem}")

@@ -1,7 +1,7 @@
-"""What a COPY carries: files, folders and links as tar members, whatever their origin.
+"""The files, folders and links that a COPY copies, as tar members, whatever their origin.
 
 A digest of them identifies what is copied: names, kinds, modes, owners and bytes, but not times, which change although
-nothing is different. What is packed is exactly what the digest was made of.
+the content is the same. What is packed is checked against this digest.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from typing import IO
 from etude.sandbox.images.layers import FIXED_TIME
 
 MAX_FILE = 900 << 20
-"""Size limit of one file, which goes into a box in one piece."""
+"""Maximum size of one file, which is written to a box in one piece."""
 _CHUNK = 1 << 20
 _KIND = {tarfile.REGTYPE: "file", tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "name"}
 
 
 @dataclass(slots=True)
 class Member:
+    """One file, folder or link of a source."""
+
     path: str
-    """Path relative to its source; empty for the source itself."""
+    """Path relative to the source. Empty for the source itself."""
     kind: bytes
     """One of tarfile's types."""
     mode: int
@@ -37,8 +39,10 @@ class Member:
     open: Callable[[], IO[bytes]] | None = None
     """Opens the content of a regular file, or of a hard link, which may have to become a regular file."""
     digest: bytes = b""
+    """Digest of a regular file's content. Empty until `facts` has computed it."""
 
     def facts(self) -> bytes:
+        """Return what the digest of a source is computed from."""
         if self.kind == tarfile.REGTYPE and self.open and not self.digest:
             self.digest = hash_of(self.open())
         text = f"{self.path}\0{_KIND[self.kind]}\0{self.mode:o}\0{self.uid}\0{self.gid}\0{self.goal}\0"
@@ -51,13 +55,13 @@ class Source:
 
     name: str
     members: list[Member]
-    """Folders come before their content."""
+    """The source's files, folders and links. A folder comes before its content."""
     owned: bool = False
-    """Whether its members have owners; otherwise nobody owns them yet."""
+    """Whether the members have owners. Otherwise COPY sets the owner."""
 
     @property
     def has_top(self) -> bool:
-        """Whether the source itself is a member; otherwise only the content of a folder is."""
+        """Whether the source itself is a member. Otherwise only the content of a folder is."""
         return bool(self.members) and not self.members[0].path
 
     @property
@@ -81,12 +85,13 @@ def hash_of(file: IO[bytes]) -> bytes:
 
 
 def source_of_text(name: str, text: str) -> Source:
+    """Return a source that is a single file with this text."""
     data = text.encode("utf-8", "surrogateescape")
     return Source(name, [Member("", tarfile.REGTYPE, 0o644, size=len(data), open=lambda: io.BytesIO(data))])
 
 
 def members_of_tar(archive: tarfile.TarFile, name: str) -> Iterator[Member]:
-    """Members of an archive, which must stay open; ValueError for what a copy cannot carry."""
+    """Yield the members of an archive, which must stay open. Raises ValueError for a member that COPY cannot copy."""
     for info in archive:
         path = "" if info.name in (".", "./") else info.name.removeprefix("./").rstrip("/")
         if path.startswith("/") or ".." in path.split("/"):
@@ -109,7 +114,7 @@ def _opener(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], IO[
 
 
 def pack(members: list[Member], most: int) -> Iterator[bytes]:
-    """Yields tars of about `most` bytes at most, unless a single file is larger."""
+    """Yield tars of at most about `most` bytes each, unless a single file is larger."""
     kept: list[Member] = []
     size = 0
     for member in members:
@@ -133,7 +138,7 @@ def _tar(members: list[Member]) -> bytes:
             info.type, info.mode, info.uid, info.gid = member.kind, member.mode, member.uid, member.gid
             info.linkname, info.mtime = member.goal, FIXED_TIME
             if member.kind == tarfile.LNKTYPE and member.goal not in packed:
-                info.type, info.linkname = tarfile.REGTYPE, ""  # Its other name is in another tar, or not copied.
+                info.type, info.linkname = tarfile.REGTYPE, ""  # The other name is in another tar or is not copied.
             data = _content(member) if info.isreg() else b""
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
@@ -142,6 +147,7 @@ def _tar(members: list[Member]) -> bytes:
 
 
 def _content(member: Member) -> bytes:
+    """Return a file's content, or raise ValueError if it has changed since its digest was computed."""
     assert member.open is not None
     with closing(member.open()) as file:
         data = file.read()

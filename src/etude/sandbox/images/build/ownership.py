@@ -1,4 +1,4 @@
-"""--chown and --chmod: finds owners, and parses modes."""
+"""The options --chown and --chmod: finds owners, and parses modes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _MAX_BYTES = 1 << 20
 
 
 async def find_owner(box: Box, name: str) -> tuple[int, int]:
-    """Resolves "user", "user:group" or numbers by the box's own files. A number alone is the group's id too."""
+    """Resolve "user", "user:group" or numbers by the box's own files. A number without a group is the group's id
+    too."""
     user, colon, group = name.partition(":")
     people = parse_passwd(await _text(box, "/etc/passwd"))
     if user.isdecimal():
@@ -31,6 +32,7 @@ async def find_owner(box: Box, name: str) -> tuple[int, int]:
 
 
 async def _text(box: Box, path: str) -> str:
+    """Return the text of a file of the box, or "" if there is none."""
     try:
         return (await box.read_file(path, max_bytes=_MAX_BYTES)).decode("utf-8", "surrogateescape")
     except (OSError, RequestRefused):
@@ -38,6 +40,7 @@ async def _text(box: Box, path: str) -> str:
 
 
 def parse_mode(text: str) -> int | None:
+    """Return the mode as a number, or None for an empty text."""
     if not text:
         return None
     if not re.fullmatch(r"0?[0-7]{3,4}", text):

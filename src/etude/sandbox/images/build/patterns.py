@@ -1,4 +1,4 @@
-"""File name patterns of COPY and .dockerignore: * ? [a-z] [^a] within one name, ** across names."""
+"""File name patterns of COPY and .dockerignore: * ? [a-z] [^a] match within one name, ** across names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ _SPECIAL = re.compile(r"[*?\[\\]")
 
 
 def is_pattern(text: str) -> bool:
+    """Return whether the text has a character with a special meaning."""
     return bool(_SPECIAL.search(text))
 
 
 def compile_pattern(pattern: str, *, across: bool = False) -> re.Pattern[str]:
-    """Compiles a pattern that matches whole paths with "/" between names; ** is special only with `across`. ValueError
-    names a bad pattern."""
+    """Compile a pattern that matches whole paths with "/" between names. ** is special only with `across`. Raises
+    ValueError for a bad pattern."""
     parts, at = [], 0
     while at < len(pattern):
         char = pattern[at]
@@ -42,7 +43,7 @@ def compile_pattern(pattern: str, *, across: bool = False) -> re.Pattern[str]:
 
 
 def _one_of(pattern: str, at: int) -> tuple[str, int]:
-    """Translates a [...] to a regular expression; returns it and where it ends."""
+    """Translate the [...] that starts at index `at` to a regular expression. Return it and the index after it."""
     negated = pattern.startswith("^", at)
     at += negated
     ranges: list[str] = []
@@ -58,6 +59,7 @@ def _one_of(pattern: str, at: int) -> tuple[str, int]:
 
 
 def _one_char(pattern: str, at: int) -> tuple[str, int]:
+    """Return the next character within a [...] and the index after it."""
     if pattern.startswith("\\", at):
         at += 1
     elif pattern.startswith(("-", "]"), at):
@@ -69,10 +71,10 @@ def _one_char(pattern: str, at: int) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """What a .dockerignore excludes: the last line that matches a path or one of its parents decides."""
+    """The rules of a .dockerignore. The last rule that matches a path or one of its parents decides."""
 
     rules: tuple[tuple[re.Pattern[str], bool], ...] = ()
-    """(pattern, whether it excludes or includes again)"""
+    """(pattern, whether it excludes); a line that starts with "!" includes again."""
 
     @classmethod
     def from_text(cls, text: str) -> Ignored:
@@ -95,11 +97,12 @@ class Ignored:
         return cls(tuple(rules))
 
     @property
-    def takes_back(self) -> bool:
+    def has_exceptions(self) -> bool:
         """Whether an excluded folder may hold files that are not excluded."""
         return any(not out for _, out in self.rules)
 
-    def leaves_out(self, path: str) -> bool:
+    def excludes(self, path: str) -> bool:
+        """Return whether the path is excluded."""
         names = path.split("/")
         paths = ["/".join(names[:count]) for count in range(1, len(names) + 1)]
         for rule, out in reversed(self.rules):

@@ -1,4 +1,4 @@
-"""Which stages a target needs, and what each one starts from: decided before anything is built."""
+"""Decides which stages a target needs and what each stage starts from, before anything is built."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from etude.sandbox.images.build.variables import expand
 
 PROXIES = {f"{kind}_proxy" for kind in ("http", "https", "ftp", "no", "all")}
 PROXIES |= {name.upper() for name in PROXIES}
-"""Arguments that a RUN sees without an ARG, and that do not count for the cache."""
+"""Arguments that a RUN sees without an ARG, and that are not part of the cache keys."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """The stages to build."""
+
     dockerfile: Dockerfile
     defaults: dict[str, str]
-    """Values for ARGs of stages without one: from ARGs before the first FROM, and the platform's."""
+    """Values for ARGs without a default in their stage: from ARGs before the first FROM, and the platform's."""
     bases: tuple[str, ...]
-    """The base of every stage, expanded."""
+    """The base of every stage, with variables expanded."""
     needed: tuple[Stage, ...]
-    """The stages to build, in order; the target is last."""
+    """The stages to build, in order. The target is last."""
 
     def base_stage(self, stage: Stage) -> Stage | None:
+        """Return the stage that a stage starts from, or None if it starts from an image."""
         return self.dockerfile.stage_before(self.bases[stage.index], stage.index)
 
 
 def host_platform() -> dict[str, str]:
+    """Return the platform variables of this host, such as TARGETARCH."""
     machine = os.uname().machine
     architecture = _ARCHITECTURES.get(machine, machine)
     facts = {"PLATFORM": f"linux/{architecture}", "OS": "linux", "ARCH": architecture, "VARIANT": ""}
@@ -37,6 +41,7 @@ def host_platform() -> dict[str, str]:
 
 
 def make_plan(dockerfile: Dockerfile, target: str, given: dict[str, str]) -> Plan:
+    """Plan the build of stage `target` ("": the last one). `given` are values for ARG."""
     defaults = _defaults(dockerfile, given)
     bases = []
     for stage in dockerfile.stages:
@@ -45,7 +50,7 @@ def make_plan(dockerfile: Dockerfile, target: str, given: dict[str, str]) -> Pla
             _require_platform(platform, defaults)
             if not base:
                 raise ValueError(
-                    "the name of the image is empty; has its ARG a value, and is it before the first FROM?"
+                    "the name of the image is empty; its ARG needs a value, and must come before the first FROM"
                 )
         except ValueError as error:
             raise ImageError(f"{dockerfile.file}:{stage.line}: {stage.text}: {error}") from error
@@ -58,7 +63,7 @@ def make_plan(dockerfile: Dockerfile, target: str, given: dict[str, str]) -> Pla
 
 
 def unused(dockerfile: Dockerfile, given: dict[str, str]) -> list[str]:
-    """Given arguments that no ARG declares, probably a typing mistake."""
+    """Return the given arguments that no ARG declares, which is probably a typing mistake."""
     stages = (stage.instructions for stage in dockerfile.stages)
     declared = {
         name
@@ -86,9 +91,9 @@ def _defaults(dockerfile: Dockerfile, given: dict[str, str]) -> dict[str, str]:
 
 
 def _require_platform(platform: str, defaults: dict[str, str]) -> None:
-    here = defaults["BUILDPLATFORM"]
-    if platform and platform.split("/")[:2] != here.split("/"):
-        raise ValueError(f"--platform={platform}: boxes of this host are {here}")
+    host = defaults["BUILDPLATFORM"]
+    if platform and platform.split("/")[:2] != host.split("/"):
+        raise ValueError(f"--platform={platform}: boxes of this host are {host}")
 
 
 def _target(dockerfile: Dockerfile, target: str) -> Stage:
@@ -102,6 +107,7 @@ def _target(dockerfile: Dockerfile, target: str) -> Stage:
 
 
 def _needed(plan: Plan, target: Stage) -> set[int]:
+    """Return the indexes of the stages that the target needs, directly or indirectly."""
     waiting, needed = [target], set()
     while waiting:
         stage = waiting.pop()

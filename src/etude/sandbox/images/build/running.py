@@ -1,4 +1,4 @@
-"""Runs a RUN: a command in a box, with live output, and the reason if it fails."""
+"""Runs the command of a RUN in a box, with live output, and reports the reason if it fails."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from etude.sandbox.images.build.settings import StageState
 Say = Callable[[str], None]
 _KEPT_LINES = 20
 _ALMOST_FULL = 0.97 * (1 << 20)
-"""Bytes per MB of the disk limit: a command that fails with more in use failed for a full disk."""
+"""Bytes per MB of the disk limit above which a failed command counts as failed for a full disk."""
 
 
 def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:
-    """The command to run, and its stdin."""
+    """Return the command that a RUN executes, and its stdin."""
     if not run.heredocs or not run.command.shell:
         return list(state.command_line(run.command)), b""
     (text,) = run.command.words
@@ -32,23 +32,23 @@ def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:
 
 
 class LiveOutput:
-    """Passes complete lines on to a listener as they come, and keeps the last ones for an error message."""
+    """Passes complete lines on to a listener as they arrive, and keeps the last ones for an error message."""
 
     def __init__(self, say: Say) -> None:
-        self._say, self._open, self.last = say, {1: b"", 2: b""}, deque[str](maxlen=_KEPT_LINES)
+        self._say, self._partial, self.last = say, {1: b"", 2: b""}, deque[str](maxlen=_KEPT_LINES)
 
     def __call__(self, stream: int, data: bytes) -> None:
-        *lines, self._open[stream] = (self._open[stream] + data).split(b"\n")
+        *lines, self._partial[stream] = (self._partial[stream] + data).split(b"\n")
         for line in lines:
-            self._tell(line)
+            self._report(line)
 
     def close(self) -> None:
-        for line in self._open.values():
+        for line in self._partial.values():
             if line:
-                self._tell(line)
+                self._report(line)
 
-    def _tell(self, line: bytes) -> None:
-        # A progress bar overwrites its line; only its last state is shown.
+    def _report(self, line: bytes) -> None:
+        # A progress bar overwrites its line. Show only its last state.
         text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
         self.last.append(text)
         self._say(f"    {text}")
@@ -57,8 +57,8 @@ class LiveOutput:
 async def run_in(
     box: Box, command: list[str], stdin: bytes, env: dict[str, str], limits: Limits, seconds: float, say: Say
 ) -> None:
-    """Runs the command. BuildFailed has the reason and the last lines of output. Whether the disk was full is measured,
-    not taken from the output, since a command can print whatever it likes."""
+    """Run the command. If it fails, raise BuildFailed with the reason and the last lines of output. Whether the disk
+    was full is measured and not taken from the output, since a command can print anything."""
     output = LiveOutput(say)
     result = await box.exec(command, timeout=seconds, env=env, stdin=stdin, on_output=output)
     output.close()
@@ -67,10 +67,11 @@ async def run_in(
     tail = "".join(f"\n    {line}" for line in output.last)
     if (await box.stats()).disk_bytes > limits.disk_mb * _ALMOST_FULL:
         raise BuildFailed(f"more than the {limits.disk_mb} MB that a step may add{tail}", "disk")
-    raise BuildFailed(f"{_why(result, limits, seconds)}{tail}", result.limit)
+    raise BuildFailed(f"{_reason(result, limits, seconds)}{tail}", result.limit)
 
 
-def _why(result: ExecResult, limits: Limits, seconds: float) -> str:
+def _reason(result: ExecResult, limits: Limits, seconds: float) -> str:
+    """Return why the command failed."""
     reasons = {
         "time": f"was not done in {seconds / 60:g} minutes",
         "cpu": f"took more than {limits.cpu_seconds} s of processor time",

@@ -1,4 +1,5 @@
-"""The state of a stage apart from its files: variables, user, folder, shell and commands. Pure: nothing is run here."""
+"""The state of a stage apart from its files: variables, user, folder, shell and commands. Pure functions; nothing is
+run here."""
 
 from __future__ import annotations
 
@@ -15,12 +16,14 @@ _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class StageState:
+    """A stage after some of its instructions. `escape` is the Dockerfile's escape character."""
+
     image: Image
     escape: str
     arguments: dict[str, str] = field(default_factory=dict)
     """The arguments declared so far that have a value."""
     has_command: bool = False
-    """Whether this stage, and not only its base, has a CMD."""
+    """Whether this stage itself has a CMD, and not only its base."""
 
     @property
     def config(self) -> ImageConfig:
@@ -28,7 +31,7 @@ class StageState:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Variables for expansion; an ENV hides an ARG of the same name."""
+        """Variables for expansion. An ENV hides an ARG of the same name."""
         path = PATH if self.image.base == HOST else _USUAL_PATH
         return {"PATH": path, **self.arguments, **dict(self.config.env)}
 
@@ -46,19 +49,21 @@ class StageState:
         return replace(self, image=replace(self.image, layers=image.layers))
 
     def folder(self, path: str) -> str:
-        """The absolute path, resolved from the working folder."""
+        """Return the absolute path, resolved from the workdir."""
         return "/" + posixpath.normpath(posixpath.join("/", self.config.workdir, path)).lstrip("/")
 
     def target(self, path: str) -> str:
-        """Target path of a copy, with a trailing / if it must be a folder."""
+        """Return the target path of a copy, with a trailing / if it must be a folder."""
         must = path.endswith("/") or posixpath.basename(path) in (".", "..")
         return posixpath.join(self.folder(path), "") if must else self.folder(path)
 
     def command_line(self, command: Command) -> tuple[str, ...]:
+        """Return the words to execute, with the stage's shell if the command is in shell form."""
         return (*self.config.shell, *command.words) if command.shell else command.words
 
 
 def declare(state: StageState, action: Arg, given: dict[str, str], defaults: dict[str, str]) -> StageState:
+    """Apply an ARG. `given` are values from the caller, `defaults` those from before the first FROM."""
     arguments = dict(state.arguments)
     for name, default in action.names:
         if name in given:
@@ -71,9 +76,10 @@ def declare(state: StageState, action: Arg, given: dict[str, str], defaults: dic
 
 
 def apply_setting(state: StageState, action: Env | User | Shell | Entrypoint | Cmd) -> StageState:
+    """Apply an instruction that changes settings only."""
     match action:
         case Env(pairs):
-            # All values are expanded with the variables from before this line.
+            # Expand all values with the variables from before this instruction.
             fresh = {name: state.expand(value) for name, value in pairs}
             return state.with_config(env=tuple({**dict(state.config.env), **fresh}.items()))
         case User(name):
@@ -86,6 +92,6 @@ def apply_setting(state: StageState, action: Env | User | Shell | Entrypoint | C
         case Cmd(command):
             return replace(state.with_config(command=state.command_line(command)), has_command=True)
         case Entrypoint(command):
-            # The base's CMD has arguments for its own entrypoint, which mean nothing to another program.
+            # Drop the base's CMD: it holds arguments for the base's own entrypoint.
             kept = state.config.command if state.has_command else ()
             return state.with_config(entrypoint=state.command_line(command), command=kept)

@@ -1,7 +1,7 @@
 """Words of a Dockerfile: splitting, quotes and escapes, and variables ($NAME, ${NAME:-word} and similar).
 
-The rules are a subset of a shell's: single quotes keep everything, double quotes keep spaces, nothing is executed.
-ValueError says what is wrong.
+The rules are a subset of a shell's: single quotes keep everything, double quotes keep spaces, and nothing is executed.
+Errors are raised as ValueError.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ _DEEPEST = 40
 
 
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
-    """Removes quotes and escapes, and substitutes variables."""
+    """Remove quotes and escapes, and substitute variables."""
     return _Expansion(text, variables, escape).until(_END)
 
 
 def expand_document(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
-    """Expands a heredoc: quotes have no meaning there, and the escape character only before a $ or itself."""
+    """Substitute variables in a heredoc, where quotes have no meaning and the escape character has one only before a $
+    or itself."""
     return _Expansion(text, variables, escape).lines()
 
 
 def split_words(text: str, escape: str = "\\") -> list[str]:
-    """Splits at white space outside quotes; keeps quotes and escapes."""
+    """Split at white space outside quotes; keep quotes and escapes."""
     words: list[str] = []
     word, quote, at = "", "", 0
     while at < len(text):
@@ -49,10 +50,13 @@ def split_words(text: str, escape: str = "\\") -> list[str]:
 
 
 class _Expansion:
+    """One expansion, at position `at` of the text."""
+
     def __init__(self, text: str, variables: Mapping[str, str], escape: str) -> None:
         self.text, self.variables, self.escape, self.at, self.depth = text, variables, escape, 0, 0
 
     def until(self, stop: str) -> str:
+        """Expand up to the character `stop`, which is consumed."""
         parts = []
         while (char := self._next()) != stop:
             if char == _END:
@@ -89,6 +93,8 @@ class _Expansion:
         return self._kept_as_is(_END, ("$", self.escape))
 
     def _kept_as_is(self, stop: str, escaped: tuple[str, ...]) -> str:
+        """Expand variables only, up to the character `stop`. The escape character works before the characters in
+        `escaped`."""
         parts = []
         while (char := self._next()) != stop:
             if char == _END:
@@ -100,6 +106,7 @@ class _Expansion:
         return "".join(parts)
 
     def _dollar(self) -> str:
+        """Return the value of the variable after a $."""
         braced = self._peek() == "{"
         match = _NAME.match(self.text, self.at + braced)
         if match is None:
@@ -111,13 +118,14 @@ class _Expansion:
         return self._modified(match[0], value) if braced else value or ""
 
     def _modified(self, name: str, value: str | None) -> str:
+        """Return the value of a ${NAME...}, modified by what follows the name."""
         kind = self._next()
         if kind == "}":
             return value or ""
         if kind == ":":
             kind = self._next()
             known = kind in ("-", "+", "?")
-            value = value or None  # With a colon, an empty value counts as none.
+            value = value or None  # With a colon, an empty value counts as unset.
         else:
             known = kind in ("-", "+", "?", "#", "%")
         if not known:
@@ -140,7 +148,8 @@ class _Expansion:
 
 
 def _trimmed(value: str, pattern: str, *, front: bool, greedy: bool) -> str:
-    """The value without the shortest or longest prefix or suffix that matches the pattern."""
+    """Return the value without the shortest (or, if `greedy`, the longest) prefix or suffix that matches the
+    pattern."""
     cuts = range(len(value) + 1)
     for cut in cuts if front != greedy else reversed(cuts):
         if fnmatch.fnmatchcase(value[:cut] if front else value[cut:], pattern):

@@ -1,6 +1,6 @@
 """A store whose trees belong to subordinate ids. Run by test_ordinary_user.py, as a user who has some.
 
-Here what the suites for every mode cannot see: that the keeper is used, what it says, and how it ends.
+Here what the suites for every mode cannot see: that the store process is used, what it says, and how it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.contract.sandbox.support import in_loop
-from tests.sandbox.keeper_work import fail, fail_oddly, record_in_keeper, speak, stay, whoami
+from tests.sandbox.store_process_work import fail, fail_oddly, record_in_store_process, speak, stay, whoami
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, Feature, ImageError, RequestRefused, SandboxLost
 from etude.sandbox.embedded import temporary_store
@@ -40,12 +40,12 @@ def store(tmp_path: Path) -> Iterator[ImageStore]:
     opened.close()
 
 
-def keepers() -> list[psutil.Process]:
+def store_processes() -> list[psutil.Process]:
     """The living: one that has ended has no command line."""
     living = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            if child.cmdline()[:1] == ["etude-keeper"]:
+            if child.cmdline()[:1] == ["etude-store"]:
                 living.append(child)
     return living
 
@@ -74,7 +74,7 @@ def wait_until_gone(pid: int) -> None:
             time.sleep(0.01)
 
 
-class TestKeeper:
+class TestStoreProcess:
     def test_this_is_the_mode(self) -> None:
         assert probe_host().mode == Mode.SUBUID
         assert IDS is not None
@@ -82,11 +82,11 @@ class TestKeeper:
 
     def test_it_starts_with_the_first_tree_and_is_root_there(self, store: ImageStore, tmp_path: Path) -> None:
         store.record(Image(HOST, ()))
-        assert keepers() == []
+        assert store_processes() == []
         uid, pid, folder, home = whoami(store)
         assert (uid, folder, home) == (0, str(Path.cwd()), os.environ["HOME"])
         assert pid != os.getpid()
-        assert len(keepers()) == 1
+        assert len(store_processes()) == 1
 
     def test_calls_see_the_folder_and_environment_of_now(
         self, store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,25 +124,25 @@ class TestKeeper:
         with pytest.raises(Exception, match="Odd: 1 and 2"):
             fail_oddly(store)
 
-    def test_a_killed_keeper_fails_its_calls_and_is_replaced(self, store: ImageStore, tmp_path: Path) -> None:
+    def test_a_killed_store_process_fails_its_calls_and_is_replaced(self, store: ImageStore, tmp_path: Path) -> None:
         thread, pid, raised = stay_in_thread(store, tmp_path)
-        (keeper,) = keepers()
-        keeper.kill()
+        (store_process,) = store_processes()
+        store_process.kill()
         thread.join(30)
         assert [type(error) for error in raised] == [SandboxLost]
         wait_until_gone(pid)
         assert whoami(store)[0] == 0
-        assert [each.pid for each in keepers()] != [keeper.pid]
+        assert [each.pid for each in store_processes()] != [store_process.pid]
 
     def test_a_killed_call_fails_alone(self, store: ImageStore, tmp_path: Path) -> None:
         thread, pid, raised = stay_in_thread(store, tmp_path)
-        before = keepers()
+        before = store_processes()
         os.kill(pid, signal.SIGKILL)
         thread.join(30)
         assert [type(error) for error in raised] == [SandboxLost]
         assert "stay" in str(raised[0])
         assert whoami(store)[0] == 0
-        assert keepers() == before
+        assert store_processes() == before
 
     def test_closing_ends_what_is_under_way(self, tmp_path: Path) -> None:
         store = ImageStore(tmp_path / "store", IDS)
@@ -151,13 +151,13 @@ class TestKeeper:
         thread.join(30)
         assert [type(error) for error in raised] == [SandboxLost]
         wait_until_gone(pid)
-        assert keepers() == []
+        assert store_processes() == []
         assert list((tmp_path / "store" / "owners").iterdir()) == []
 
     def test_it_ends_with_its_owner(self, tmp_path: Path) -> None:
         script = (
             "import sys\nfrom pathlib import Path\nfrom etude.sandbox.embedded.probe import probe_host\n"
-            "from etude.sandbox.images.store import ImageStore\nfrom tests.sandbox.keeper_work import stay\n"
+            "from etude.sandbox.images.store import ImageStore\nfrom tests.sandbox.store_process_work import stay\n"
             "stay(ImageStore(Path(sys.argv[1]), probe_host().ids), Path(sys.argv[2]))"
         )
         pipe = tmp_path / "pipe"
@@ -236,7 +236,7 @@ class TestTrees:
             store.image(store.add({f"f{number}": b""}, HOST, "/work")).layers[0] for number in range(MERGE_AT + 1)
         ]
         image = Image(HOST, tuple(layers))
-        record_in_keeper(store, image)
+        record_in_store_process(store, image)
         deadline = time.monotonic() + 30
         while len(store.stack(image)) > 1:
             assert time.monotonic() < deadline
@@ -252,7 +252,7 @@ class TestTrees:
             await sandboxes.create(BoxSpec(await box.snapshot()))
             await sandboxes.close()
 
-        with temporary_store("etude-keeper-") as folder:
+        with temporary_store("etude-store-") as folder:
             tmp_path = folder
             asyncio.run(body())
             with pytest.raises(PermissionError):

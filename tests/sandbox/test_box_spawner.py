@@ -1,4 +1,4 @@
-"""The nursery as a state machine: whatever shells do, each request is answered once, and none is forgotten."""
+"""BoxSpawner as a state machine: whatever boxes do, each request is answered once, and none is forgotten."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.sandbox.inside import kernel, nursery
-from etude.sandbox.inside.nursery import Nursery
-from etude.sandbox.inside.shell import STANDING, UNMAPPED
+from etude.sandbox.inside import box_spawner, kernel
+from etude.sandbox.inside.box_spawner import BoxSpawner
+from etude.sandbox.inside.prepared_box import STANDING, UNMAPPED
 
 
 class Line:
@@ -29,21 +29,21 @@ class Line:
         return self.said
 
 
-class FakeShell:
-    """As nursery sees a Shell; what it does next is the test's to say."""
+class FakeBox:
+    """A PreparedBox as BoxSpawner sees it. The test decides what it does next."""
 
-    made: list[FakeShell] = []
+    made: list[FakeBox] = []
     refuse = False
 
-    def __init__(self, world: object, kind: int, clean: int, home: int, program: bytes) -> None:
-        if FakeShell.refuse:
+    def __init__(self, settings: object, single_id: int, template: int, own_namespace: int, program: bytes) -> None:
+        if FakeBox.refuse:
             raise kernel.StepFailed("namespaces", 28)
-        number = 10 * (len(FakeShell.made) + 1)
-        self.kind, self.line, self.pidfd = kind, Line(number), number + 1
+        number = 10 * (len(FakeBox.made) + 1)
+        self.single_id, self.control, self.pidfd = single_id, Line(number), number + 1
         self.failure = kernel.StepFailed("lost", 0)
         self.at_end: Callable[[], None] | None = None
         self.killed = self.closed = self.stands = False
-        FakeShell.made.append(self)
+        FakeBox.made.append(self)
 
     def map_ids(self) -> None:
         pass
@@ -59,9 +59,9 @@ class FakeShell:
 class Driver:
     def __init__(self) -> None:
         self.watched: dict[int, Callable[[], None]] = {}
-        self.nursery = Nursery(None, {1000: b"", 0: b""}, self.watch, self.unwatch)  # type: ignore[arg-type]
+        self.spawner = BoxSpawner(None, {1000: b"", 0: b""}, self.watch, self.unwatch)  # type: ignore[arg-type]
         self.asked: list[int] = []
-        self.answers: dict[int, FakeShell | kernel.StepFailed] = {}
+        self.answers: dict[int, FakeBox | kernel.StepFailed] = {}
 
     def watch(self, number: int, callback: Callable[[], None]) -> None:
         assert number not in self.watched
@@ -70,49 +70,49 @@ class Driver:
     def unwatch(self, number: int) -> None:
         self.watched.pop(number, None)
 
-    def ask(self, kind: int) -> None:
+    def ask(self, single_id: int) -> None:
         ticket = len(self.asked)
-        self.asked.append(kind)
+        self.asked.append(single_id)
 
-        def then(shell: object) -> None:
+        def then(box: object) -> None:
             assert ticket not in self.answers
-            assert isinstance(shell, FakeShell | kernel.StepFailed)
-            if isinstance(shell, FakeShell):
-                assert shell.stands
-                assert not shell.closed
-                assert shell not in self.answers.values()
-                assert shell.kind == kind
-                shell.at_end = lambda: None
-            self.answers[ticket] = shell
+            assert isinstance(box, FakeBox | kernel.StepFailed)
+            if isinstance(box, FakeBox):
+                assert box.stands
+                assert not box.closed
+                assert box not in self.answers.values()
+                assert box.single_id == single_id
+                box.at_end = lambda: None
+            self.answers[ticket] = box
 
-        self.nursery.ask(kind, then)
+        self.spawner.request(single_id, then)
 
-    def speak(self, shell: FakeShell, words: bytes) -> None:
-        if not shell.closed and not shell.killed and shell.line.number in self.watched:
-            shell.line.said = words
-            shell.stands = shell.stands or words == STANDING
-            self.watched[shell.line.number]()
+    def speak(self, box: FakeBox, words: bytes) -> None:
+        if not box.closed and not box.killed and box.control.number in self.watched:
+            box.control.said = words
+            box.stands = box.stands or words == STANDING
+            self.watched[box.control.number]()
 
-    def end(self, shell: FakeShell) -> None:
-        if not shell.closed:
-            self.watched[shell.pidfd]()
+    def end(self, box: FakeBox) -> None:
+        if not box.closed:
+            self.watched[box.pidfd]()
 
     def finish(self) -> None:
         """All that is under way comes to its end; what has been killed dies."""
-        while todo := [s for s in FakeShell.made if not s.closed and (s.killed or not s.stands)]:
-            for shell in todo:
-                if shell.killed:
-                    self.end(shell)
+        while todo := [s for s in FakeBox.made if not s.closed and (s.killed or not s.stands)]:
+            for box in todo:
+                if box.killed:
+                    self.end(box)
                 else:
-                    self.speak(shell, STANDING)
-        os.close(self.nursery.home)
-        os.close(self.nursery._clean)
+                    self.speak(box, STANDING)
+        os.close(self.spawner.own_namespace)
+        os.close(self.spawner._template_namespace)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def no_kernel() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nursery, "Shell", FakeShell)
+        patch.setattr(box_spawner, "PreparedBox", FakeBox)
         patch.setattr(kernel, "unshare", lambda flags, step: None)
         yield
 
@@ -128,60 +128,60 @@ EVENTS = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(EVENTS, max_size=60))
 def test_each_request_is_answered_once(events: list[tuple[str, int]]) -> None:
-    FakeShell.made, FakeShell.refuse = [], False
+    FakeBox.made, FakeBox.refuse = [], False
     driver = Driver()
     words = {"stand": STANDING, "unmapped": UNMAPPED, "fail": FAILED, "silence": b""}
     for event, value in events:
         if event == "ask":
             driver.ask(value)
         elif event == "idle":
-            if driver.nursery.short:
-                driver.nursery.make_one()
+            if driver.spawner.needs_spare:
+                driver.spawner.make_spare()
         elif event in ("refuse", "allow"):
-            FakeShell.refuse = event == "refuse"
-        elif FakeShell.made:
-            shell = FakeShell.made[value % len(FakeShell.made)]
+            FakeBox.refuse = event == "refuse"
+        elif FakeBox.made:
+            box = FakeBox.made[value % len(FakeBox.made)]
             if event == "end":
-                driver.end(shell)
+                driver.end(box)
             else:
-                driver.speak(shell, words[event])
-        coming = [s for s in FakeShell.made if not s.closed and not s.stands]
-        assert all(sum(s.kind == kind for s in coming) <= 8 for kind in (1000, 0))
-    FakeShell.refuse = False
+                driver.speak(box, words[event])
+        coming = [s for s in FakeBox.made if not s.closed and not s.stands]
+        assert all(sum(s.single_id == single_id for s in coming) <= 8 for single_id in (1000, 0))
+    FakeBox.refuse = False
     driver.finish()
     assert sorted(driver.answers) == list(range(len(driver.asked)))
-    watched = {number for s in FakeShell.made if not s.closed for number in (s.pidfd,)}
+    watched = {number for s in FakeBox.made if not s.closed for number in (s.pidfd,)}
     assert set(driver.watched) == watched
 
 
 @given(st.lists(st.sampled_from([1000, 0]), min_size=1, max_size=30))
 @settings(deadline=None)
-def test_requests_of_a_kind_are_served_in_order(kinds: list[int]) -> None:
-    FakeShell.made, FakeShell.refuse = [], False
+def test_requests_of_a_kind_are_served_in_order(ids: list[int]) -> None:
+    FakeBox.made, FakeBox.refuse = [], False
     driver = Driver()
-    for kind in kinds:
-        driver.ask(kind)
+    for single_id in ids:
+        driver.ask(single_id)
     driver.finish()
-    for kind in (1000, 0):
-        served = [ticket for ticket in driver.answers if driver.asked[ticket] == kind]
+    for single_id in (1000, 0):
+        served = [ticket for ticket in driver.answers if driver.asked[ticket] == single_id]
         assert served == sorted(served)
-    assert len(driver.answers) == len(kinds)
+    assert len(driver.answers) == len(ids)
 
 
 def test_as_many_stand_ahead_as_were_missing_of_late() -> None:
-    FakeShell.made, FakeShell.refuse = [], False
+    FakeBox.made, FakeBox.refuse = [], False
     driver = Driver()
 
     def ahead_after(requests: int) -> int:
         for _ in range(requests):
             driver.ask(1000)
-        while driver.nursery.short or any(not shell.stands for shell in FakeShell.made):
-            if driver.nursery.short:
-                driver.nursery.make_one()
-            for shell in FakeShell.made:
-                if not shell.stands:
-                    driver.speak(shell, STANDING)
-        return len(FakeShell.made) - len(driver.answers)
+        while driver.spawner.needs_spare or any(not box.stands for box in FakeBox.made):
+            if driver.spawner.needs_spare:
+                driver.spawner.make_spare()
+            for box in FakeBox.made:
+                if not box.stands:
+                    driver.speak(box, STANDING)
+        return len(FakeBox.made) - len(driver.answers)
 
     assert ahead_after(1) == 3
     assert ahead_after(20) == ahead_after(20) == 19
@@ -194,7 +194,7 @@ def test_as_many_stand_ahead_as_were_missing_of_late() -> None:
 
 def test_little_is_loaded_into_every_box() -> None:
     """Each pid 1 is a copy of the zygote: all that it has loaded is paid for by every box."""
-    package = Path(nursery.__file__).parents[1]
+    package = Path(box_spawner.__file__).parents[1]
     code = f"""
 import sys, types
 for name, folder in (("etude", {str(package.parent)!r}), ("etude.sandbox", {str(package)!r})):

@@ -1,9 +1,9 @@
-"""The keeper: a process in a user namespace of the caller's subordinate ids, which is needed to write trees of such
-ids.
+"""The store process: a process in a user namespace of the caller's subordinate ids, which is needed to write trees that
+belong to such ids.
 
-`as_keeper` marks every function of a store that writes, reads or removes trees. Callers call it as usual. For a store
-of subordinate ids it runs in the keeper, in a separate child for each call. The keeper starts at the first such call,
-and ends with its owner's process, together with its children.
+The decorator `in_store_process` marks every function of a store that writes, reads or removes trees. Callers call it as
+usual. For a store of subordinate ids, the function runs in the store process, in a separate child for each call. The
+store process starts at the first such call and ends with its owner's process, together with its children.
 """
 
 from __future__ import annotations
@@ -27,33 +27,35 @@ from etude.sandbox.light_python import light_command
 P = ParamSpec("P")
 T = TypeVar("T")
 READY = b"ready"
-_PROCESS = "etude.sandbox.images.keeper_process"
+_PROCESS = "etude.sandbox.images.store_process_main"
 _START_SECONDS, _END_SECONDS = 20.0, 5.0
 
 
-class Kept(Protocol):
-    keeper: Keeper | None
+class HasStoreProcess(Protocol):
+    """An object whose decorated functions run in its store process, or in the caller's process if it has none."""
+
+    process: StoreProcess | None
 
 
-Store = TypeVar("Store", bound=Kept)
+Store = TypeVar("Store", bound=HasStoreProcess)
 StoreWork = Callable[Concatenate[Store, P], T]
 
 
-def as_keeper(work: StoreWork[Store, P, T]) -> StoreWork[Store, P, T]:
-    """Runs the function in the store's keeper, if it has one. Arguments, result and exceptions are pickled, except
-    `say`, which is called in the caller's process."""
+def in_store_process(work: StoreWork[Store, P, T]) -> StoreWork[Store, P, T]:
+    """Make the function run in the store process, if the store has one. Arguments, result and exceptions are pickled,
+    except `say`, which is called in the caller's process."""
 
     @functools.wraps(work)
-    def where_it_may(store: Store, *args: P.args, **kwargs: P.kwargs) -> T:
-        if store.keeper is None:
+    def in_process_or_here(store: Store, *args: P.args, **kwargs: P.kwargs) -> T:
+        if store.process is None:
             return work(store, *args, **kwargs)
-        return cast(T, store.keeper.call(work.__module__, work.__qualname__, args, kwargs))
+        return cast(T, store.process.call(work.__module__, work.__qualname__, args, kwargs))
 
-    return cast("StoreWork[Store, P, T]", where_it_may)
+    return cast("StoreWork[Store, P, T]", in_process_or_here)
 
 
-class Keeper:
-    """The owner's side of the keeper."""
+class StoreProcess:
+    """The owner's side of the store process."""
 
     def __init__(self, root: Path, owner: str, ids: IdRange) -> None:
         assert ids.subordinate is not None
@@ -63,19 +65,20 @@ class Keeper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def call(self, module: str, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a function in the keeper. SandboxLost if the keeper, or its child for this call, was killed."""
+        """Call a function in the store process. Raises SandboxLost if the store process, or its child for this call,
+        was killed."""
         say = kwargs.pop("say", None)
         request = (module, function, args, kwargs, say is not None, Path.cwd(), dict(os.environ))
         ours, theirs = socket.socketpair()
-        with ours, ours.makefile("rwb") as line:
+        with ours, ours.makefile("rwb") as connection:
             with theirs:
-                self._hand_over(theirs)
-            with _loss_named(function):
-                pickle.dump(request, line)
-                line.flush()
+                self._send_connection(theirs)
+            with _loss_as_error(function):
+                pickle.dump(request, connection)
+                connection.flush()
             while True:
-                with _loss_named(function):
-                    kind, value = pickle.load(line)
+                with _loss_as_error(function):
+                    kind, value = pickle.load(connection)
                 if kind == "raised":
                     raise value
                 if kind == "returned":
@@ -83,26 +86,26 @@ class Keeper:
                 assert say is not None
                 say(value)
 
-    def _hand_over(self, line: socket.socket) -> None:
-        """Sends the connection to the keeper, or to a new keeper if the old one has died."""
+    def _send_connection(self, connection: socket.socket) -> None:
+        """Send one end of a connection to the store process. If the store process has died, start a new one."""
         with self._lock:
             for _ in range(2):
                 if self._control is None:
                     self._start()
                 assert self._control is not None
                 try:
-                    socket.send_fds(self._control, [b"call"], [line.fileno()])
+                    socket.send_fds(self._control, [b"call"], [connection.fileno()])
                     return
                 except OSError:
                     self._end()
-        raise SandboxLost("the keeper of the store does not stay alive; do it again")
+        raise SandboxLost("the process that writes the store's files dies repeatedly; try again")
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 light_command(
-                    "etude.sandbox.images.keeper_process", "main", theirs.fileno(), *self._arguments, path=sys.path
+                    "etude.sandbox.images.store_process_main", "main", theirs.fileno(), *self._arguments, path=sys.path
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -118,17 +121,19 @@ class Keeper:
         if answer != READY:
             self._end()
             raise SandboxUnavailable(
-                "the keeper of the store, a process with your subordinate ids, does not start: `etude sandbox doctor`"
+                "the process that writes the store's files with your subordinate ids does not start; "
+                "run `etude sandbox doctor`"
             )
         ours.settimeout(None)
 
     def close(self) -> None:
-        """Ends the keeper and all calls under way. A later call starts a new one."""
+        """End the store process and all calls in progress. A later call starts a new one."""
         with self._lock:
             self._end()
 
     def _end(self) -> None:
-        """Closing the socket ends the keeper, once its children have ended."""
+        """Close the socket, which ends the store process, and wait for it. The store process first waits for its
+        children."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -142,8 +147,9 @@ class Keeper:
 
 
 @contextmanager
-def _loss_named(function: str) -> Iterator[None]:
+def _loss_as_error(function: str) -> Iterator[None]:
+    """Turn the exceptions of a broken connection into SandboxLost."""
     try:
         yield
     except (EOFError, ConnectionError, pickle.UnpicklingError) as error:
-        raise SandboxLost(f"the keeper of the store ended during {function}; do it again") from error
+        raise SandboxLost(f"the process that writes the store's files ended during {function}; try again") from error

@@ -1,0 +1,137 @@
+"""Makes prepared boxes (boxes without a root file system) in parallel and ahead of need, and hands them out in the
+order of requests.
+
+The number made ahead follows the recent shortfall: an owner that has forked a box into 32 is likely to do so again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict, deque
+from collections.abc import Callable
+
+from etude.sandbox.inside import kernel
+from etude.sandbox.inside.prepared_box import STANDING, UNMAPPED, PreparedBox
+from etude.sandbox.inside.zygote_root import ZygoteSettings
+
+Watch = Callable[[int, Callable[[], None]], None]
+Then = Callable[[PreparedBox | kernel.StepFailed], None]
+SINGLE_IDS = (1000, 0)
+"""The single ids that boxes can have if they have only one: the agent's, or that of an image's root."""
+_MIN_SPARE, _MAX_SPARE = 2, 32
+"""Bounds on the number of prepared boxes kept ready, for the single id that was requested last."""
+_MAX_PARALLEL = 8
+"""Number of boxes prepared at the same time. More would only wait for each other in the kernel."""
+_MAX_REPORT = 1 << 12
+
+
+class BoxSpawner:
+    """Keeps prepared boxes ready and answers requests for them."""
+
+    def __init__(
+        self, settings: ZygoteSettings, programs: dict[int, bytes], watch: Watch, unwatch: Callable[[int], None]
+    ) -> None:
+        """Create it only when the zygote's root is complete, because boxes do not see later mounts. `programs` maps
+        each single id to its seccomp program. `watch` and `unwatch` register callbacks for readable descriptors."""
+        self._settings, self._programs, self._watch, self._unwatch = settings, programs, watch, unwatch
+        self._template_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        kernel.unshare(kernel.CLONE_NEWNS, "mount namespace")
+        self.own_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        self._single_id = SINGLE_IDS[0]
+        self._requests: defaultdict[int, deque[Then]] = defaultdict(deque)
+        self._ready: defaultdict[int, deque[PreparedBox]] = defaultdict(deque)
+        self._starting: defaultdict[int, list[PreparedBox]] = defaultdict(list)
+        self._make_ahead = True
+        self._spare = self._fewest_left = _MIN_SPARE
+
+    def request(self, single_id: int, then: Then) -> None:
+        """Call `then` with a prepared box as soon as there is one (perhaps at once), or with the reason why none can be
+        made."""
+        self._single_id, self._make_ahead = single_id, True
+        if ready := self._ready[single_id]:
+            box = ready.popleft()
+            self._fewest_left = min(self._fewest_left, len(ready))
+            then(box)
+            return
+        self._requests[single_id].append(then)
+        self._fewest_left = 0
+        self._spare = max(self._spare, min(_MAX_SPARE, len(self._requests[single_id]) + _MIN_SPARE))
+        self._make_requested(single_id)
+
+    @property
+    def needs_spare(self) -> bool:
+        """Whether another box should be prepared ahead of requests."""
+        starting = len(self._starting[self._single_id])
+        return (
+            self._make_ahead and starting < _MAX_PARALLEL and len(self._ready[self._single_id]) + starting < self._spare
+        )
+
+    def make_spare(self) -> None:
+        self._make(self._single_id)
+
+    def _make_requested(self, single_id: int) -> None:
+        while len(self._starting[single_id]) < min(len(self._requests[single_id]), _MAX_PARALLEL):
+            self._make(single_id)
+
+    def _make(self, single_id: int) -> None:
+        try:
+            box = PreparedBox(
+                self._settings, single_id, self._template_namespace, self.own_namespace, self._programs[single_id]
+            )
+        except (OSError, kernel.StepFailed) as error:
+            number = error.number if isinstance(error, kernel.StepFailed) else error.errno
+            self._report_failure(single_id, kernel.StepFailed(getattr(error, "step", "namespaces"), number or 0))
+            return
+        self._starting[single_id].append(box)
+        self._watch(box.control.fileno(), lambda: self._receive_report(box))
+        self._watch(box.pidfd, lambda: self._reap(box))
+
+    def _receive_report(self, box: PreparedBox) -> None:
+        """Handle a report of a box that is being prepared: map its ids, hand it out, or record its failure."""
+        report = box.control.recv(_MAX_REPORT)
+        if report == UNMAPPED:
+            try:
+                box.map_ids()
+            except OSError as error:
+                self._fail(box, "id map", error.errno or 0)
+        elif report == STANDING:
+            self._unwatch(box.control.fileno())
+            self._starting[box.single_id].remove(box)
+            if self._requests[box.single_id]:
+                self._requests[box.single_id].popleft()(box)
+                self._make_requested(box.single_id)
+            else:
+                self._ready[box.single_id].append(box)
+                if len(self._ready[self._single_id]) >= self._spare:
+                    # All spares are ready again. Drop half of those that have not been needed since the last time.
+                    self._spare = max(_MIN_SPARE, self._spare - self._fewest_left // 2)
+                    self._fewest_left = self._spare
+        else:
+            self._fail(box, **json.loads(report or b'{"step": "lost", "number": 0}'))
+
+    def _fail(self, box: PreparedBox, step: str, number: int) -> None:
+        """Record why the box cannot be made, and kill it."""
+        box.failure = kernel.StepFailed(step, number)
+        self._unwatch(box.control.fileno())
+        box.kill()
+
+    def _reap(self, box: PreparedBox) -> None:
+        """Clean up after a process that has ended, whether it was still being prepared or had become a box."""
+        for number in (box.control.fileno(), box.pidfd):
+            self._unwatch(number)
+        box.close()
+        if box.at_end is not None:
+            box.at_end()
+        elif box in self._ready[box.single_id]:
+            self._ready[box.single_id].remove(box)
+        elif box in self._starting[box.single_id]:
+            self._starting[box.single_id].remove(box)
+            self._report_failure(box.single_id, box.failure)
+
+    def _report_failure(self, single_id: int, why: kernel.StepFailed) -> None:
+        """Report a failure to one waiting request. No further box is made ahead until the next request."""
+        self._make_ahead = False
+        if self._requests[single_id]:
+            self._requests[single_id].popleft()(why)
+            self._make_requested(single_id)
