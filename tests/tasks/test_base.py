@@ -22,13 +22,13 @@ from etude.sandbox.images.host_base import PYTHON
 from etude.tasks import Environments, Grader, Task, reference_diff
 from etude.tasks.box import list_files
 from etude.tasks.cheats import CHEATS, attempt
-from etude.tasks.environment import Books
-from etude.tasks.gate.result import Fate, GateResult
+from etude.tasks.environment import HostIndexes
+from etude.tasks.gate.result import GateOutcome, GateResult
 from etude.tasks.gate.single import Gate
 from etude.tasks.seal import base_scan as base_module
 from etude.tasks.seal import needles_of
-from etude.tasks.seal.base_scan import Base, Book, look_at_base, scan_base
-from etude.tasks.seal.leak_patterns import Needle, Twin
+from etude.tasks.seal.base_scan import Base, HostIndex, list_base, scan_base
+from etude.tasks.seal.leak_patterns import FileVersions, Needle
 
 from .conftest import Boxes
 from .test_scan import WRAPS
@@ -53,7 +53,7 @@ def gated(boxes: Boxes, task: Task) -> GateResult:
 def test_a_task_whose_solution_is_installed_on_the_host_is_refused(boxes: Boxes, tmp_path: Path) -> None:
     """In Python's own library, of which no line is telling: but all of them are those of the task's file."""
     result = gated(boxes, shown_by_the_base().write(tmp_path))
-    assert result.fate is Fate.LEAKS
+    assert result.outcome is GateOutcome.LEAKS
     assert any(leak.startswith(f"{LIBRARY}/colorsys.py holds colorsys.py:") for leak in result.leaks)
 
 
@@ -71,7 +71,7 @@ def test_an_image_of_its_own_shows_the_base_too_if_it_is_made_from_it(boxes: Box
             found = {finding.file for finding in (await environments.prove(task)).findings}
             assert f"{LIBRARY}/colorsys.py" in found
             assert not any(file.startswith("/srv") for file in found)
-            assert await environments.shows(task)
+            assert await environments.base_shows_solution(task)
 
     asyncio.run(run())
 
@@ -103,7 +103,7 @@ def test_the_base_shows_nothing_of_other_tasks(boxes: Boxes, tmp_path: Path, tra
             environments = Environments(sandboxes)
             for task in [*train_tasks[:10], *micro]:
                 assert (await environments.prove(task)).findings == ()
-                assert not await environments.shows(task)
+                assert not await environments.base_shows_solution(task)
 
     asyncio.run(run())
 
@@ -118,9 +118,9 @@ def test_a_line_of_the_base_is_found_by_the_book(boxes: Boxes, tmp_path: Path, m
 
     async def run() -> None:
         async with boxes() as sandboxes:
-            base = await look_at_base(sandboxes)
+            base = await list_base(sandboxes)
             assert all(path.startswith(SMALL) for path in base.sizes)
-            assert await look_at_base(sandboxes) == base
+            assert await list_base(sandboxes) == base
             for damage in ("", "none", "cut", "nonsense"):
                 (path,) = tmp_path.glob("*.base") if damage else (tmp_path / f"{base.digest}.base",)
                 if damage == "cut":
@@ -128,11 +128,11 @@ def test_a_line_of_the_base_is_found_by_the_book(boxes: Boxes, tmp_path: Path, m
                 elif damage == "nonsense":
                     path.write_bytes(b"PK\3\4 nothing")
                 said.clear()
-                environments = Environments(sandboxes, books=Books(tmp_path, said.append))
-                book, _ = await environments._book()
-                assert book is not None
+                environments = Environments(sandboxes, host_indexes=HostIndexes(tmp_path, said.append))
+                host_index, _ = await environments._load_host_index()
+                assert host_index is not None
                 assert len(said) == (damage != "none")
-                report = await scan_base(sandboxes, base, needles, book)
+                report = await scan_base(sandboxes, base, needles, host_index)
                 assert [finding.file for finding in report.findings] == [f"{SMALL[0]}/encoder.py"]
                 assert (await scan_base(sandboxes, base, needles)).findings == ()
 
@@ -148,9 +148,11 @@ def test_a_book_that_cannot_be_kept_is_used_all_the_same(
 
     async def run() -> None:
         async with boxes() as sandboxes:
-            book, _ = await Environments(sandboxes, books=Books(tmp_path / "file", said.append))._book()
-            assert book is not None
-            assert len(book.numbers) > 100
+            host_index, _ = await Environments(
+                sandboxes, host_indexes=HostIndexes(tmp_path / "file", said.append)
+            )._load_host_index()
+            assert host_index is not None
+            assert len(host_index.numbers) > 100
 
     asyncio.run(run())
     assert "cannot be written" in said[1]
@@ -163,7 +165,7 @@ def test_of_several_states_of_a_host_the_last_is_kept(boxes: Boxes, tmp_path: Pa
         async with boxes() as sandboxes:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(base_module, "_SHOWN", shown)
-                await Environments(sandboxes, books=Books(tmp_path))._book()
+                await Environments(sandboxes, host_indexes=HostIndexes(tmp_path))._load_host_index()
         (path,) = tmp_path.glob("*.base")
         digests.add(path.name)
 
@@ -179,11 +181,11 @@ def test_of_several_states_of_a_host_the_last_is_kept(boxes: Boxes, tmp_path: Pa
     st.integers(0, 3),
 )
 def test_a_book_knows_each_telling_line_and_no_other(lines: list[str], wraps: list[str], held: int) -> None:
-    squeezed = [line.replace(" ", "").encode() for line in lines]
+    without_whitespace = [line.replace(" ", "").encode() for line in lines]
     data = "\r\n  ".join([lines[0], *lines]).encode()
     for name in wraps:
         data = WRAPS[name](data)
-    writing = base_module._Writing()
+    writing = base_module._HostIndexBuilder()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base_module, "_AT_ONCE", held)
         writing._add("/a/first", b"nothing of it that anybody would look for\n" * 2)
@@ -191,22 +193,22 @@ def test_a_book_knows_each_telling_line_and_no_other(lines: list[str], wraps: li
         writing._add("/a/third", data)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "book")
-        path.write_bytes(writing.book().dump())
-        book = Book.read(path)
-    assert book is not None
-    for line in squeezed:
+        path.write_bytes(writing.host_index().dump())
+        host_index = HostIndex.read(path)
+    assert host_index is not None
+    for line in without_whitespace:
         wanted = ["/a/second"] if len(line) >= 24 else []
-        assert book.files_with([Needle(line, False, "")]) == wanted
-        assert book.files_with([Needle(line + b"x", False, "")]) == []
-        assert book.files_with([Needle(line, False, "", whole=False)]) == []
+        assert host_index.files_with([Needle(line, False, "")]) == wanted
+        assert host_index.files_with([Needle(line + b"x", False, "")]) == []
+        assert host_index.files_with([Needle(line, False, "", whole=False)]) == []
 
 
 def test_an_empty_book_says_nothing(tmp_path: Path) -> None:
-    (tmp_path / "book").write_bytes(base_module._Writing().book().dump())
-    book = Book.read(tmp_path / "book")
-    assert book is not None
-    assert book.files_with([Needle(b"x" * 30, False, "")]) == []
-    assert Book.read(tmp_path / "none") is None
+    (tmp_path / "book").write_bytes(base_module._HostIndexBuilder().host_index().dump())
+    host_index = HostIndex.read(tmp_path / "book")
+    assert host_index is not None
+    assert host_index.files_with([Needle(b"x" * 30, False, "")]) == []
+    assert HostIndex.read(tmp_path / "none") is None
 
 
 def test_the_base_is_one_for_every_store(tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ def test_the_base_is_one_for_every_store(tmp_path: Path) -> None:
     async def look(store: Path) -> Base:
         sandboxes = open_sandboxes(SandboxRecipe(), store)
         try:
-            return await look_at_base(sandboxes)
+            return await list_base(sandboxes)
         finally:
             await sandboxes.close()
 
@@ -255,7 +257,7 @@ def test_the_base_is_listed_whatever_its_system_brings(boxes: Boxes, monkeypatch
 
     async def look() -> Base:
         async with boxes() as sandboxes:
-            return await look_at_base(sandboxes)
+            return await list_base(sandboxes)
 
     base = asyncio.run(look())
     assert asked
@@ -265,9 +267,9 @@ def test_the_base_is_listed_whatever_its_system_brings(boxes: Boxes, monkeypatch
 
 def test_copies_are_called_alike_and_are_of_the_like_size() -> None:
     sizes = {"/usr/a/fares.py": 100, "/usr/b/fares.py": 5000, "/usr/my-fares.py": 100, "/usr/c/fares.pyc": 100}
-    assert Base("", sizes).copies([Twin("fares.py", 120, (), ())]) == ["/usr/a/fares.py"]
+    assert Base("", sizes).copies([FileVersions("fares.py", 120, (), ())]) == ["/usr/a/fares.py"]
     packages = {"/usr/a/rides/__init__.py": 100, "/usr/a/other/__init__.py": 100}
-    assert Base("", packages).copies([Twin("rides/__init__.py", 120, (), ())]) == ["/usr/a/rides/__init__.py"]
+    assert Base("", packages).copies([FileVersions("rides/__init__.py", 120, (), ())]) == ["/usr/a/rides/__init__.py"]
     assert Base("", sizes).copies([]) == []
 
 
@@ -293,23 +295,23 @@ FIX = """--- a/m.py
     ids=["the fixed file", "another version", "another file", "the same file", "too little of it"],
 )
 def test_a_twin_is_another_version_of_the_file_that_says_the_solution(copy: str, shown: bool) -> None:
-    (twin,) = needles_of(FIX, {}, {"m.py": FILE.encode()}).twins
-    assert bool(twin.shown_by(b"".join(copy.encode().split()))) is shown
-    assert twin.is_name_of("/a/m.py")
-    assert twin.is_name_of("/a.whl!m.py")
-    assert not twin.is_name_of("/a/other-m.py")
+    (versions,) = needles_of(FIX, {}, {"m.py": FILE.encode()}).file_versions
+    assert bool(versions.leaked_in(b"".join(copy.encode().split()))) is shown
+    assert versions.matches_path("/a/m.py")
+    assert versions.matches_path("/a.whl!m.py")
+    assert not versions.matches_path("/a/other-m.py")
 
 
 def test_a_copy_of_a_file_that_the_reference_adds_is_known_by_its_own_lines() -> None:
     added = "".join(f"+{line}\n" for line in FILE.splitlines())
     diff = f"--- /dev/null\n+++ b/new.py\n@@ -0,0 +1,{len(FILE.splitlines())} @@\n{added}"
     diff += "--- a/gone.py\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-def gone(of, no, interest): pass\n"
-    (twin,) = needles_of(diff, {}, {"gone.py": b"def gone(of, no, interest): pass\n"}).twins
-    assert (twin.name, twin.size) == ("new.py", len(FILE))
-    assert Base("", {"/usr/lib/x/new.py": len(FILE)}).copies([twin]) == ["/usr/lib/x/new.py"]
-    assert twin.shown_by(b"".join(FILE.encode().split()))
-    assert twin.shown_by(b"".join(FILE.replace("first * 3", "first * 33").encode().split()))
-    assert not twin.shown_by(b"".join(FILE.replace("of_many", "of_others").encode().split()))
+    (versions,) = needles_of(diff, {}, {"gone.py": b"def gone(of, no, interest): pass\n"}).file_versions
+    assert (versions.name, versions.size) == ("new.py", len(FILE))
+    assert Base("", {"/usr/lib/x/new.py": len(FILE)}).copies([versions]) == ["/usr/lib/x/new.py"]
+    assert versions.leaked_in(b"".join(FILE.encode().split()))
+    assert versions.leaked_in(b"".join(FILE.replace("first * 3", "first * 33").encode().split()))
+    assert not versions.leaked_in(b"".join(FILE.replace("of_many", "of_others").encode().split()))
 
 
 @as_ordinary_user

@@ -12,7 +12,7 @@ from etude.tasks.change import Change, change_of
 from etude.tasks.diff import Bounds, DiffError
 from etude.tasks.environment import Prepared
 from etude.tasks.task import Task
-from etude.tasks.verifiers import Stand
+from etude.tasks.verifiers import GradingContext
 
 from .conftest import Boxes
 
@@ -41,8 +41,8 @@ def change(
         (CREATE.format("d/in/x.py"), "d/in is a link"),
         (CREATE.format("e"), "e is a folder"),
         (CREATE.format("empty"), "empty is a folder"),
-        (CREATE.format("e/logo.png"), "is there already, and is no text"),
-        (CREATE.format("e/logo.png/x"), "is there already, and is no text"),
+        (CREATE.format("e/logo.png"), "exists already and is not a text file"),
+        (CREATE.format("e/logo.png/x"), "exists already and is not a text file"),
         (CREATE.format("a.py/x"), "a file and a folder"),
     ],
 )
@@ -111,7 +111,7 @@ async def _stand(boxes: Boxes, task: Task) -> None:
             "--- a/d/two\n+++ /dev/null\n@@ -1 +0,0 @@\n-2\n"
             "diff --git a/d b/d\nnew file mode 100755\n--- /dev/null\n+++ b/d\n@@ -0,0 +1,2 @@\n+#!/bin/sh\n+echo d\n"
         )
-        stand = Stand(task, sandboxes, pristine, pristine.change(diff, nothing))
-        async with stand.box(Limits()) as box:
+        context = GradingContext(task, sandboxes, pristine, pristine.change(diff, nothing))
+        async with context.box(Limits()) as box:
             said = await box.exec("./run && ./d && ls", timeout=20)
             assert said.stdout == b"new\nd\nd\nkept\nrun\n", said

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from etude.tasks import Fate, GateResult, Grader, Task, Verdict, gate_tasks, reference_diff, revalidate
-from etude.tasks.conditions import GATE, USUAL, faketime_library, later
+from etude.tasks import GateOutcome, GateResult, Grader, Task, Verdict, gate_tasks, reference_diff, revalidate
+from etude.tasks.conditions import GATE, USUAL, days_later, faketime_library
 from etude.tasks.gate import revalidation
 
 from .conftest import Boxes
@@ -45,7 +45,7 @@ def test_what_depends_on_the_date_passes_the_gate_but_not_400_days_later(
     first, then = both(boxes, tasks, tmp_path)
     assert all(result.survived for result in first.values()), first
     assert all(then[name].survived for name in ("sound", "sleeps")), then
-    assert then["bomb"].fate is Fate.REFERENCE_FAILS
+    assert then["bomb"].outcome is GateOutcome.REFERENCE_FAILS
     assert all(run.conditions.startswith("400 days later") for result in then.values() for run in result.runs)
     assert (tmp_path / "bomb" / revalidation.EVIDENCE).is_file()
 
@@ -76,7 +76,7 @@ def test_a_wait_that_the_library_makes_endless_passes_by_its_other_way(boxes: Bo
 @needs_faketime
 def test_the_runner_of_cases_waits_by_no_clock_that_the_library_breaks(boxes: Boxes, train_tasks: list[Task]) -> None:
     """Between the end of its output and that of the process, that is: not every time."""
-    task, conditions = train_tasks[0], later(400, faketime_library()).otherwise
+    task, conditions = train_tasks[0], days_later(400, faketime_library()).fallback
     assert conditions is not None
 
     async def run() -> list[Verdict]:
@@ -97,11 +97,11 @@ def test_a_library_that_an_image_cannot_load_is_found_out(
 
 
 def test_no_two_conditions_are_alike() -> None:
-    every = [USUAL, *GATE, later(400, "lib"), later(0, "")]
+    every = [USUAL, *GATE, days_later(400, "lib"), days_later(0, "")]
     assert len({conditions.name for conditions in every}) == len(every)
     for name in ("TZ", "LANG", "PYTHONHASHSEED"):
         gated = [dict(conditions.env)[name] for conditions in every[1:-1]]
         assert len(set(gated)) == len(gated) if name != "LANG" else len(set(gated)) > 2
     assert any(conditions.busy for conditions in GATE)
     assert len({conditions.order for conditions in GATE}) == len(GATE)
-    assert dict(later(0, "").env).keys() == {"TZ", "LANG", "LC_ALL", "PYTHONHASHSEED"}
+    assert dict(days_later(0, "").env).keys() == {"TZ", "LANG", "LC_ALL", "PYTHONHASHSEED"}

@@ -24,7 +24,7 @@ from etude.tasks.seal import Needles, needles_of, scan_files
 from etude.tasks.seal import nested_archives as peel_module
 from etude.tasks.seal.finder import FEW, Finder
 from etude.tasks.seal.git_packs import PackError, pack_objects
-from etude.tasks.seal.nested_archives import TooMuch, unfold
+from etude.tasks.seal.nested_archives import UnpackLimit, unpack_nested
 from etude.tasks.seal.scan import Scanner
 
 from .leaky import FIXED, HIDDEN, LINE, PATCH
@@ -208,8 +208,8 @@ def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scan_files({"bomb.gz": gzip.compress(bytes(2000))}, NEEDLES).unread == ("bomb.gz",)
     monkeypatch.setattr(peel_module, "LARGEST", 10_000)
     monkeypatch.setattr(peel_module, "MOST", 3000)
-    with pytest.raises(TooMuch):
-        list(unfold("a", zipped(bytes(4000))))
+    with pytest.raises(UnpackLimit):
+        list(unpack_nested("a", zipped(bytes(4000))))
 
 
 @settings(deadline=None)
@@ -219,9 +219,9 @@ def test_damaged_archives_end_no_scan(wrap: str, content: bytes, draw: st.DataOb
     for _ in range(draw.draw(st.integers(0, 4))):
         data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
     cut = bytes(data[: draw.draw(st.integers(0, len(data)))])
-    with contextlib.suppress(TooMuch):
-        assert next(iter(unfold("a", cut))) == ("a", cut)
-        list(unfold("a", cut))
+    with contextlib.suppress(UnpackLimit):
+        assert next(iter(unpack_nested("a", cut))) == ("a", cut)
+        list(unpack_nested("a", cut))
 
 
 @settings(deadline=None)

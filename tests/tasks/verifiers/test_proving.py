@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from etude.sandbox.contract import Sandboxes
-from etude.tasks import Environments, Grader, Judgement, Stand, reference_diff
+from etude.tasks import Environments, Grader, GradingContext, Judgement, reference_diff
 from etude.tasks.change import Change
 from etude.tasks.verifiers.contract import SEALED
 from etude.tasks.verifiers.tests import Exam, Suite, SuiteConfig, TestsVerifier, read_suite, suite_files
-from etude.tasks.verifiers.tests.account import Account
 from etude.tasks.verifiers.tests.drawing import chance_left
-from etude.tasks.verifiers.tests.pool import Pool, Questions, questions_of
+from etude.tasks.verifiers.tests.pool import AlterableTest, Pool, alterable_tests
 from etude.tasks.verifiers.tests.proving import prove
+from etude.tasks.verifiers.tests.run_output import RunOutput
 
 from ..conftest import Boxes
 from . import projects
@@ -98,8 +98,8 @@ def proven(boxes: Boxes, folder: Path, tests: str = TESTS, names: Sequence[str] 
         async with boxes() as sandboxes:
             verifier = TestsVerifier(task)
             assert not verifier.sealed, "nothing is proven yet"
-            stand = Stand(task, sandboxes, await Environments(sandboxes).prepare(task), Change())
-            verdicts = await asyncio.gather(*(verifier.examine(stand) for _ in range(2)))
+            context = GradingContext(task, sandboxes, await Environments(sandboxes).prepare(task), Change())
+            verdicts = await asyncio.gather(*(verifier.examine(context) for _ in range(2)))
             assert [verdict.judgement for verdict in verdicts] == [Judgement.FAIL] * 2
             assert verifier.pool is not None
             return verifier.pool
@@ -109,7 +109,7 @@ def proven(boxes: Boxes, folder: Path, tests: str = TESTS, names: Sequence[str] 
 
 def test_what_is_proven(boxes: Boxes, tmp_path: Path) -> None:
     pool = proven(boxes, tmp_path)
-    found: dict[str, Questions] = {asked.function.path[-1].removeprefix("test_"): asked for asked in pool.questions}
+    found: dict[str, AlterableTest] = {asked.function.path[-1].removeprefix("test_"): asked for asked in pool.alterable}
     source = pool.sources["tests/test_a.py"]
 
     def altered(name: str) -> set[bytes]:
@@ -133,7 +133,7 @@ def test_what_is_proven(boxes: Boxes, tmp_path: Path) -> None:
 
 def test_tables_are_proven_row_by_row(boxes: Boxes, tmp_path: Path) -> None:
     pool = proven(boxes, tmp_path, TABLES, ["module_table", "beside_another", "its_own_answer"])
-    found = {asked.function.path[-1].removeprefix("test_"): asked for asked in pool.questions}
+    found = {asked.function.path[-1].removeprefix("test_"): asked for asked in pool.alterable}
     (site,) = found["module_table"].withheld
     assert site.values == (0, 42, 34)
     assert found["module_table"].chance == pytest.approx(0.25 * 0.001 * 0.001)
@@ -164,11 +164,13 @@ def test_what_another_file_may_import_stays(boxes: Boxes, tmp_path: Path) -> Non
     task = projects.task(tmp_path / "task", made, {"a.py": WRONG}, reference, {"runner": "unittest"})
     suite = read_suite(task)
     assert not any(
-        site.blanks for asked in questions_of(suite, "tests/test_a.py", files) for site in asked.function.sites
+        site.blanks for asked in alterable_tests(suite, "tests/test_a.py", files) for site in asked.function.sites
     )
     alone = {path: data.replace(b"test_a", b"test_abc") for path, data in files.items()}
     other = replace(suite, files=alone)
-    assert any(site.blanks for asked in questions_of(other, "tests/test_a.py", alone) for site in asked.function.sites)
+    assert any(
+        site.blanks for asked in alterable_tests(other, "tests/test_a.py", alone) for site in asked.function.sites
+    )
 
     async def run() -> None:
         async with boxes() as sandboxes:
@@ -221,13 +223,13 @@ def test_without_a_reference_nothing_is_proven_nor_sealed(boxes: Boxes, tmp_path
 
 
 def test_a_host_that_gives_no_time_to_the_proof_is_our_error(tmp_path: Path, boxes: Boxes) -> None:
-    from etude.tasks.verifiers.tests import Account
+    from etude.tasks.verifiers.tests import RunOutput
     from etude.tasks.verifiers.tests import verifier as module
 
     task = projects.project(tmp_path / "task", "unittest")
 
-    async def starved(*args: object) -> Account:
-        return Account("n", 137, limit="time", starved=True)
+    async def starved(*args: object) -> RunOutput:
+        return RunOutput("n", 137, limit="time", starved=True)
 
     async def run() -> None:
         async with boxes() as sandboxes:
@@ -245,15 +247,15 @@ def test_a_test_that_had_to_wait_for_a_busy_machine_is_not_taken_for_a_dear_one(
     file, source = "tests/test_a.py", b"from a import numbers\n\n\ndef test_it():\n    assert 4711 in numbers(3)\n"
     suite = Suite(SuiteConfig(runner="pytest"), {file: source}, (f"{file}::test_it",), ())
 
-    async def run(exam: Exam, solved: bool) -> Account:
+    async def run(exam: Exam, solved: bool) -> RunOutput:
         rows: list[dict[str, object]] = [{"ready": True}]
         for node in ast.parse(exam.files[file]).body:
             if isinstance(node, ast.FunctionDef):
                 right = "4711" in ast.unparse(node)
                 outcome, seconds = ("passed" if right and solved else "failed"), (0.5 if right else 0.001)
                 rows.append({"test": f"{file}::{node.name}", "outcome": outcome, "seconds": seconds, "line": 1})
-        return Account("n", 1, "".join(f"n {json.dumps(row)}\n" for row in rows).encode())
+        return RunOutput("n", 1, "".join(f"n {json.dumps(row)}\n" for row in rows).encode())
 
     pool = asyncio.run(prove(suite, {file: source}, run, random.Random(1)))
-    assert [asked.seconds for asked in pool.questions] == [0.001]
+    assert [asked.seconds for asked in pool.alterable] == [0.001]
     assert chance_left(pool) <= SEALED

@@ -10,11 +10,11 @@ import pytest
 from tests.needs import needs
 
 from etude.sandbox.contract import Feature, Sandboxes
-from etude.tasks import Environments, Judgement, Stand, Task
+from etude.tasks import Environments, GradingContext, Judgement, Task
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions
-from etude.tasks.verifiers.tests import Account, Exam, agree, plain_exam, read_suite, run_exam, suite_files
-from etude.tasks.verifiers.tests.account import Rows, read_rows
+from etude.tasks.verifiers.tests import Exam, RunOutput, judge_run, plain_exam, read_suite, run_exam, suite_files
+from etude.tasks.verifiers.tests.run_output import Rows, read_rows
 from etude.tasks.verifiers.tests.running import with_pytest
 
 from ..conftest import Boxes
@@ -31,25 +31,25 @@ def run(
     repository: dict[str, str] | None = None,
     conditions: Conditions = USUAL,
     **verifier: object,
-) -> tuple[Account, Rows, Exam]:
+) -> tuple[RunOutput, Rows, Exam]:
     """Of a suite of these files, over a workspace."""
     files = suite_files({path: text.encode() for path, text in tests.items()}, ids)
     made = projects.task(folder / "task", files, repository or {"a.py": ""}, "", {"runner": runner, **verifier})
     exam = plain_exam(read_suite(made))
-    account = asyncio.run(_run(boxes, made, exam, conditions))
-    return account, read_rows(account.rows, account.nonce), exam
+    output = asyncio.run(_run(boxes, made, exam, conditions))
+    return output, read_rows(output.rows, output.nonce), exam
 
 
-async def _run(boxes: Boxes, task: Task, exam: Exam, conditions: Conditions) -> Account:
+async def _run(boxes: Boxes, task: Task, exam: Exam, conditions: Conditions) -> RunOutput:
     async with boxes() as sandboxes:
         suite = read_suite(task)
-        stand = dataclasses.replace(await stand_of(sandboxes, task), conditions=conditions)
-        return await run_exam(stand, suite.config, exam)
+        context = dataclasses.replace(await stand_of(sandboxes, task), conditions=conditions)
+        return await run_exam(context, suite.config, exam)
 
 
-async def stand_of(sandboxes: Sandboxes, task: Task) -> Stand:
-    stand = Stand(task, sandboxes, await Environments(sandboxes).prepare(task), Change())
-    return await with_pytest(stand) if task.verifier.get("pytest") == "brought" else stand
+async def stand_of(sandboxes: Sandboxes, task: Task) -> GradingContext:
+    context = GradingContext(task, sandboxes, await Environments(sandboxes).prepare(task), Change())
+    return await with_pytest(context) if task.verifier.get("pytest") == "brought" else context
 
 
 OUTCOMES_UNITTEST = """
@@ -140,10 +140,10 @@ def test_unittest_outcomes(boxes: Boxes, tmp_path: Path) -> None:
         "Cleanup.test_torn": "error",
     }
     ids = [f"tests.test_a.{name}" for name in wanted]
-    account, rows, exam = run(boxes, tmp_path, "unittest", {"tests/test_a.py": OUTCOMES_UNITTEST}, ids)
+    output, rows, exam = run(boxes, tmp_path, "unittest", {"tests/test_a.py": OUTCOMES_UNITTEST}, ids)
     assert rows.outcomes == {f"tests.test_a.{name}": outcome for name, outcome in wanted.items()}
-    assert (rows.end, account.code) == (1, 1)
-    assert agree(exam, account).judgement is Judgement.FAIL, "and its three accounts agree"
+    assert (rows.end, output.code) == (1, 1)
+    assert judge_run(exam, output).judgement is Judgement.FAIL, "and its three accounts agree"
     assert rows.places["tests.test_a.T.test_fails"] == 0
     assert rows.memory_bytes > 1_000_000
 
@@ -167,7 +167,7 @@ def test_pytest_outcomes(boxes: Boxes, tmp_path: Path) -> None:
         "T::test_method": "passed",
     }
     ids = [f"tests/test_a.py::{name}" for name in wanted]
-    account, rows, exam = run(
+    output, rows, exam = run(
         boxes,
         tmp_path,
         "pytest",
@@ -177,7 +177,7 @@ def test_pytest_outcomes(boxes: Boxes, tmp_path: Path) -> None:
         arguments=["-x"],
     )
     assert rows.outcomes == {f"tests/test_a.py::{name}": outcome for name, outcome in wanted.items()}
-    assert agree(exam, account).judgement is Judgement.FAIL, account.log
+    assert judge_run(exam, output).judgement is Judgement.FAIL, output.log
 
 
 @needs("node")
@@ -195,9 +195,9 @@ def test_node_outcomes(boxes: Boxes, tmp_path: Path) -> None:
         "outer": "passed",
     }
     ids = [f"test/a.test.mjs > {name}" for name in wanted]
-    account, rows, exam = run(boxes, tmp_path, "node", {"test/a.test.mjs": OUTCOMES_NODE}, ids)
+    output, rows, exam = run(boxes, tmp_path, "node", {"test/a.test.mjs": OUTCOMES_NODE}, ids)
     assert rows.outcomes == {f"test/a.test.mjs > {name}": outcome for name, outcome in wanted.items()}
-    assert agree(exam, account).judgement is Judgement.FAIL, account.log
+    assert judge_run(exam, output).judgement is Judgement.FAIL, output.log
 
 
 SURROUNDINGS = """
@@ -242,7 +242,7 @@ def test_surroundings(boxes: Boxes, tmp_path: Path) -> None:
     mark = "import os\nos.environ['sitecustomize_was_here'] = '1'\n"
     repository = {"src/json.py": "raise ImportError\n", "sitecustomize.py": mark, "src/sitecustomize.py": mark}
     ids = [f"tests.test_a.T.{name}" for name in names]
-    account, rows, _ = run(
+    output, rows, _ = run(
         boxes,
         tmp_path,
         "unittest",
@@ -255,8 +255,8 @@ def test_surroundings(boxes: Boxes, tmp_path: Path) -> None:
     failed = {name.rpartition(".")[2] for name, outcome in rows.outcomes.items() if outcome != "passed"}
     if not asyncio.run(_has_second_user(boxes)):
         failed -= {"test_the_workspace_cannot_be_written"}
-    assert failed == set(), account.log.decode()
-    assert b"to the log" in account.log
+    assert failed == set(), output.log.decode()
+    assert b"to the log" in output.log
 
 
 async def _has_second_user(boxes: Boxes) -> bool:
@@ -270,8 +270,8 @@ def test_an_image_that_cannot_run_such_tests_is_our_error_with_a_reason(boxes: B
         ("one", {"python": "python9"}, "exit code 127"),
         ("two", {"env": {"EXTRA": "1"}, "python": "/opt/python/bin/python3", "pytest": "image"}, "No module named"),
     ):
-        account, _, exam = run(boxes, tmp_path / place, "pytest", tests, ids, **fields)  # type: ignore[arg-type]
-        verdict = agree(exam, account)
+        output, _, exam = run(boxes, tmp_path / place, "pytest", tests, ids, **fields)  # type: ignore[arg-type]
+        verdict = judge_run(exam, output)
         assert verdict.judgement is Judgement.ERROR
         assert said in verdict.reason
 
@@ -281,8 +281,8 @@ def test_a_suite_that_cannot_be_imported_fails_whole(boxes: Boxes, tmp_path: Pat
         "tests/test_a.py": "import absent\n",
         "tests/test_b.py": "import unittest\nclass B(unittest.TestCase):\n    def test_b(self): pass\n",
     }
-    account, rows, exam = run(boxes, tmp_path, "unittest", tests, ["tests.test_a.A.test_a", "tests.test_b.B.test_b"])
-    verdict = agree(exam, account)
+    output, rows, exam = run(boxes, tmp_path, "unittest", tests, ["tests.test_a.A.test_a", "tests.test_b.B.test_b"])
+    verdict = judge_run(exam, output)
     assert verdict.judgement is Judgement.FAIL
     assert verdict.evidence.failed_tests == ("tests.test_a.A.test_a",)
     assert rows.outcomes["tests.test_b.B.test_b"] == "passed"
@@ -300,8 +300,8 @@ def test_how_a_run_ended_is_told(boxes: Boxes, tmp_path: Path, code: str, said: 
     tests = {
         "tests/test_a.py": f"import unittest\nclass A(unittest.TestCase):\n    def test_a(self):\n        {code}\n"
     }
-    account, _, exam = run(boxes, tmp_path, "unittest", tests, ["tests.test_a.A.test_a"], seconds=1)
-    verdict = agree(exam, dataclasses.replace(account, starved=False))
+    output, _, exam = run(boxes, tmp_path, "unittest", tests, ["tests.test_a.A.test_a"], seconds=1)
+    verdict = judge_run(exam, dataclasses.replace(output, starved=False))
     assert verdict.judgement is Judgement.FAIL
     assert said in verdict.reason
 
@@ -321,12 +321,12 @@ def test_order_and_variables_are_those_of_the_conditions(boxes: Boxes, tmp_path:
         Conditions(order=1),
         Conditions(order=2, env=(("TZ", "Asia/Baku"),)),
     ):
-        account, rows, exam = run(
+        output, rows, exam = run(
             boxes, tmp_path, runner, {"tests/test_a.py": source}, ids, conditions=conditions, pytest="brought"
         )
-        assert agree(exam, account).passed
+        assert judge_run(exam, output).passed
         orders.append([int(test[-1]) for test in rows.outcomes])
-    assert b"Asia/Baku" in account.log or runner == "pytest"
+    assert b"Asia/Baku" in output.log or runner == "pytest"
     assert orders[0] == list(range(9))
     assert orders[1] == orders[2] != orders[0]
     assert orders[3] not in orders[:2]
