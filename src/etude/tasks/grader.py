@@ -146,7 +146,7 @@ class Grader:
         try:
             sealed = loaded.verifier.sealed and await self._is_sealed(loaded)
         except (TaskError, SandboxError, OSError) as error:
-            return self._error(f"the environment cannot be looked through: {type(error).__name__}: {error}")
+            return self._error(f"the environment cannot be searched: {type(error).__name__}: {error}")
         cpu = max(context.cpu_seconds, default=0.0)
         return replace(verdict, evidence=replace(verdict.evidence, sealed=sealed, cpu_seconds=cpu))
 
