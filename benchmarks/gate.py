@@ -38,7 +38,7 @@ from etude.tasks import (
     revalidate,
 )
 from etude.tasks.cheats import CHEATS, cheats_for_gate
-from etude.tasks.conditions import later
+from etude.tasks.conditions import days_later
 from etude.tasks.sources import source_names
 
 TASKS = int(os.environ.get("TASKS", "1000"))
@@ -118,7 +118,7 @@ def again(folder: Path) -> None:
         if not result.survived:
             print(f"{result.task}: again: {result.fate}: {'; '.join(result.reasons)[:300]}", file=sys.stderr)
     survived = sum(result.survived for result in results.values())
-    stood = sum(result.runs[0].conditions == later(0, "").name for result in results.values() if result.runs)
+    stood = sum(result.runs[0].conditions == days_later(0, "").name for result in results.values() if result.runs)
     other = sum(result.survived and any(run.set_aside for run in result.runs) for result in results.values())
     share = survived / max(1, len(results))
     print(json.dumps({"again": len(results), "revalidated": share, "by_other_way": other, "clock_not_moved": stood}))

@@ -72,11 +72,11 @@ def one_look_at_the_host() -> Iterator[None]:
     async def looked(sandboxes: Any) -> base_scan.Base:
         key = (type(sandboxes), base_scan._SHOWN, base_scan._FORMAT)
         if key not in seen:
-            seen[key] = await base_scan.look_at_base(sandboxes)
+            seen[key] = await base_scan.list_base(sandboxes)
         return seen[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(environments, "look_at_base", looked)
+        patch.setattr(environments, "list_base", looked)
         yield
 
 

@@ -19,7 +19,7 @@ from tests.tasks.formats.swebench.repository import classic, make_repository, wr
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
 from etude.tasks import Split, Task, make_tasks, open_source
-from etude.tasks.seal.base_scan import Book, look_at_base
+from etude.tasks.seal.base_scan import HostIndex, list_base
 from etude.trace import Trace, write_traces
 
 VERBS = ("list", "show", "make", "check", "grade", "import", "export", "overlap")
@@ -41,12 +41,12 @@ def no_lines_of_the_base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     async def digest() -> str:
         sandboxes = open_sandboxes(SandboxRecipe(), tmp_path_factory.mktemp("base"))
         try:
-            return (await look_at_base(sandboxes)).digest
+            return (await list_base(sandboxes)).digest
         finally:
             await sandboxes.close()
 
     (cache / "etude").mkdir()
-    empty = Book(np.empty(0, np.uint64), np.empty(0, np.uint32), ())
+    empty = HostIndex(np.empty(0, np.uint64), np.empty(0, np.uint32), ())
     (cache / "etude" / f"{asyncio.run(digest())}.base").write_bytes(empty.dump())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(cache))
@@ -158,7 +158,7 @@ def test_notes_are_no_mistakes(hello: Path) -> None:
     shown = etude("check", hello)
     assert shown.returncode == 0
     assert shown.stdout.count("note: ") == 3
-    assert "environment.memroy_mb is no key of Harbor's" in shown.stdout
+    assert "environment.memroy_mb is not a key of Harbor's" in shown.stdout
 
 
 def test_tests_that_are_missing_are_a_mistake(hello: Path) -> None:

@@ -89,7 +89,7 @@ async def trained(recipe: Recipe, paths: RunPaths, task: Task, player: Player) -
     plain = recipe.model_dump(mode="json", by_alias=True)
     worker = RolloutWorker(str(paths.root), plain, player.engine)
     try:
-        subject = await worker._shelf.get(task.id, Split.TRAIN)
+        subject = await worker._task_cache.get(task.id, Split.TRAIN)
         result = await worker.rollout(RolloutJob(task.id, Split.TRAIN, "g"))
         assert not result.failed_by_us, result.trace.error
         return result.trace.segments, result.trace, subject.files

@@ -23,8 +23,8 @@ from etude.tasks.gate.result import Fate
 from etude.tasks.gate.single import Gate
 from etude.tasks.seal import base_scan as base_module
 from etude.tasks.seal import needles_of
-from etude.tasks.seal.base_scan import Base, Book, look_at_base, scan_base
-from etude.tasks.seal.leak_patterns import Needle, Twin
+from etude.tasks.seal.base_scan import Base, HostIndex, list_base, scan_base
+from etude.tasks.seal.leak_patterns import FileVersions, Needle
 
 from .conftest import Boxes
 from .test_scan import WRAPS
@@ -118,11 +118,11 @@ async def test_of_several_states_of_a_host_the_last_is_kept(
     st.integers(0, 3),
 )
 def test_a_book_knows_each_telling_line_and_no_other(lines: list[str], wraps: list[str], held: int) -> None:
-    squeezed = [line.replace(" ", "").encode() for line in lines]
+    without_whitespace = [line.replace(" ", "").encode() for line in lines]
     data = "\r\n  ".join([lines[0], *lines]).encode()
     for name in wraps:
         data = WRAPS[name](data)
-    writing = base_module._Writing()
+    writing = base_module._HostIndexBuilder()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base_module, "_AT_ONCE", held)
         writing._add("/a/first", b"nothing of it that anybody would look for\n" * 2)
@@ -134,9 +134,9 @@ def test_a_book_knows_each_telling_line_and_no_other(lines: list[str], wraps: li
         book = Book.read(path)
     for line in squeezed:
         wanted = ["/a/second"] if len(line) >= 24 else []
-        assert book.files_with([Needle(line, False, "")]) == wanted
-        assert book.files_with([Needle(line + b"x", False, "")]) == []
-        assert book.files_with([Needle(line, False, "", whole=False)]) == []
+        assert host_index.files_with([Needle(line, False, "")]) == wanted
+        assert host_index.files_with([Needle(line + b"x", False, "")]) == []
+        assert host_index.files_with([Needle(line, False, "", whole=False)]) == []
 
 
 def test_an_empty_book_says_nothing(tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ async def test_the_base_is_listed_whatever_its_system_brings(
 
 def test_copies_are_called_alike_and_are_of_the_like_size() -> None:
     sizes = {"/usr/a/fares.py": 100, "/usr/b/fares.py": 5000, "/usr/my-fares.py": 100, "/usr/c/fares.pyc": 100}
-    assert Base("", sizes).copies([Twin("fares.py", 120, (), ())]) == ["/usr/a/fares.py"]
+    assert Base("", sizes).copies([FileVersions("fares.py", 120, (), ())]) == ["/usr/a/fares.py"]
     packages = {"/usr/a/rides/__init__.py": 100, "/usr/a/other/__init__.py": 100}
-    assert Base("", packages).copies([Twin("rides/__init__.py", 120, (), ())]) == ["/usr/a/rides/__init__.py"]
+    assert Base("", packages).copies([FileVersions("rides/__init__.py", 120, (), ())]) == ["/usr/a/rides/__init__.py"]
     assert Base("", sizes).copies([]) == []
 
 
@@ -221,11 +221,11 @@ FIX = """--- a/m.py
     ids=["the fixed file", "another version", "another file", "the same file", "too little of it"],
 )
 def test_a_twin_is_another_version_of_the_file_that_says_the_solution(copy: str, shown: bool) -> None:
-    (twin,) = needles_of(FIX, {}, {"m.py": FILE.encode()}).twins
-    assert bool(twin.shown_by(b"".join(copy.encode().split()))) is shown
-    assert twin.is_name_of("/a/m.py")
-    assert twin.is_name_of("/a.whl!m.py")
-    assert not twin.is_name_of("/a/other-m.py")
+    (versions,) = needles_of(FIX, {}, {"m.py": FILE.encode()}).file_versions
+    assert bool(versions.leaked_in(b"".join(copy.encode().split()))) is shown
+    assert versions.matches_path("/a/m.py")
+    assert versions.matches_path("/a.whl!m.py")
+    assert not versions.matches_path("/a/other-m.py")
 
 
 def test_a_copy_of_a_file_that_the_reference_adds_is_known_by_its_own_lines() -> None:

@@ -11,7 +11,7 @@ from etude.tasks.change import Change, change_of
 from etude.tasks.diff import Bounds, DiffError
 from etude.tasks.environment import Prepared
 from etude.tasks.task import Task
-from etude.tasks.verifiers import Stand
+from etude.tasks.verifiers import GradingContext
 
 CREATE = "--- /dev/null\n+++ b/{}\n@@ -0,0 +1 @@\n+x\n"
 PRISTINE = {"a.py": b"a\n", "run": b"#!/bin/sh\n", "d/b.py": b"b\n", "e/logo.png": b"\x89PNG\xff"}
@@ -38,8 +38,8 @@ def change(
         (CREATE.format("d/in/x.py"), "d/in is a link"),
         (CREATE.format("e"), "e is a folder"),
         (CREATE.format("empty"), "empty is a folder"),
-        (CREATE.format("e/logo.png"), "is there already, and is no text"),
-        (CREATE.format("e/logo.png/x"), "is there already, and is no text"),
+        (CREATE.format("e/logo.png"), "exists already and is not a text file"),
+        (CREATE.format("e/logo.png/x"), "exists already and is not a text file"),
         (CREATE.format("a.py/x"), "a file and a folder"),
     ],
 )

@@ -50,5 +50,5 @@ def test_what_a_reader_should_know_is_noted(tmp_path: Path) -> None:
 def test_a_separate_verifier_that_gets_nothing_is_noted(tmp_path: Path) -> None:
     separate = '[verifier]\nenvironment_mode = "separate"\n'
     (note,) = check_task(greeting(tmp_path / "none", separate).directory).notes
-    assert "its tests see nothing of what an agent does" in note
+    assert "its tests see nothing that the agent did" in note
     assert check_task(greeting(tmp_path / "some", 'artifacts = ["a.txt"]\n' + separate).directory).notes == []

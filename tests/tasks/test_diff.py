@@ -47,7 +47,7 @@ CHANGE = "@@ -1 +1 @@\n-a\n+b\n"
         (f"--- a/../f\n+++ b/../f\n{CHANGE}", "leaves the workspace"),
         (f"--- a//etc/f\n+++ b//etc/f\n{CHANGE}", "leaves the workspace"),
         ("--- /dev/null\n+++ b/.git/hooks/pre\n@@ -0,0 +1 @@\n+x\n", "leaves the workspace"),
-        (f"--- /etc/passwd\n+++ /etc/passwd\n{CHANGE}", "begin with"),
+        (f"--- /etc/passwd\n+++ /etc/passwd\n{CHANGE}", "begins with"),
         (f"--- a/f\n+++ b/g\n{CHANGE}", "renamed"),
         (f"--- a/f\n+++ b/f\n{CHANGE}--- a/f\n+++ b/f\n{CHANGE}", "twice"),
         (

@@ -113,7 +113,7 @@ def test_which_environment_a_task_has(tmp_path: Path) -> None:
         ({"docker-compose.yaml": ""}, {}, "docker-compose.yaml: environments of several containers are not run"),
         ({"Dockerfile": "FROM host\nRUN exit 3\n"}, {}, "Dockerfile:2: RUN exit 3"),
         ({"Dockerfile": "FROM host\nVOLUME /x\n"}, {}, "Dockerfile:2"),
-        ({"Dockerfile": "FROM host\nWORKDIR /\n"}, {}, "give environment.workdir"),
+        ({"Dockerfile": "FROM host\nWORKDIR /\n"}, {}, "set environment.workdir"),
         ({"repo/a": ""}, {"environment": {"workdir": "/usr/work"}}, "outside the system's folders"),
         ({"repo/a": ""}, {"environment": {"workdir": 3}}, "environment.workdir: expected text, found 3"),
         ({"repo/a": ""}, {"environment": 3}, "environment: expected a table, found 3"),

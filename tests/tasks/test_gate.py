@@ -31,9 +31,9 @@ from etude.tasks import (
     task_digest,
     write_task,
 )
-from etude.tasks.conditions import GATE, USUAL, Conditions, later
+from etude.tasks.conditions import GATE, USUAL, Conditions, days_later
 from etude.tasks.gate import (
-    Fate,
+    GateOutcome,
     GateResult,
     Run,
     by_source,
@@ -44,9 +44,9 @@ from etude.tasks.gate import (
     stored_evidence,
 )
 from etude.tasks.gate import single as gating
-from etude.tasks.gate.busy_machine import Busy
+from etude.tasks.gate.busy_machine import CpuLoad
 from etude.tasks.gate.concurrent import examine_all
-from etude.tasks.limits import FLOORS, MARGIN, limited, limits_from
+from etude.tasks.limits import FLOORS, MARGIN, limits_from, with_measured_limits
 from etude.tasks.verdict import Evidence
 from etude.tasks.verifiers.mutation.verifier import MutationConfig
 from etude.tasks.verifiers.script.products import BuildConfig
@@ -72,7 +72,9 @@ def test_the_gate_decides_keeps_its_evidence_and_goes_on(
     run_gate: RunGate, train_tasks: list[Task], tmp_path: Path
 ) -> None:
     evidence = tmp_path / "gate.jsonl"
-    good, later = (copy_of(task, tmp_path / name) for task, name in zip(train_tasks, ("good", "later"), strict=False))
+    good, days_later = (
+        copy_of(task, tmp_path / name) for task, name in zip(train_tasks, ("good", "later"), strict=False)
+    )
     useless = copy_of(train_tasks[1], tmp_path / "useless")
     (useless.directory / "solution/patch.diff").write_text("")
     seen: list[tuple[int, int]] = []
@@ -80,7 +82,7 @@ def test_the_gate_decides_keeps_its_evidence_and_goes_on(
     assert first["good"].survived
     assert [run.what for run in first["good"].runs] == ["nothing", "reference", "reference"]
     assert len({run.conditions for run in first["good"].runs}) == 3
-    assert first["useless"].fate is Fate.REFERENCE_FAILS
+    assert first["useless"].outcome is GateOutcome.REFERENCE_FAILS
     assert first["useless"].decided
     assert seen == [(1, 2), (2, 2)]
     with evidence.open("a") as file:
@@ -175,7 +177,7 @@ def test_another_valid_solution_must_pass_too(run_gate: RunGate, tmp_path: Path)
     assert found["good"].survived, found["good"].reasons
     assert found["good"].runs[-1].what == "other.diff"
     assert found["good"].controls + found["good"].withheld > 0
-    assert found["narrow"].fate is Fate.OTHER_FAILS
+    assert found["narrow"].outcome is GateOutcome.OTHER_FAILS
 
 
 def test_an_environment_that_shows_the_solution_is_refused(run_gate: RunGate, tmp_path: Path) -> None:
@@ -205,7 +207,7 @@ def test_cheats_run_once_per_environment_and_one_that_succeeds_is_named(
     assert len({task.family for task in tasks}) > 1
     found = run_gate(tasks, tmp_path / "gate.jsonl", runs=1, cheats=cheats)
     assert len(tried) == 1
-    assert {result.fate for result in found.values()} == {Fate.CHEATED}
+    assert {result.outcome for result in found.values()} == {GateOutcome.CHEATED}
     assert "the cheat os._exit(0) succeeds" in found["task0"].reasons
 
 
@@ -250,7 +252,7 @@ def test_a_fault_of_ours_is_tried_again_and_then_decides_nothing(
     assert result.runs[0].tried == min(faults + 1, gating.ATTEMPTS)
     assert result.decided == (judgement == "fail")
     if not result.decided:
-        assert result.fate is Fate.UNDECIDED
+        assert result.outcome is GateOutcome.UNDECIDED
         assert "gone" in result.reasons[0]
 
 
@@ -266,7 +268,7 @@ def test_a_mistake_of_ours_leaves_its_task_undecided_and_ends_no_gate(train_task
     tasks = [copy_of(task, tmp_path / f"task{n}") for n, task in enumerate(train_tasks[:2])]
     found = asyncio.run(examine_all(tasks, gate, tmp_path / "gate.jsonl"))
     for task in tasks:
-        assert found[task.id].fate is Fate.UNDECIDED
+        assert found[task.id].outcome is GateOutcome.UNDECIDED
         assert "ZeroDivisionError: of ours (test_gate.py, line" in found[task.id].reasons[0]
 
 
@@ -280,26 +282,26 @@ class WaitingGrader(Grader):
         self.asked.append(conditions.name)
         if not diff:
             return Verdict(Judgement.FAIL, "as it must")
-        return self.verdict if conditions.otherwise else Verdict(Judgement.PASS, "by the other way")
+        return self.verdict if conditions.fallback else Verdict(Judgement.PASS, "by the other way")
 
 
 @pytest.mark.parametrize(
-    ("verdict", "fate"),
+    ("verdict", "outcome"),
     [
-        (Verdict(Judgement.FAIL, "waited", Evidence(timed_out=True)), Fate.SURVIVED),
-        (Verdict(Judgement.FAIL, "a test fails"), Fate.REFERENCE_FAILS),
-        (Verdict(Judgement.SUSPECT, "forged, then waited", Evidence(timed_out=True)), Fate.REFERENCE_FAILS),
+        (Verdict(Judgement.FAIL, "waited", Evidence(timed_out=True)), GateOutcome.SURVIVED),
+        (Verdict(Judgement.FAIL, "a test fails"), GateOutcome.REFERENCE_FAILS),
+        (Verdict(Judgement.SUSPECT, "forged, then waited", Evidence(timed_out=True)), GateOutcome.REFERENCE_FAILS),
     ],
 )
 def test_another_way_is_for_what_waited_alone_and_both_are_kept(
-    train_tasks: list[Task], tmp_path: Path, verdict: Verdict, fate: Fate
+    train_tasks: list[Task], tmp_path: Path, verdict: Verdict, outcome: GateOutcome
 ) -> None:
     grader, conditions = WaitingGrader(verdict), later(400, "lib")
     gate = gating.Gate(grader, (conditions,), conditions, scan=False)
     result = asyncio.run(gate.examine(train_tasks[0]))
-    assert result.fate is fate
-    aside = fate is Fate.SURVIVED
-    assert grader.asked == [conditions.name] * 2 + [conditions.otherwise.name] * aside
+    assert result.outcome is outcome
+    aside = outcome is GateOutcome.SURVIVED
+    assert grader.asked == [conditions.name] * 2 + [conditions.fallback.name] * aside
     assert [run.set_aside for run in result.runs] == [False] + [True, False] * aside + [False] * (not aside)
     assert result.runs[1].reason == verdict.reason
     assert GateResult.read(json.loads(json.dumps(result.row()))) == result
@@ -330,7 +332,7 @@ results = st.builds(
 @given(result=results)
 def test_only_what_came_out_as_it_must_survives_and_all_else_has_a_reason(result: GateResult) -> None:
     assert GateResult.read(json.loads(json.dumps(result.row()))) == result
-    sound = bool(result.counted) and all(run.as_wanted for run in result.counted)
+    sound = bool(result.counted) and all(run.as_expected for run in result.counted)
     assert result.survived == (sound and not (result.leaks or result.cheats or result.broken))
     assert result.survived <= result.decided
     assert bool(result.reasons) == (not result.survived) or not result.counted
@@ -343,7 +345,7 @@ def test_survival_is_counted_by_source(rows: list[GateResult]) -> None:
     for source, counts in table.items():
         mine = [row for row in rows if row.source == source]
         assert counts["survived"] == sum(row.survived for row in mine)
-        assert sum(counts.get(fate.value, 0) for fate in Fate) == counts["tasks"] == len(mine)
+        assert sum(counts.get(outcome.value, 0) for outcome in GateOutcome) == counts["tasks"] == len(mine)
 
 
 def test_limits_are_three_times_what_was_seen_with_a_floor_and_only_tighten(tmp_path: Path) -> None:
@@ -355,13 +357,13 @@ def test_limits_are_three_times_what_was_seen_with_a_floor_and_only_tighten(tmp_
     place = task.directory / "evidence/gate.json"
     place.parent.mkdir()
     place.write_text(json.dumps(row))
-    tight = limited(task)
+    tight = with_measured_limits(task)
     assert tight.limits.verifier_seconds == 24
     assert tight.verifier | {"seconds": 7, "memory_mb": 600} == tight.verifier
-    assert limited(replace(task, verifier={**task.verifier, "seconds": 8.0})).verifier["seconds"] == 8.0
+    assert with_measured_limits(replace(task, verifier={**task.verifier, "seconds": 8.0})).verifier["seconds"] == 8.0
     for damaged in ("{", "[]", '{"limits": {"memory_mb": "1"}, "digest": ""}', '{"limits": 3}'):
         place.write_text(damaged)
-        assert limited(task) == task
+        assert with_measured_limits(task) == task
 
 
 USUAL_OF: dict[str, type[BaseModel]] = {
@@ -383,7 +385,7 @@ def test_cpu_and_memory_of_every_verifier_that_says_them_are_limited(tmp_path: P
     def tight(seen: int) -> dict[str, object]:
         limits = limits_from(seen, seen, (seen * 50) << 20)
         place.write_text(json.dumps(GateResult("task", gated_digest(task), limits=limits).row()))
-        return limited(task).verifier
+        return with_measured_limits(task).verifier
 
     clock = 10 if kind == "dockerfile" else 6  # Of a build the clock is what was seen.
     assert tight(2) == {"type": kind, "seconds": clock, "memory_mb": min(300, usual["memory_mb"])}
@@ -396,7 +398,7 @@ def test_the_gate_sets_the_limits_of_the_gradings_to_come(run_gate: RunGate, gra
     assert all(result.limits[name] >= least for name, least in FLOORS.items())
     assert result.runs[1].memory_bytes > 1 << 20
     assert result.runs[1].cpu_seconds > 0
-    assert limited(task).verifier["memory_mb"] == 256
+    assert with_measured_limits(task).verifier["memory_mb"] == 256
 
     (verdict,) = grade(task, reference_diff(task))
     assert verdict.passed
@@ -413,7 +415,7 @@ async def test_limits_that_were_set_on_a_quiet_machine_hold_on_a_busy_one(
     found = await gate_tasks(tasks, grader.sandboxes, tmp_path / "gate.jsonl", runs=1)
     for task, result in zip(tasks, found.values(), strict=True):
         keep_evidence(task, replace(result, limits=FLOORS), tmp_path / "kept.jsonl")  # As a machine at rest says.
-        assert limited(task).limits.verifier_seconds == FLOORS["verifier_seconds"]
+        assert with_measured_limits(task).limits.verifier_seconds == FLOORS["verifier_seconds"]
 
     load.begin()
     try:

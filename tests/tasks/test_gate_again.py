@@ -41,7 +41,7 @@ async def test_what_depends_on_the_date_passes_the_gate_but_not_400_days_later(
     first, then = await both(sandboxes, tasks, tmp_path)
     assert all(result.survived for result in first.values()), first
     assert all(then[name].survived for name in ("sound", "sleeps")), then
-    assert then["bomb"].fate is Fate.REFERENCE_FAILS
+    assert then["bomb"].outcome is GateOutcome.REFERENCE_FAILS
     assert all(run.conditions.startswith("400 days later") for result in then.values() for run in result.runs)
     assert (tmp_path / "bomb" / revalidation.EVIDENCE).is_file()
 
@@ -87,11 +87,11 @@ async def test_the_runner_of_cases_waits_by_no_clock_that_the_library_breaks(
 
 
 def test_no_two_conditions_are_alike() -> None:
-    every = [USUAL, *GATE, later(400, "lib"), later(0, "")]
+    every = [USUAL, *GATE, days_later(400, "lib"), days_later(0, "")]
     assert len({conditions.name for conditions in every}) == len(every)
     for name in ("TZ", "LANG", "PYTHONHASHSEED"):
         gated = [dict(conditions.env)[name] for conditions in every[1:-1]]
         assert len(set(gated)) == len(gated) if name != "LANG" else len(set(gated)) > 2
     assert any(conditions.busy for conditions in GATE)
     assert len({conditions.order for conditions in GATE}) == len(GATE)
-    assert dict(later(0, "").env).keys() == {"TZ", "LANG", "LC_ALL", "PYTHONHASHSEED"}
+    assert dict(days_later(0, "").env).keys() == {"TZ", "LANG", "LC_ALL", "PYTHONHASHSEED"}

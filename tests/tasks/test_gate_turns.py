@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.tasks.gate import admission as turning
-from etude.tasks.gate.admission import Turns
+from etude.tasks.gate.admission import GradingQueue
 
 
 class Spinning:
@@ -29,47 +29,47 @@ class Spinning:
 
 @pytest.fixture(autouse=True)
 def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turning, "Busy", Spinning)
+    monkeypatch.setattr(turning, "CpuLoad", Spinning)
 
 
-def load_of(turns: Turns) -> Spinning:
-    assert isinstance(turns._load, Spinning)
-    return turns._load
+def load_of(queue: GradingQueue) -> Spinning:
+    assert isinstance(queue._load, Spinning)
+    return queue._load
 
 
-def waiting(turns: Turns) -> int:
-    return sum(not mine.done() for queue in turns._waiting.values() for mine in queue)
+def waiting(queue: GradingQueue) -> int:
+    return sum(not mine.done() for waiters in queue._waiting.values() for mine in waiters)
 
 
 @settings(deadline=None)
 @given(
-    places=st.integers(1, 4),
-    together=st.integers(1, 5),
+    slots=st.integers(1, 4),
+    busy_batch=st.integers(1, 5),
     plans=st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=4), max_size=12),
     cancelled=st.sets(st.integers(0, 11)),
     after=st.integers(0, 8),
 )
 def test_all_come_to_their_turn_and_never_too_many(
-    places: int,
-    together: int,
+    slots: int,
+    busy_batch: int,
     plans: Sequence[Sequence[tuple[bool, int]]],
     cancelled: set[int],
     after: int,
 ) -> None:
     async def run() -> None:
-        turns, running, ended = Turns(places, together), 0, set[int]()
+        queue, running, ended = GradingQueue(slots, busy_batch), 0, set[int]()
 
         async def one(number: int) -> None:
             nonlocal running
             for busy, ticks in plans[number]:
-                async with turns.turn(busy=busy):
+                async with queue.turn(busy=busy):
                     running += 1
                     try:
-                        assert running <= places
-                        assert load_of(turns).inside or not busy
+                        assert running <= slots
+                        assert load_of(queue).inside or not busy
                         for _ in range(ticks):
                             await asyncio.sleep(0)
-                            assert not turns._free or not waiting(turns)
+                            assert not queue._free or not waiting(queue)
                     finally:
                         running -= 1
             ended.add(number)
@@ -83,8 +83,8 @@ def test_all_come_to_their_turn_and_never_too_many(
             found = await asyncio.gather(*tasks, return_exceptions=True)
         assert not [error for error in found if isinstance(error, Exception)]
         assert ended >= set(range(len(plans))) - cancelled
-        assert not load_of(turns).inside
-        assert turns._free == places
+        assert not load_of(queue).inside
+        assert queue._free == slots
 
     asyncio.run(run())
 

@@ -210,11 +210,11 @@ async def test_what_the_base_shows_is_asked_once_for_a_task_as_it_is(
     """By its files, wherever they lie: the solution is among them."""
     asked: list[str] = []
 
-    async def shows(self: Environments, task: Task) -> bool:
+    async def base_shows_solution(self: Environments, task: Task) -> bool:
         asked.append(task.directory.name)
         return task.directory.name == "other"
 
-    monkeypatch.setattr(Environments, "shows", shows)
+    monkeypatch.setattr(Environments, "base_shows_solution", base_shows_solution)
     tasks = [replace(train_tasks[0], directory=tmp_path / name) for name in ("one", "same", "other")]
     for task in tasks:
         shutil.copytree(train_tasks[0].directory, task.directory)

@@ -180,5 +180,5 @@ async def test_the_same_seed_demonstrates_the_same_and_only_train_tasks(
 def test_a_reference_that_is_no_single_edit_is_named(train_tasks: list[Task], tmp_path: Path) -> None:
     (tmp_path / "solution").mkdir()
     (tmp_path / "solution/patch.diff").write_text("")
-    with pytest.raises(PolicyError, match="not one line-for-line edit"):
+    with pytest.raises(PolicyError, match="replaces lines by as many lines in one hunk"):
         OraclePolicy(replace(train_tasks[0], directory=tmp_path), 1)

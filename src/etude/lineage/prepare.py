@@ -55,7 +55,7 @@ async def make_tasks(context: RunContext) -> dict[str, Any]:
             for name, result in results.items():
                 if not result.survived:
                     discarded.append(name)
-                    reasons[result.fate.value] += 1
+                    reasons[result.outcome.value] += 1
             context.screen.update("tasks", {"step": first + len(part), "total": len(tasks)})
     counts = {split.value: sum(t.split is split and t.id not in discarded for t in tasks) for split in Split}
     return {"tasks": counts, "discarded": discarded, "reasons": dict(reasons), "families": _families(tasks)}

@@ -8,7 +8,7 @@ from etude.rollout.evaluate import Evaluation, evaluate
 from etude.rollout.job import RolloutJob, RolloutResult
 from etude.rollout.results import Sample, read_samples
 from etude.rollout.rollout import run_rollout
-from etude.rollout.setup import RolloutSetup, Subject, TaskShelf, open_setup, subject_of
+from etude.rollout.setup import RolloutSetup, Subject, TaskCache, open_setup, subject_of
 from etude.rollout.statistics import Estimate, Paired, across_seeds, estimate, over_seeds, paired, pass_at_k
 from etude.rollout.summary import Summary, scores, summarise
 from etude.rollout.worker import RolloutWorker, WorkerStats
@@ -26,7 +26,7 @@ __all__ = [
     "Sample",
     "Subject",
     "Summary",
-    "TaskShelf",
+    "TaskCache",
     "TooFewDemonstrations",
     "WorkerStats",
     "across_seeds",

@@ -122,7 +122,7 @@ def open_setup(recipe: Recipe, paths: RunPaths, fleet: Fleet | None = None) -> t
     return RolloutSetup(sandboxes, grader, recipe.harness, recipe.sandbox, environments), grader
 
 
-class TaskShelf:
+class TaskCache:
     """Cache over a folder of tasks: each task is read and its image prepared once. Splits outside `allowed` are
     refused."""
 

@@ -23,7 +23,7 @@ from etude.recipe import Recipe
 from etude.rollout.job import RolloutJob, RolloutResult
 from etude.rollout.journaled_engine import WaitedEngine
 from etude.rollout.rollout import INFRASTRUCTURE, lost_rollout, run_rollout
-from etude.rollout.setup import TaskShelf, open_setup
+from etude.rollout.setup import TaskCache, open_setup
 from etude.sandbox.fleet import Fleet
 from etude.tasks.task import Split, Task
 from etude.trace.builder import TraceBuilder
@@ -67,13 +67,13 @@ class RolloutWorker:
         self._form = format_of(self._recipe.harness, self._paths.tokenizer)
         self._setup, self._grader = open_setup(self._recipe, self._paths, fleet)
         self._setup.live = self._paths.live
-        self._shelf = TaskShelf(self._paths.tasks, [Split(split) for split in splits], self._setup.environments)
+        self._task_cache = TaskCache(self._paths.tasks, [Split(split) for split in splits], self._setup.environments)
         self._stats = WorkerStats()
 
     async def rollout(self, job: RolloutJob) -> RolloutResult:
         self._stats.running += 1
         try:
-            subject = await self._shelf.get(job.task, job.split)
+            subject = await self._task_cache.get(job.task, job.split)
             if self._lockstep:
                 # In RL the driver has announced this conversation already; an evaluation's rollouts do it here.
                 await self._engine.open([job.id])

@@ -8,7 +8,7 @@ from etude.tasks.diff import Bounds, DiffError, apply_diff, parse_diff
 from etude.tasks.directory import gated_digest, list_tasks, read_files, read_task, task_digest, write_task
 from etude.tasks.environment import Environments, Prepared
 from etude.tasks.gate import (
-    Fate,
+    GateOutcome,
     GateResult,
     by_source,
     gate,
@@ -26,7 +26,7 @@ from etude.tasks.sources import TaskSource, UnknownSource, generate_tasks, make_
 from etude.tasks.sources.microrepo.documents import write_documents
 from etude.tasks.task import Cell, Split, SplitViolation, Task, TaskError, TaskLimits, split_of
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers import Stand, Verifier, open_verifier
+from etude.tasks.verifiers import GradingContext, Verifier, open_verifier
 
 __all__ = [
     "Bounds",
@@ -36,18 +36,18 @@ __all__ = [
     "DiffError",
     "Environments",
     "Evidence",
-    "Fate",
     "Finding",
+    "GateOutcome",
     "GateResult",
     "Grader",
     "GraderStats",
+    "GradingContext",
     "Judgement",
     "OraclePolicy",
     "Prepared",
     "SealReport",
     "Split",
     "SplitViolation",
-    "Stand",
     "Task",
     "TaskError",
     "TaskLimits",

@@ -1,5 +1,5 @@
-"""What a task asks for its agent's box (environment variables, memory and disk), added to what a run gives
-every box."""
+"""Combines what a task asks for its agent's box (environment variables, memory and disk) with what a run gives every
+box."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import replace
 from etude.sandbox.contract import Limits
 from etude.tasks.harbor import parse_harbor
 from etude.tasks.task import Task
-from etude.tasks.verifiers.harbor.places import variables
+from etude.tasks.verifiers.harbor.box_setup import variables
 
 
 def agent_box(task: Task, usual: Limits) -> tuple[Limits, tuple[tuple[str, str], ...]]:
-    """The limits, never below the run's usual ones, and the environment variables of the agent's box. Raises TaskError
-    for a variable that has no value."""
+    """Return the limits and the environment variables of the box that an agent works in. `usual` are the run's limits;
+    a task can raise them but not lower them. Raises TaskError for a variable that has no value."""
     path = task.directory / "task.toml"
-    said = parse_harbor(task.config, path).environment
+    declared = parse_harbor(task.config, path).environment
     limits = replace(
         usual,
-        memory_mb=max(usual.memory_mb, said.memory_mb or 0),
-        disk_mb=max(usual.disk_mb, said.storage_mb or 0),
+        memory_mb=max(usual.memory_mb, declared.memory_mb or 0),
+        disk_mb=max(usual.disk_mb, declared.storage_mb or 0),
     )
-    return limits, tuple(variables(path, said.env).items())
+    return limits, tuple(variables(path, declared.env).items())

@@ -1,6 +1,6 @@
-"""Cases: calls of the agent's functions with expected outcomes, and the plain JSON values that may leave a box.
+"""Cases: calls of the agent's functions with their expected outcomes. Arguments and results are plain JSON values.
 
-The verifier program in the box gets only the calls. The expected values stay outside and are compared there.
+The verifier program in the box gets only the calls. The expected values stay outside the box and are compared there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Case:
+    """A call of one function, and the value that it must return."""
+
     id: str
     module: str
     function: str
@@ -31,12 +33,12 @@ class Case:
 
 
 class CasesError(ValueError):
-    """A cases file is malformed; the message says what was expected where."""
+    """A cases file is malformed. The message names the field and what was expected."""
 
 
 def canonical(value: object) -> str | None:
-    """JSON of a plain value, or None for anything else. True and 1 differ, and instances of subclasses are not
-    plain."""
+    """Return the JSON of a plain value, or None for any other object. True and 1 differ, and instances of subclasses
+    are not plain."""
     return json.dumps(value, ensure_ascii=True, allow_nan=False) if _plain(value) else None
 
 
@@ -49,6 +51,7 @@ def _plain(value: object) -> bool:
 
 
 def outcome_of(function: Callable[..., object], arguments: Sequence[Value]) -> Outcome:
+    """Call a function and return its value, or the exception's name if it raises one of the ordinary exceptions."""
     try:
         value = function(*arguments)
     except (TypeError, ValueError, ArithmeticError, LookupError, NameError, AttributeError) as error:

@@ -15,11 +15,15 @@ from etude.tasks.diff import EXECUTABLE, Bounds, DiffError, apply_diff, parse_di
 
 @dataclass(frozen=True, slots=True)
 class Change:
+    """Files that a diff changes, as the grader writes them over the pristine workspace."""
+
     files: Mapping[str, bytes | None] = field(default_factory=dict)
+    """The new bytes by path; None for a deleted file."""
     touched: tuple[str, ...] = ()
-    """Paths of the test surface that the agent touched; they are not in `files`."""
+    """Paths of the test surface that the diff names. The grader leaves these files as they were, so they are not in
+    `files`."""
     executable: frozenset[str] = frozenset()
-    """Those of `files` that are executable afterwards. A file that was executable before stays so."""
+    """Paths in `files` whose file is executable afterwards. A file that was executable before stays executable."""
 
     @property
     def digest(self) -> str:
@@ -40,11 +44,11 @@ def change_of(
     links: Collection[str] = (),
     folders: Collection[str] = (),
 ) -> Change:
-    """The change that a diff makes to the pristine files. Raises DiffError if it does not apply exactly or exceeds the
-    bounds.
+    """Return the change that a diff makes to the pristine files. Raises DiffError if the diff does not apply exactly or
+    exceeds the bounds.
 
-    `executable` are the pristine files with the executable bit; `links` and `folders` are the symbolic links and empty
-    folders that lie beside them.
+    `protects` says whether a path belongs to the test surface. `executable` are the pristine files with the executable
+    bit. `links` and `folders` are the workspace's symbolic links and empty folders, which no new file may replace.
     """
     bounds = bounds or Bounds()
     patches = parse_diff(diff, bounds)
@@ -52,30 +56,30 @@ def change_of(
     # A diff can only touch text files.
     texts = {path: text for path, data in pristine.items() if (text := _text(data)) is not None}
     after = apply_diff(texts, diff, bounds)
-    _require_room(after.keys() - texts.keys(), pristine.keys() - texts.keys(), links, folders)
-    said = {patch.after: patch.mode == EXECUTABLE for patch in patches if patch.after is not None and patch.mode}
+    _require_free_paths(after.keys() - texts.keys(), pristine.keys() - texts.keys(), links, folders)
+    modes = {patch.after: patch.mode == EXECUTABLE for patch in patches if patch.after is not None and patch.mode}
     files: dict[str, bytes | None] = {}
     for path in sorted(named):
         data = _bytes(after[path]) if path in after else None
-        if not protects(path) and (pristine.get(path) != data or (said.get(path) and path not in executable)):
+        if not protects(path) and (pristine.get(path) != data or (modes.get(path) and path not in executable)):
             files[path] = data
     if sum(len(data) for data in files.values() if data is not None) > bounds.all_bytes:
         raise DiffError(f"the files that the diff changes would hold more than {bounds.all_bytes} bytes")
-    runs = frozenset(path for path in files if path in after and (said.get(path) or path in executable))
+    runs = frozenset(path for path in files if path in after and (modes.get(path) or path in executable))
     return Change(files, tuple(sorted(filter(protects, named))), runs)
 
 
-def _require_room(
+def _require_free_paths(
     fresh: Iterable[str], binary: Collection[str], links: Collection[str], folders: Collection[str]
 ) -> None:
-    """Raise DiffError if a new file would replace something that the diff does not show, or be reached through
-    a link."""
+    """Raise DiffError if a new file would replace a link, a binary file or a folder, none of which a diff shows, or if
+    its path leads through a link."""
     for path in fresh:
         above = [path[:at] for at, letter in enumerate(path) if letter == "/"]
         if found := next((place for place in (*above, path) if place in links), None):
             raise DiffError(f"{path}: {found} is a link")
         if found := next((place for place in (*above, path) if place in binary), None):
-            raise DiffError(f"{path}: {found} is there already, and is no text")
+            raise DiffError(f"{path}: {found} exists already and is not a text file")
         if path in folders or any(place.startswith(f"{path}/") for place in binary):
             raise DiffError(f"{path} is a folder")
 

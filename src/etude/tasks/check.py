@@ -1,5 +1,5 @@
-"""Static checks of a task's directory: finds mistakes without running anything, and notes what its reader
-should know."""
+"""Static checks of a task's directory: find mistakes without running anything, and note what may surprise whoever uses
+the task."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ _FOLDERS = ("environment", "tests", "solution", "steps")
 
 @dataclass(slots=True)
 class Checked:
+    """The result of checking one task directory."""
+
     directory: Path
     task: Task | None = None
-    """None if the task cannot be read at all."""
+    """The parsed task; None if it cannot be read at all."""
     mistakes: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Remarks on what is not wrong, but may surprise."""
+    """Remarks on things that are valid but may surprise."""
 
 
 def check_task(directory: Path) -> Checked:
+    """Check one task directory: its TOML, its links, its environment and its verifier."""
     checked = Checked(directory)
     path = directory / "task.toml"
     try:
@@ -72,15 +75,15 @@ def _notes(task: Task, harbor: Harbor) -> Iterator[str]:
     if not has_reference(task, harbor):
         yield "no reference solution: it cannot be gated"
     for key in unknown_keys(harbor):
-        yield f"{key} is no key of Harbor's: it is kept, and means nothing here"
+        yield f"{key} is not a key of Harbor's: it is kept, but has no effect here"
     phases = {"environment": harbor.environment, "agent": harbor.agent, "verifier": harbor.verifier}
     wanting = [name for name, phase in phases.items() if phase.network_mode in ("public", "allowlist")]
     if wanting:
-        yield f"{', '.join(wanting)}: asks for the network: there is none, neither for an agent nor for the tests"
+        yield f"{', '.join(wanting)}: asks for the network, but neither the agent nor the tests have any"
     if harbor.environment.skills_dir:
-        yield "environment.skills_dir is kept, and not used"
+        yield "environment.skills_dir is kept, but not used"
     for part in parts_of(harbor):
         if part.verifier.separate and not (part.artifacts or part.verifier.collect):
-            yield "a separate verifier, but no artifacts: its tests see nothing of what an agent does"
+            yield "a separate verifier needs artifacts: without any, its tests see nothing that the agent did"
         if part.name and (part.folder(task.directory) / "workdir").is_dir():
-            yield f"steps/{part.name}/workdir: only a reference solution gets these files"
+            yield f"steps/{part.name}/workdir: these files are given only to the reference solution, not to the agent"

@@ -1,7 +1,7 @@
 """Conditions that must not change a verdict: time zone, language, hash seed, test order, the clock, a busy machine.
 
-A grading for a score runs under the usual conditions. The gate runs a task's reference under others, so that a suite
-that passes only in one place, at one time or in one order is found before anybody trains on it.
+A grading that yields a score runs under the usual conditions. The gate runs a task's reference under other conditions
+too, to find suites that pass only in one time zone, at one time or in one order before anybody trains on them.
 """
 
 from __future__ import annotations
@@ -14,53 +14,58 @@ _FAKETIME = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfake
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
+    """The circumstances of one grading."""
+
     name: str = "usual"
     env: tuple[tuple[str, str], ...] = ()
     """Environment variables of every command in the grading's boxes. They override the image's own, but not those that
     a verifier sets."""
     order: int | None = None
-    """Seed to shuffle the tests or cases with; None keeps them in written order."""
+    """Seed for shuffling the tests or cases; None keeps their written order."""
     busy: bool = False
     """Whether to run beside processes that keep every core busy."""
-    otherwise: Conditions | None = None
-    """The same conditions by other means. Used when a run waited until the wall clock expired, because the means alone
-    can cause that."""
+    fallback: Conditions | None = None
+    """Equivalent conditions that are set up in another way. The gate uses them when a run under these conditions
+    reached its wall-clock limit, because the method alone (see `days_later`) can cause that."""
 
 
 USUAL = Conditions()
 
 
-def _where(zone: str, language: str, hash_seed: int) -> tuple[tuple[str, str], ...]:
+def _locale_variables(zone: str, language: str, hash_seed: int) -> tuple[tuple[str, str], ...]:
     return (("TZ", zone), ("LANG", language), ("LC_ALL", language), ("PYTHONHASHSEED", str(hash_seed)))
 
 
 GATE = (
-    Conditions("far west, C", _where("Pacific/Pago_Pago", "C", 0)),
-    Conditions("half-hour zone, UTF-8, shuffled", _where("Asia/Kathmandu", "C.UTF-8", 1), order=1),
-    Conditions("far east, shuffled, busy", _where("Pacific/Kiritimati", "POSIX", 4_294_967_295), order=2, busy=True),
+    Conditions("far west, C", _locale_variables("Pacific/Pago_Pago", "C", 0)),
+    Conditions("half-hour zone, UTF-8, shuffled", _locale_variables("Asia/Kathmandu", "C.UTF-8", 1), order=1),
+    Conditions(
+        "far east, shuffled, busy", _locale_variables("Pacific/Kiritimati", "POSIX", 4_294_967_295), order=2, busy=True
+    ),
 )
 """The conditions that the gate runs a reference under, one after the other. None of them needs a language pack in the
 image."""
 
 
-def later(days: int, library: str) -> Conditions:
-    """Conditions of another machine at a later time, under which a gated task must still pass. `library` is the path
-    of libfaketime in the box; if it is empty, the clock is not moved.
+def days_later(days: int, library: str) -> Conditions:
+    """Return conditions that imitate another machine, `days` later; a gated task must still pass under them. `library`
+    is the path of libfaketime in the box; if it is empty, the clock is not moved.
 
-    libfaketime has a fault in either mode. If it also moves the clock that timers use, waiting for a lock with a
-    timeout never ends; if it does not, Python's `sleep` raises OSError. A program under test cannot avoid either. So
-    the first mode is tried, and a run that times out under it is decided by the second.
+    libfaketime has a fault in either of its modes. If it also moves the monotonic clock, which timers use, waiting for
+    a lock with a timeout never ends. If it does not, Python's `sleep` raises OSError. A program under test cannot avoid
+    either. So the conditions use the first mode, and their `fallback` uses the second.
     """
-    where = _where("Australia/Lord_Howe", "C.UTF-8", 20_240_229)
+    where = _locale_variables("Australia/Lord_Howe", "C.UTF-8", 20_240_229)
     moved = (("LD_PRELOAD", library), ("FAKETIME", f"+{days}d"), ("FAKETIME_DISABLE_SHM", "1"))
     if not library:
         return Conditions(f"{days} days later", where, order=20_240_229, busy=True)
     kept = (("DONT_FAKE_MONOTONIC", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1"))
     other = Conditions(f"{days} days later, timers as they are", (*where, *moved, *kept), order=20_240_229, busy=True)
-    return replace(other, name=f"{days} days later", env=(*where, *moved), otherwise=other)
+    return replace(other, name=f"{days} days later", env=(*where, *moved), fallback=other)
 
 
 def faketime_library() -> str:
-    """The path of libfaketime on this host, and so in a box on the host's base; empty where it is not installed."""
+    """Return the path of libfaketime on this host, which is also its path in boxes on the host's base. Return an empty
+    string if it is not installed."""
     found = (str(path) for pattern in _FAKETIME for path in sorted(Path("/").glob(pattern.lstrip("/"))))
     return next(found, "")

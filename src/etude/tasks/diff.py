@@ -1,8 +1,8 @@
 """Parses unified diffs and applies them to a tree of texts, strictly and outside of any box.
 
-An agent's diff is hostile input. Its size and number of files are bounded, and every path stays inside the workspace.
-Links, binary patches and file modes other than plain or executable are refused, and each hunk must match the pristine
-text exactly: there is no fuzz.
+An agent's diff is hostile input. Its size and number of files are bounded, and every path must stay inside the
+workspace. Links, binary patches and file modes other than plain or executable are refused. Each hunk must match the
+pristine text exactly: there is no fuzz.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class DiffError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
+    """Upper limits for a diff and for the files that it produces."""
+
     diff_bytes: int = 256_000
     files: int = 64
     file_bytes: int = 1_000_000
@@ -38,26 +40,30 @@ class Bounds:
 
 @dataclass(slots=True)
 class Hunk:
+    """One hunk: `old` lines that are replaced by `new` lines."""
+
     start: int
     """Index of the first old line, from 0."""
     old: list[str] = field(default_factory=list)
-    """Lines with their newlines."""
+    """The replaced lines, each with its newline."""
     new: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class FilePatch:
+    """The patch of one file."""
+
     before: str | None
-    """None for a file that the diff creates."""
+    """Path of the file before the patch; None if the diff creates the file."""
     after: str | None
-    """None for a file that the diff deletes."""
+    """Path of the file after the patch; None if the diff deletes the file."""
     hunks: list[Hunk] = field(default_factory=list)
     mode: str = ""
-    """PLAIN or EXECUTABLE where the diff sets the file's mode, else empty."""
+    """PLAIN or EXECUTABLE if the diff sets the file's mode, else empty."""
 
 
 def split_lines(text: str) -> list[str]:
-    """Lines with their newlines; only "\\n" ends a line, as in a file."""
+    """Return the lines with their newlines. Only "\\n" ends a line, as in a file."""
     lines = text.split("\n")
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
@@ -71,7 +77,7 @@ def apply_diff(files: Mapping[str, str], diff: str, bounds: Bounds | None = None
         if patch.before is not None and patch.before not in files:
             raise DiffError(f"{patch.before} is not in the workspace")
         if patch.before is None and patch.after in files:
-            raise DiffError(f"{patch.after} exists already, the diff creates it")
+            raise DiffError(f"{patch.after} exists already, but the diff creates it")
         text = _apply(files[patch.before] if patch.before is not None else "", patch)
         if patch.after is None:
             if text:
@@ -88,6 +94,7 @@ def apply_diff(files: Mapping[str, str], diff: str, bounds: Bounds | None = None
 
 
 def parse_diff(diff: str, bounds: Bounds | None = None) -> list[FilePatch]:
+    """Parse a diff into one patch per file. Raises DiffError if it is malformed or exceeds the bounds."""
     bounds = bounds or Bounds()
     if len(diff.encode("utf-8", "surrogatepass")) > bounds.diff_bytes:
         raise DiffError(f"the diff is larger than {bounds.diff_bytes} bytes")
@@ -129,33 +136,33 @@ class _Lines:
 
 
 def _with_git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
-    """Parse a file patch with git's own header. Only that header can give a file's mode, and create or delete an empty
-    file."""
+    """Parse a file patch that begins with a `diff --git` header. Only such a header can set a file's mode, and create
+    or delete an empty file."""
     names = re.fullmatch(r"diff --git a/(.+) b/\1", lines.next())
-    said: dict[str, str] = {}
+    modes: dict[str, str] = {}
     while (line := lines.peek()) is not None and not line.startswith(("--- ", "diff --git ")):
         if match := _MODE.fullmatch(line):
-            said[match[1]] = match[2]
+            modes[match[1]] = match[2]
         elif not _INDEX.fullmatch(line):
             raise DiffError(f"line {lines.at + 1}: only plain text files may change, found {line[:60]!r}")
         lines.next()
     if names is None:
-        raise DiffError(f"line {lines.at}: a git header that names two files, or none")
+        raise DiffError(f"line {lines.at}: expected a git header that names one file")
     path = _path(f"a/{names[1]}", "a/", bounds)
-    mode = said.get("new file mode") or said.get("new mode", "")
+    mode = modes.get("new file mode") or modes.get("new mode", "")
     if {f"--- a/{path}", f"+++ b/{path}"} & {line, lines.peek(1)}:
         patch = _file(lines, bounds)
-        if (patch.before is None) != ("new file mode" in said) or (patch.after is None) != (
-            "deleted file mode" in said
+        if (patch.before is None) != ("new file mode" in modes) or (patch.after is None) != (
+            "deleted file mode" in modes
         ):
             raise DiffError(
-                f"line {lines.at}: git's header and the lines of {path} disagree on whether it comes or goes"
+                f"line {lines.at}: git's header and {path} disagree on whether the file is created or deleted"
             )
         patch.mode = mode
         return patch
-    if "deleted file mode" in said:
+    if "deleted file mode" in modes:
         return FilePatch(path, None)
-    if "new file mode" in said:
+    if "new file mode" in modes:
         return FilePatch(None, path, mode=mode)
     return FilePatch(path, path, mode=mode) if mode else None
 
@@ -167,7 +174,7 @@ def _file(lines: _Lines, bounds: Bounds) -> FilePatch:
         raise DiffError(f"line {lines.at}: expected '+++ ', found {header[:60]!r}")
     after = _path(header[4:], "b/", bounds)
     if before is None and after is None:
-        raise DiffError(f"line {lines.at}: a file from nowhere to nowhere")
+        raise DiffError(f"line {lines.at}: both paths are /dev/null")
     if before is not None and after is not None and before != after:
         raise DiffError(f"line {lines.at}: {before} would be renamed to {after}")
     patch = FilePatch(before, after, list(_hunks(lines)))
@@ -182,7 +189,7 @@ def _path(text: str, prefix: str, bounds: Bounds) -> str | None:
         return None
     path = name.removeprefix(prefix)
     if path == name:
-        raise DiffError(f"path {name[:60]!r}: expected it to begin with {prefix}")
+        raise DiffError(f"path {name[:60]!r}: expected a path that begins with {prefix}")
     if not 0 < len(path) <= bounds.path_length or not path.isprintable() or "\\" in path or '"' in path:
         raise DiffError(f"path {path[:60]!r}: not a plain name")
     if any(part in ("", ".", "..", ".git") for part in path.split("/")):

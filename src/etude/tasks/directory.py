@@ -1,7 +1,7 @@
 """Tasks on disk: reading and writing Harbor task directories.
 
 Étude's fields live under [metadata.etude], and every key that Étude does not know is kept. A directory is written
-whole or not at all. A symbolic link in a task stands for its target, which must lie inside the task's folder.
+atomically. A symbolic link in a task stands for its target, which must lie inside the task's folder.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ REPOSITORY = "environment/repo"
 """Folder of the workspace's files, relative to the task's directory."""
 WORKDIR = "/work"
 FOREIGN_LIMITS = TaskLimits(turns=500, tool_calls=1000, tokens=2_000_000, wall_seconds=3600.0)
-"""Limits of a Harbor task without Étude's fields, which says nothing of turns and tokens. They are wide on purpose:
-the run's own budgets are what binds."""
+"""Limits of a Harbor task without Étude's fields, since Harbor has no limits of turns and tokens. They are wide on
+purpose: the run's own budgets are the effective limits."""
 
 
 def write_task(task: Task, files: Mapping[str, bytes]) -> None:
-    """Write `task.directory` with these files (paths relative to it) and a task.toml, replacing what was there."""
+    """Write `task.directory` with these files (paths relative to it) and a task.toml, replacing a directory that exists
+    already."""
     temporary = task.directory.with_name(f".{task.directory.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     contents = {
@@ -54,7 +55,7 @@ def write_task(task: Task, files: Mapping[str, bytes]) -> None:
 
 
 def task_config(task: Task) -> dict[str, Any]:
-    """The task.toml to write: the task's fields on top of the configuration that was read."""
+    """Return the contents of task.toml: the task's fields merged over the configuration that was read."""
     config = copy.deepcopy(task.config)
     if "version" not in config:
         config.setdefault("schema_version", SCHEMA_VERSION)
@@ -121,7 +122,7 @@ def read_task(directory: Path, allowed: Collection[Split]) -> Task:
 
 
 def list_tasks(folder: Path, split: Split) -> list[Task]:
-    """All tasks of a split, by name, in a folder laid out as `<split>/<task>/`."""
+    """Return all tasks of a split, sorted by name, from a folder laid out as `<split>/<task>/`."""
     below = folder / split.value
     if not below.is_dir():
         return []
@@ -130,7 +131,7 @@ def list_tasks(folder: Path, split: Split) -> list[Task]:
 
 
 def find_tasks(folder: Path) -> list[Path]:
-    """Every task directory at or below a folder, sorted. The search does not descend into a task."""
+    """Return every task directory at or below a folder, sorted. The search does not descend into a task."""
     if not folder.is_dir():
         raise TaskError(f"{folder}: expected a folder")
     if (folder / "task.toml").is_file():
@@ -140,13 +141,14 @@ def find_tasks(folder: Path) -> list[Path]:
 
 
 def read_files(directory: Path, below: str = REPOSITORY) -> dict[str, bytes]:
-    """The contents of the files in a task's folder, by their paths relative to it."""
+    """Return the contents of all files in a folder of a task. `below` is the folder, relative to the task's directory;
+    the keys are paths relative to that folder."""
     return {name: path.read_bytes() for name, path in list_files(directory, below).items()}
 
 
 def list_files(directory: Path, below: str) -> dict[str, Path]:
-    """The location of each file in a task's folder, by its path relative to it. Raises TaskError for a link that
-    leaves the folder, is broken or loops."""
+    """Return the location of each file in a folder of a task, keyed by its path relative to that folder. Raises
+    TaskError for a link that leaves the folder, is broken or loops."""
     root = directory / below
     if not root.is_dir():
         raise TaskError(f"{root}: expected a folder")
@@ -154,15 +156,15 @@ def list_files(directory: Path, below: str) -> dict[str, Path]:
 
 
 def _walk(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
-    """Yield the files below `folder` with their relative paths. `above` holds the resolved folders on the way here,
-    root first, to detect links that loop or leave the root."""
+    """Yield the files below `folder` with their relative paths. `above` are the resolved parent folders, outermost
+    first; they serve to detect links that loop or leave the outermost one."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink():
             goal = Path(os.path.realpath(path))
             if not goal.is_relative_to(above[0]) or not goal.exists() or goal in above:
                 raise TaskError(
-                    f"{path}: expected a plain file, found a link to {path.readlink()}: links must stay inside of "
-                    "their folder, and lead to something there"
+                    f"{path}: expected a plain file, found a link to {path.readlink()}: links must stay inside "
+                    "their folder and lead to an existing file"
                 )
         if path.is_dir():
             yield from _walk(path, f"{prefix}{path.name}/", (*above, path.resolve()))
@@ -171,20 +173,20 @@ def _walk(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[
 
 
 def task_digest(task: Task) -> str:
-    """Hash of everything that decides a verdict: the environment, the tests, and how they are run."""
-    return _digest(task, f"etude-task/3 {_how(task)}\n", ("environment", "tests", "steps"))
+    """Return a hash of everything that decides a verdict: the environment, the tests, and how they are run."""
+    return _digest(task, f"etude-task/3 {_grading_settings(task)}\n", ("environment", "tests", "steps"))
 
 
 def gated_digest(task: Task) -> str:
-    """Hash of everything that the gate's decision depends on: what decides a verdict, and the solutions that are
-    tried."""
+    """Return a hash of everything that the gate's decision depends on: what decides a verdict, and all solutions in
+    solution/."""
     return _digest(task, f"etude-gate/1 {task_digest(task)}\n", ("solution",))
 
 
 def stamp_of(task: Task) -> str:
-    """A cheap change stamp of everything that the digests cover, and of the evidence. It uses file sizes and times
-    instead of contents, so that it can be computed before every grading."""
-    digest = hashlib.sha256(_how(task).encode())
+    """Return a cheap stamp that changes when a file covered by the digests, or the evidence, changes. It uses file
+    sizes and times instead of contents, so that it can be computed before every grading."""
+    digest = hashlib.sha256(_grading_settings(task).encode())
     for below in ("environment", "tests", "steps", "solution", "evidence"):
         for name, path in list_files(task.directory, below).items() if (task.directory / below).is_dir() else ():
             seen = path.stat()
@@ -193,10 +195,10 @@ def stamp_of(task: Task) -> str:
     return digest.hexdigest()
 
 
-def _how(task: Task) -> str:
-    """The task's settings that decide how it is graded, as JSON."""
-    said = {key: task.config.get(key) for key in ("agent", "artifacts", "environment", "steps", "verifier")}
-    return json.dumps([task.limits.verifier_seconds, task.verifier, said], sort_keys=True, default=str)
+def _grading_settings(task: Task) -> str:
+    """Return the task's settings that decide how it is graded, as JSON."""
+    settings = {key: task.config.get(key) for key in ("agent", "artifacts", "environment", "steps", "verifier")}
+    return json.dumps([task.limits.verifier_seconds, task.verifier, settings], sort_keys=True, default=str)
 
 
 def _digest(task: Task, head: str, folders: tuple[str, ...]) -> str:
@@ -213,7 +215,7 @@ def _digest(task: Task, head: str, folders: tuple[str, ...]) -> str:
 
 
 def _declared_limits(harbor: Harbor) -> TaskLimits:
-    """The limits that Harbor's own fields declare, used where Étude's fields set none."""
+    """Return the limits that Harbor's own fields declare; they apply where Étude's fields set none."""
     foreign = "etude" not in harbor.metadata
     limits = FOREIGN_LIMITS if foreign else TaskLimits()
     if harbor.agent.timeout_sec is not None:
@@ -224,8 +226,8 @@ def _declared_limits(harbor: Harbor) -> TaskLimits:
 
 
 def _instruction(directory: Path, harbor: Harbor) -> str:
-    """The instruction's text. For a task of several steps, all their instructions in order: the agent does them in one
-    rollout."""
+    """Return the instruction's text. For a task of several steps, join the instructions of all steps in order, because
+    the agent does them in one rollout."""
     parts = parts_of(harbor)
     texts = [_read_text(part.folder(directory) / "instruction.md").rstrip("\n") for part in parts]
     if not harbor.steps:

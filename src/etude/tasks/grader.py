@@ -1,8 +1,7 @@
-"""The grader: applies only the agent's diff to a pristine copy, and lets the task's verifier examine it in fresh
-boxes.
+"""The grader: applies only the agent's diff to a pristine copy, and lets the task's verifier examine it in fresh boxes.
 
-It trusts nothing that the agent could touch. A fault of the infrastructure is an `error`, never a `fail`. A diff that
-cannot be applied, or code that kills or outlasts its verifier, is the agent's fault and a `fail`.
+It trusts nothing that the agent could touch. An infrastructure fault gives the judgement `error`, never `fail`. A diff
+that cannot be applied, or code that kills or outlasts its verifier, is the agent's fault and gives `fail`.
 """
 
 from __future__ import annotations
@@ -18,40 +17,46 @@ from etude.tasks.conditions import USUAL, Conditions
 from etude.tasks.diff import DiffError
 from etude.tasks.directory import gated_digest, stamp_of, task_digest
 from etude.tasks.environment import Environments, Prepared
-from etude.tasks.limits import limited
+from etude.tasks.limits import with_measured_limits
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Judgement, Verdict
-from etude.tasks.verifiers import Stand, Verifier, open_verifier
+from etude.tasks.verifiers import GradingContext, Verifier, open_verifier
 
-MEMO = 50_000
-"""Most verdicts that are remembered."""
+MOST_VERDICTS = 50_000
+"""The most verdicts that the cache holds."""
 
 
 @dataclass(slots=True)
 class GraderStats:
+    """Counters of one grader."""
+
     graded: int = 0
     """Gradings that ran in a box."""
     remembered: int = 0
-    """Gradings answered from the cache: task, tests and resulting tree were equal to an earlier one."""
+    """Gradings answered from the cache, because an earlier grading had the same task, tests and resulting tree."""
     errors: int = 0
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class _LoadedTask:
+    """A task that is prepared for grading."""
+
     stamp: str
-    """`stamp_of` the task when it was read."""
+    """The task's `stamp_of` when it was read; another stamp means that the task has changed."""
     task: Task
-    """The task with the tighter limits that the gate measured."""
+    """The task, with limits tightened to what the gate measured."""
     digest: str
-    """`task_digest`: covers everything that decides a verdict."""
+    """The task's `task_digest`, which covers everything that decides a verdict."""
     gated: str
-    """`gated_digest`: covers the task's solutions as well."""
+    """The task's `gated_digest`, which covers its solutions as well."""
     pristine: Prepared
     verifier: Verifier
 
 
 class Grader:
+    """Grades diffs and caches the verdicts. There is one per process."""
+
     def __init__(
         self,
         sandboxes: Sandboxes,
@@ -60,40 +65,40 @@ class Grader:
     ) -> None:
         if Feature.ISOLATED not in sandboxes.features:
             raise SandboxUnavailable(
-                "nothing keeps code in the boxes of this sandbox.mode, so nothing is graded in them: set it to auto, "
-                "and see `etude sandbox doctor`"
+                "boxes of this sandbox.mode do not isolate code, so gradings cannot run in them: set sandbox.mode to "
+                "auto, and see `etude sandbox doctor`"
             )
         self.sandboxes = sandboxes
         self.environments = environments or Environments(sandboxes)
         self.stats = GraderStats()
         self._memo: dict[tuple[str, str], Verdict] = {}
         self._running: dict[tuple[str, str], asyncio.Future[Verdict]] = {}
-        self._ready: dict[str, _Ready] = {}
-        self._shown: Memo[str, bool] = Memo(MEMO)
+        self._loaded: dict[str, _LoadedTask] = {}
+        self._base_shows: Memo[str, bool] = Memo(MOST_VERDICTS)
 
     async def grade(self, task: Task, diff: str, *, fresh: bool = False, conditions: Conditions = USUAL) -> Verdict:
-        """Return the verdict on a diff. `fresh` runs the tests even if an equal tree was graded before, as the gate
-        needs; so do conditions other than the usual ones."""
+        """Return the verdict on a diff. An equal tree that was graded before gets the cached verdict, unless `fresh` is
+        set (the gate sets it) or the conditions are not the usual ones."""
         try:
-            ready = await self._load(task)
+            loaded = await self._load(task)
         except TaskError as error:
             return self._error(f"the task cannot be graded: {error}")
         except (SandboxError, OSError) as error:
             return self._error(f"no image: {error}")
         try:
-            change = ready.pristine.change(diff, ready.verifier.protects)
+            change = loaded.pristine.change(diff, loaded.verifier.protects)
         except DiffError as error:
             return Verdict(Judgement.FAIL, f"the diff is refused: {error}")
         if fresh or conditions != USUAL:
-            return await self._run(ready, change, conditions)
-        key = (ready.digest, change.digest)
+            return await self._run(loaded, change, conditions)
+        key = (loaded.digest, change.digest)
         if (known := self._memo.get(key)) is not None:
             self.stats.remembered += 1
             return known
         if (running := self._running.get(key)) is not None:
             self.stats.remembered += 1
             return await asyncio.shield(running)
-        future = asyncio.ensure_future(self._run(ready, change, USUAL))
+        future = asyncio.ensure_future(self._run(loaded, change, USUAL))
         self._running[key] = future
         try:
             verdict = await asyncio.shield(future)
@@ -101,35 +106,37 @@ class Grader:
             if future.done():
                 del self._running[key]
             else:
-                # The caller gave up; the grading goes on for whoever else waits for it.
+                # This caller was cancelled. The grading goes on, because other callers may wait for it.
                 future.add_done_callback(lambda _: self._running.pop(key, None))
         if verdict.judgement is not Judgement.ERROR:
-            while len(self._memo) >= MEMO:
+            while len(self._memo) >= MOST_VERDICTS:
                 del self._memo[next(iter(self._memo))]
             self._memo[key] = verdict
         return verdict
 
-    async def _load(self, task: Task) -> _Ready:
-        """Prepare a task for grading, cached until its stamp changes: a task whose files or configuration changed is
-        prepared again."""
+    async def _load(self, task: Task) -> _LoadedTask:
+        """Prepare a task for grading. The result is cached until the task's stamp changes, so a task with changed files
+        or configuration is prepared again."""
         place, stamp = f"{task.directory} {task.id}", await asyncio.to_thread(stamp_of, task)
-        if (known := self._ready.get(place)) and known.stamp == stamp:
+        if (known := self._loaded.get(place)) and known.stamp == stamp:
             return known
-        given = limited(task)
+        given = with_measured_limits(task)
         verifier = open_verifier(given)
         prepared = await self.environments.prepare(task)
-        ready = _Ready(stamp, given, task_digest(given), gated_digest(task), prepared, verifier)
+        loaded = _LoadedTask(stamp, given, task_digest(given), gated_digest(task), prepared, verifier)
         # When several callers load the task at once, all use the first one's verifier, because a verifier may cache
         # what it found out.
-        if not (known := self._ready.get(place)) or known.stamp != stamp:
-            self._ready[place] = ready
-        return self._ready[place]
+        if not (known := self._loaded.get(place)) or known.stamp != stamp:
+            self._loaded[place] = loaded
+        return self._loaded[place]
 
-    async def _run(self, ready: _Ready, change: Change, conditions: Conditions) -> Verdict:
+    async def _run(self, loaded: _LoadedTask, change: Change, conditions: Conditions) -> Verdict:
         started = time.monotonic()
-        stand = Stand(ready.task, self.sandboxes, ready.pristine, change, conditions, proofs=self.environments.proofs)
+        context = GradingContext(
+            loaded.task, self.sandboxes, loaded.pristine, change, conditions, proofs=self.environments.proofs
+        )
         try:
-            verdict = await ready.verifier.examine(stand)
+            verdict = await loaded.verifier.examine(context)
         except (SandboxError, OSError) as error:
             return self._error(f"the box failed: {type(error).__name__}: {error}")
         self.stats.graded += 1
@@ -137,21 +144,21 @@ class Grader:
         if verdict.judgement is Judgement.ERROR:
             self.stats.errors += 1
         try:
-            sealed = ready.verifier.sealed and await self._holds(ready)
+            sealed = loaded.verifier.sealed and await self._is_sealed(loaded)
         except (TaskError, SandboxError, OSError) as error:
-            return self._error(f"the environment cannot be looked through: {type(error).__name__}: {error}")
-        cpu = max(stand.cpu_seconds, default=0.0)
+            return self._error(f"the environment cannot be searched: {type(error).__name__}: {error}")
+        cpu = max(context.cpu_seconds, default=0.0)
         return replace(verdict, evidence=replace(verdict.evidence, sealed=sealed, cpu_seconds=cpu))
 
-    async def _holds(self, ready: _Ready) -> bool:
-        """Whether the verdict is sealed: the box must have a second user, and the environment must not show the
-        solution."""
+    async def _is_sealed(self, loaded: _LoadedTask) -> bool:
+        """Return whether a verdict on this task may be called sealed: boxes must have a second user, and the host's
+        base must not show the solution."""
 
-        async def look() -> tuple[bool, bool]:
-            return await self.environments.shows(ready.task), True
+        async def base_is_clean() -> tuple[bool, bool]:
+            return await self.environments.base_shows_solution(loaded.task), True
 
         second = Feature.SECOND_USER in self.sandboxes.features
-        return second and not await self._shown.get(ready.gated, look)
+        return second and not await self._base_shows.get(loaded.gated, base_is_clean)
 
     def _error(self, reason: str) -> Verdict:
         self.stats.errors += 1

@@ -1,7 +1,7 @@
 """A typed view of a Harbor task.toml, schema 1.0 to 1.4.
 
-It is only a view: what is written back is the document that was read (`Task.config`), so unknown keys and old
-spellings survive. Old spellings are understood: version, allow_internet, and memory and storage as text.
+It is only a view: `write_task` writes the document that was read (`Task.config`), so unknown keys and old spellings
+survive. The view understands the old spellings version, allow_internet, and memory and storage as text.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from etude.tasks.task import TaskError
 
-OWN_PLACES = ("/tests", "/solution", "/logs/verifier")
-"""Folders that grading uses; no artifact may lie there."""
-_SAID = {
+GRADING_FOLDERS = ("/tests", "/solution", "/logs/verifier")
+"""Folders that the grading itself uses; no artifact may lie there."""
+_EXPECTED_VALUES = {
     "model_type": "a table",
     "dict_type": "a table",
     "list_type": "a list",
@@ -29,14 +29,14 @@ _SAID = {
     "greater_than": "a number above 0",
     "string_too_short": "text that is not empty",
 }
-"""Descriptions of the expected value in TOML's terms, by pydantic's error types."""
+"""What was expected, in TOML's terms, by pydantic's error type."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MEGABYTES = {"K": 1 / 1024, "": 1 / (1024 * 1024), "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def _one_of(*kinds: type, becoming: type) -> BeforeValidator:
-    """Converts values of these types, since Harbor allows some values in two forms. (bool is an int in Python, but not
-    in TOML.)"""
+    """Return a validator that converts values of the types `kinds` to `becoming`, since Harbor allows some values in
+    two forms. It leaves booleans alone: bool is a subclass of int in Python, but not a number in TOML."""
 
     def convert(found: object) -> object:
         return becoming(found) if isinstance(found, kinds) and not isinstance(found, bool) else found
@@ -78,7 +78,7 @@ class Author(_Table):
 
 
 class Identity(_Table):
-    """[task]"""
+    """The [task] table."""
 
     name: str = ""
     """Written "organisation/name"."""
@@ -164,12 +164,12 @@ class Artifact(_Table):
     service: str | None = None
 
     @model_validator(mode="after")
-    def _no_own_place(self) -> Artifact:
+    def _outside_grading_folders(self) -> Artifact:
         parts = PurePosixPath(self.source)
         if ".." in parts.parts:
             raise ValueError("a path without ..")
-        if any(PurePosixPath(place).is_relative_to(parts) or parts.is_relative_to(place) for place in OWN_PLACES):
-            raise ValueError(f"a path that holds none of {', '.join(OWN_PLACES)}")
+        if any(PurePosixPath(place).is_relative_to(parts) or parts.is_relative_to(place) for place in GRADING_FOLDERS):
+            raise ValueError(f"a path that holds none of {', '.join(GRADING_FOLDERS)}")
         return self
 
 
@@ -181,7 +181,7 @@ Artifacts = list[Annotated[Artifact, BeforeValidator(_artifact)]]
 
 
 class Collect(_Table):
-    """[[verifier.collect]]"""
+    """One [[verifier.collect]] table: a command that runs in the agent's box after the agent."""
 
     command: str
     timeout_sec: Seconds = 60.0
@@ -215,7 +215,7 @@ def _threshold(found: object) -> object:
 
 
 class Step(_Table):
-    """[[steps]]: settings of agent and verifier that a step omits are the task's."""
+    """One [[steps]] table. Settings of agent and verifier that a step omits are taken from the task."""
 
     name: Annotated[str, AfterValidator(_name)]
     agent: Agent = Agent()
@@ -250,13 +250,13 @@ class Harbor(_Table):
     def _steps_by_name(self) -> Harbor:
         names = [step.name for step in self.steps]
         if twice := next((name for name in names if names.count(name) > 1), ""):
-            raise ValueError(f"steps with names of their own, found {twice!r} twice")
+            raise ValueError(f"steps with different names, found {twice!r} twice")
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A unit of work that is graded by itself: a whole task without steps, or one step."""
+    """A unit of work that is graded by itself: one step, or the whole of a task without steps."""
 
     name: str
     """Name of the step; empty for a task without steps."""
@@ -267,19 +267,20 @@ class Part:
     min_reward: Mapping[str, float]
 
     def folder(self, directory: Path) -> Path:
-        """The folder with its instruction.md, tests/ and solution/."""
+        """Return the folder that holds instruction.md, tests/ and solution/ of this part."""
         return directory / "steps" / self.name if self.name else directory
 
 
 def parts_of(harbor: Harbor) -> tuple[Part, ...]:
+    """Return the parts of a task: one per step, or a single one for a task without steps."""
     check, shared = harbor.environment.healthcheck, tuple(harbor.artifacts)
     if not harbor.steps:
         return (Part("", harbor.agent, harbor.verifier, check, shared, {}),)
     return tuple(
         Part(
             step.name,
-            _over(harbor.agent, step.agent),
-            _over(harbor.verifier, step.verifier),
+            _merged(harbor.agent, step.agent),
+            _merged(harbor.verifier, step.verifier),
             step.healthcheck or check,
             (*shared, *step.artifacts),
             step.min_reward,
@@ -297,7 +298,7 @@ def parse_harbor(config: Mapping[str, Any], path: Path) -> Harbor:
 
 
 def harbor_mistakes(config: Mapping[str, Any]) -> list[str]:
-    """All mistakes in the document, for authors who want to fix them in one go."""
+    """Return all mistakes in the document, so that its author can fix them in one go."""
     try:
         Harbor.model_validate(config)
     except ValidationError as error:
@@ -306,21 +307,24 @@ def harbor_mistakes(config: Mapping[str, Any]) -> list[str]:
 
 
 def mistakes(error: ValidationError) -> list[str]:
+    """Describe each validation error in one line that names the field, what was expected and what was found."""
     found = []
     for item in error.errors():
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"]).lstrip(".")
-        said = _SAID.get(item["type"]) or item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        expected = _EXPECTED_VALUES.get(item["type"]) or item["msg"].removeprefix("Value error, ").removeprefix(
+            "Input should be "
+        )
         if item["type"] == "missing":
             found.append(f"{place}: expected a value, there is none")
         elif item["type"] == "value_error" and not isinstance(item["input"], str | int | float):
-            found.append(f"{place}: expected {said}".lstrip(": "))
+            found.append(f"{place}: expected {expected}".lstrip(": "))
         else:
-            found.append(f"{place}: expected {said}, found {item['input']!r}")
+            found.append(f"{place}: expected {expected}, found {item['input']!r}")
     return found
 
 
 def unknown_keys(table: BaseModel, place: str = "") -> Iterator[str]:
-    """Keys that Harbor's schema does not have. They are kept, but may be typing mistakes."""
+    """Yield the keys that Harbor's schema does not have. They are kept, but may be typing mistakes."""
     for key in table.model_extra or {}:
         yield f"{place}{key}"
     for key in type(table).model_fields:
@@ -331,8 +335,8 @@ def unknown_keys(table: BaseModel, place: str = "") -> Iterator[str]:
                 yield from unknown_keys(item, inner)
 
 
-def _over(ours: Any, theirs: Any) -> Any:
-    """The task's table with the settings that a step's table overrides."""
+def _merged(ours: Any, theirs: Any) -> Any:
+    """Return the task's table with the settings that a step's table overrides."""
     return ours.model_copy(update={name: getattr(theirs, name) for name in theirs.model_fields_set})
 
 

@@ -1,7 +1,7 @@
 """Fingerprints of functions. They are equal for functions that differ only in names, strings, comments and layout.
 
-A shape also ignores numbers; an instance includes them. Training and test tasks share no shape where the family is
-held out, and no instance anywhere.
+A fingerprint has two hashes: the shape ignores numbers, the instance includes them. If a family is held out, training
+and test tasks share no shape; they never share an instance.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
+    """The two hashes of one function."""
+
     name: str
     shape: str
     instance: str
@@ -21,12 +23,12 @@ class Fingerprint:
 
 
 def function_hashes(source: str) -> set[str]:
-    """The shape of each function in a module's source; empty for text that is not Python."""
+    """Return the shape of each function in a module's source, or an empty set for text that is not Python."""
     return {found.shape for found in fingerprints(source)}
 
 
 def fingerprints(source: str, *, smallest: int = 0) -> list[Fingerprint]:
-    """Fingerprints of the functions whose syntax tree has at least `smallest` nodes."""
+    """Return the fingerprints of all functions whose syntax tree has at least `smallest` nodes."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ignore warnings about invalid escapes in strings.
@@ -48,6 +50,8 @@ def _hash(parts: list[str]) -> str:
 
 @dataclass(slots=True)
 class _Walk:
+    """Collects the shape and the numbers of one function's syntax tree."""
+
     names: dict[str, int] = field(default_factory=dict)
     shape: list[str] = field(default_factory=list)
     numbers: list[str] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """Limits of a task's gradings: three times what its reference took when the task was gated.
 
-They are stored in the evidence and not in task.toml, which stays as its author wrote it. They apply only while the
-task is unchanged since it was gated, and can only tighten the task's own limits.
+They are stored in the evidence and not in task.toml, which stays as its author wrote it. They apply only while the task
+is unchanged since it was gated, and can only tighten the task's own limits.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from etude.tasks.task import Task
 EVIDENCE = "evidence/gate.json"
 MARGIN = 3
 FLOORS = {"verifier_seconds": 10.0, "cpu_seconds": 5.0, "memory_mb": 256.0}
-"""The least that a grading gets: a machine may be several times slower than the one that gated, and an interpreter
-needs memory before any test runs."""
+"""The lowest limits that a grading gets. A machine may be several times slower than the one that ran the gate, and an
+interpreter needs memory before any test runs."""
 _SUITE = {"seconds": ("cpu_seconds", 60), "memory_mb": ("memory_mb", 1024)}
 _BUILD = {"seconds": ("cpu_seconds", 30), "memory_mb": ("memory_mb", 512)}
 _OF_VERIFIER = {
@@ -28,26 +28,27 @@ _OF_VERIFIER = {
     # A builder's CPU time is not accounted to a box: wall-clock time is all that was measured.
     "dockerfile": {**_BUILD, "seconds": ("verifier_seconds", 30)},
 }
-"""For each verifier type: the keys of its table, the limit that each key corresponds to, and the verifier's default.
-CPU time was measured over all boxes of a grading together, so it is an upper bound for one box."""
+"""For each verifier type: the keys of its settings table, the measured limit that each key corresponds to, and the
+verifier's default. CPU time was measured over all boxes of a grading together, so it is an upper bound for one box."""
 
 
 def limits_from(seconds: float, cpu_seconds: float, memory_bytes: int) -> dict[str, float]:
-    """Limits from the most that any run of a valid solution took. A value of 0 was not measured and sets no limit."""
+    """Return the limits that follow from the most that any run of a valid solution took. A value of 0 was not measured
+    and sets no limit."""
     seen = {"verifier_seconds": seconds, "cpu_seconds": cpu_seconds, "memory_mb": memory_bytes / 2**20}
     return {name: max(FLOORS[name], float(math.ceil(MARGIN * most))) for name, most in seen.items() if most > 0}
 
 
-def limited(task: Task) -> Task:
-    """The task with the limits that the gate measured; the task itself where the evidence is missing or about another
-    state of it."""
+def with_measured_limits(task: Task) -> Task:
+    """Return the task with its limits tightened to what the gate measured. Return the task itself if there is no
+    evidence for its present state."""
     limits = _stored(task)
     if not limits:
         return task
     seconds = min(task.limits.verifier_seconds, limits.get("verifier_seconds", math.inf))
     keys = _OF_VERIFIER.get(str(task.verifier.get("type")), {})
     tighter = {
-        key: _least(task.verifier.get(key, usual), limits[name])
+        key: _smaller_limit(task.verifier.get(key, usual), limits[name])
         for key, (name, usual) in keys.items()
         if name in limits
     }
@@ -58,8 +59,9 @@ def limited(task: Task) -> Task:
     )
 
 
-def _least(own: object, measured: float) -> float | int:
-    """The smaller of two limits, as an int if it is whole: `memory_mb` needs an int, and `seconds` accepts one."""
+def _smaller_limit(own: object, measured: float) -> float | int:
+    """Return the smaller of two limits, as an int if it has no fraction: `memory_mb` needs an int, and `seconds`
+    accepts one."""
     least = min(float(own), measured) if isinstance(own, int | float) else measured
     return int(least) if least == int(least) else least
 

@@ -25,13 +25,13 @@ _FUNCTION = re.compile(r"\b[a-z]+_[a-z_]+\b")
 _FAIL = re.compile(r"^FAIL ([a-z_]+)\(", re.MULTILINE)
 _NEXT = re.compile(r"\bnext (.+)")
 _EDITED = re.compile(r"^(?:edit|Files edited so far:) (\w+)", re.MULTILINE)
-"""Finds the list of edited files that the harness carries over a summary, in the wording of either profile."""
+"""Matches the list of edited files that the harness carries over a summary, in the wording of either profile."""
 _TOOLS = {name: builtin_schema(name).call_schema() for name in ("list", "read", "edit", "grep", "shell", "finish")}
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One line to replace: its place, the right text and the wrong one."""
+    """The repair of one line: where it is, the right text and the wrong text."""
 
     file: str
     line: int
@@ -40,11 +40,11 @@ class Repair:
 
 
 def reference_repair(task: Task) -> Repair:
-    """The reference solution as a single-line edit; PolicyError if it is more than that."""
+    """Return the reference solution as a single-line edit. Raises PolicyError if it changes more than one line."""
     patches = parse_diff(reference_diff(task))
     hunks = patches[0].hunks if len(patches) == 1 else []
     if len(hunks) != 1 or patches[0].after is None or len(hunks[0].old) != len(hunks[0].new):
-        raise PolicyError(f"task {task.id}: the reference is not one line-for-line edit")
+        raise PolicyError(f"task {task.id}: expected a reference that replaces lines by as many lines in one hunk")
     pairs = list(enumerate(zip(hunks[0].old, hunks[0].new, strict=True)))
     changed = [(place, old, new) for place, (old, new) in pairs if old != new]
     if len(changed) != 1:
@@ -57,11 +57,11 @@ class OraclePolicy:
     """Solves one train task. Implements the harness's Policy.
 
     `slip` is the probability that the first edit is wrong. The check nearly always shows the mistake, and whoever
-    collects demonstrations keeps those that passed in the end. `rewrites` is the probability that it rewrites the
+    collects demonstrations keeps those that passed in the end. `rewrites` is the probability that the edit rewrites the
     whole failing function; otherwise it changes only the wrong line, as people do.
 
-    Tokens are counted as words. For training data the oracle is wrapped by the harness's RecordingPolicy, which owns
-    the token ids.
+    Tokens are counted as words. For training data the oracle is wrapped by the harness's RecordingPolicy, which
+    computes the token ids.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class OraclePolicy:
         return "oracle"
 
     def tokens(self, conversation: Conversation) -> int:
-        said = sum(self.count(m.text) for m in conversation.messages if m.role is not Role.ASSISTANT)
+        message_tokens = sum(self.count(m.text) for m in conversation.messages if m.role is not Role.ASSISTANT)
         turns = [m.turn for m in conversation.messages if m.turn is not None]
-        return said + sum(self.count(t.text) + sum(self.count(c.raw) for c in t.calls) for t in turns)
+        return message_tokens + sum(self.count(t.text) + sum(self.count(c.raw) for c in t.calls) for t in turns)
 
     def count(self, text: str) -> int:
         return len(text.split())
@@ -97,13 +97,13 @@ class OraclePolicy:
         self._turns += 1
         seen = _read(conversation)
         if conversation.messages[-1].role is Role.USER and seen.acted:
-            return self._say(f"next {self._noted(seen)}")
+            return self._say(f"next {self._summary_plan(seen)}")
         return self._call(self._next(seen))
 
-    def _noted(self, seen: _Seen) -> str:
-        """The plan that a self-summary notes: the next call. If that call is an edit, the plan is to read the file
-        again, because a read needs less text than the edit. If reading filled the context before, the plan is an edit
-        of the one wrong line."""
+    def _summary_plan(self, seen: _ContextFacts) -> str:
+        """Return the plan that a self-summary notes, which is the next call. If the next call is an edit, plan to read
+        the file again instead, because a read call is shorter than an edit. If that happened before and reading filled
+        the context, plan an edit of only the wrong line."""
         call = self._next(seen)
         if not call.startswith("edit "):
             return call
@@ -122,16 +122,16 @@ class OraclePolicy:
         size = self.count(raw)
         return Turn(calls=(call,), sampled_tokens=size, call_tokens=size)
 
-    def _next(self, seen: _Seen) -> str:
+    def _next(self, seen: _ContextFacts) -> str:
         """Choose the next call, given only what this context shows."""
         if seen.planned:
             return seen.planned
         if seen.checked_after_edit:
             if "ok" in seen.last_check.split("\n"):
                 return _format("finish")
-            # The first edit was the wrong one: repair it now if the file is still in this context, else look at the
+            # The first edit was wrong: repair it now if the file is still in this context, else read the
             # file again.
-            return self._edit(seen, right=True) if self._repair.file in seen.read else self._look(seen)
+            return self._edit(seen, right=True) if self._repair.file in seen.read else self._search_call(seen)
         if seen.edited:
             return _format("shell", command=CHECK_COMMAND)
         if self._lists_first and not seen.listed:
@@ -144,13 +144,14 @@ class OraclePolicy:
         if not (seen.last_check or knows_what) and (self._checks_first or not named):
             return _format("shell", command=CHECK_COMMAND)
         if self._repair.file not in seen.read:
-            return self._look(seen)
+            return self._search_call(seen)
         if not (seen.last_check or knows_what):
             return _format("shell", command=CHECK_COMMAND)
         return self._edit(seen, right=not self._slip)
 
-    def _look(self, seen: _Seen) -> str:
-        """Read the file known to hold the failing function, or take the next step in searching for that file."""
+    def _search_call(self, seen: _ContextFacts) -> str:
+        """Return a call that reads the file known to hold the failing function, or the next call in the search for that
+        file."""
         if seen.file is not None and seen.file not in seen.read:
             return _format("read", path=seen.file)
         # After a summary the policy has forgotten the files it read, so reading them one by one would not find the
@@ -164,19 +165,20 @@ class OraclePolicy:
             raise PolicyError("the function that fails is in none of the files")
         return _format("read", path=unread[0])
 
-    def _edit(self, seen: _Seen, *, right: bool) -> str:
-        """An edit call that replaces either the wrong line alone or the function's whole body, line by line. A model
-        that rewrites every line beside its comment can tell what each should be without first having to say which one
-        is wrong."""
+    def _edit(self, seen: _ContextFacts, *, right: bool) -> str:
+        """Return an edit call that replaces either only the wrong line or every line of the function's body. When a
+        model rewrites every line, each below its comment, it can work out each line's right text without first having
+        to say which line is wrong."""
         repair = self._repair
-        new = {repair.line: repair.right if right else _slipped(repair, self._rng)}
+        new = {repair.line: repair.right if right else _wrong_line(repair, self._rng)}
         if self._rewrites:
             new = {number: line.strip() for number, line in _body(seen.read[repair.file], repair.line)} | new
         return _format("edit", path=repair.file, lines="\n".join(f"{number} {line}" for number, line in new.items()))
 
 
 def _body(listing: str, inside: int) -> Iterator[tuple[int, str]]:
-    """The numbered code lines of the function that line `inside` belongs to, without its `def` and comments."""
+    """Return the numbered code lines of the function that contains line `inside`, without its `def` line and
+    comments."""
     lines = [
         (int(number), text)
         for number, _, text in (line.partition(" ") for line in listing.split("\n"))
@@ -189,8 +191,8 @@ def _body(listing: str, inside: int) -> Iterator[tuple[int, str]]:
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What one context shows, and nothing else."""
+class _ContextFacts:
+    """The facts that the messages of the present context show."""
 
     function: str | None = None
     file: str | None = None
@@ -204,14 +206,14 @@ class _Seen:
     last_check: str = ""
     checked_after_edit: bool = False
     planned: str = ""
-    """The call that the last self-summary planned; empty once any tool has been called after it."""
+    """The call that the last self-summary planned. It is empty once any tool has been called after that summary."""
     continued: bool = False
     """Whether this context began with a self-summary."""
     acted: bool = False
 
 
-def _read(conversation: Conversation) -> _Seen:
-    seen = _Seen()
+def _read(conversation: Conversation) -> _ContextFacts:
+    seen = _ContextFacts()
     for message in conversation.messages:
         if message.role is Role.USER and not seen.acted:
             _read_task(message.text, seen)
@@ -223,21 +225,21 @@ def _read(conversation: Conversation) -> _Seen:
     return seen
 
 
-def _read_task(text: str, seen: _Seen) -> None:
+def _read_task(text: str, seen: _ContextFacts) -> None:
     task, _, rest = text.partition("\n")
     if found := _FUNCTION.search(_FILE.sub("", task)):
         seen.function = found.group()
     seen.file = next((file for file in _FILE.findall(task) if file != "check.py"), None)
     if found := _NEXT.search(rest):
-        seen.planned = found.group(1) if _whole(found.group(1)) else ""
+        seen.planned = found.group(1) if _is_complete_call(found.group(1)) else ""
         seen.continued = True
     found = _EDITED.search(rest)
     seen.edited = found is not None and found.group(1) != "none"
 
 
-def _whole(planned: str) -> bool:
-    """Whether a planned call is complete: a summary cut off by a full context may end in half a call, which is
-    ignored."""
+def _is_complete_call(planned: str) -> bool:
+    """Return whether a planned call is complete. A summary that a full context cut off may end in half a call, which
+    the oracle ignores."""
     parsed = parse_call(planned, _TOOLS)
     if isinstance(parsed, str):
         return False
@@ -245,7 +247,7 @@ def _whole(planned: str) -> bool:
     return name != "edit" or all(text for _, text in numbered_lines(str(arguments["lines"])))
 
 
-def _read_output(message: Message, call: ToolCall, seen: _Seen) -> None:
+def _read_output(message: Message, call: ToolCall, seen: _ContextFacts) -> None:
     arguments = call.arguments or {}
     if call.name == "list":
         seen.listed = True
@@ -273,8 +275,8 @@ def _format(tool: str, **arguments: object) -> str:
     return format_call(tool, arguments, _TOOLS[tool])
 
 
-def _slipped(repair: Repair, rng: random.Random) -> str:
-    """A plausible wrong text for the line, with one operator or word swapped."""
+def _wrong_line(repair: Repair, rng: random.Random) -> str:
+    """Return a plausible wrong text for the line, with one operator or word swapped."""
     swaps = list(_swaps(repair.right, repair.wrong))
     return rng.choice(swaps) if swaps else repair.wrong
 

@@ -1,5 +1,5 @@
-"""The test surface: files of a workspace that decide how its checks run. A solution has no reason to change them, so
-the grader resets them and records that they were touched."""
+"""The test surface: workspace files that decide how its checks run. A solution has no reason to change these files, so
+the grader restores them and records that a diff touched them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ _FOLDERS = frozenset(
 
 
 def is_protected(path: str) -> bool:
-    """Whether a path, relative to the workspace, belongs to the test surface."""
+    """Return whether a path, relative to the workspace, belongs to the test surface."""
     *folders, name = path.split("/")
     return bool(_NAMES.fullmatch(name)) or any(folder in _FOLDERS for folder in folders)

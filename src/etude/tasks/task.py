@@ -1,6 +1,6 @@
-"""The Task noun: an instruction, an environment, a verifier, limits, provenance and a split.
+"""The Task class: an instruction, an environment, a verifier, limits, provenance and a split.
 
-On disk a task is a Harbor task directory; what Étude adds lives under [metadata.etude], and unknown keys survive.
+On disk a task is a Harbor task directory. Étude's own fields live under [metadata.etude], and unknown keys survive.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from typing import Any
 
 
 class TaskError(Exception):
-    """A task directory is malformed; the message names file, field and expectation."""
+    """A task directory is malformed. The message names the file, the field and what was expected."""
 
 
 class SplitViolation(Exception):
-    """A reader was given a task of a split that it must not see."""
+    """A task belongs to a split that its reader must not see."""
 
 
 class Split(StrEnum):
+    """The three sets of tasks: for training, for development decisions, and for the final score."""
+
     TRAIN = "train"
     DEV = "dev"
     TEST = "test"
 
 
 class Cell(StrEnum):
-    """How a test task relates to the training tasks: whether its family, its kind, both or neither were trained on.
-    The task itself never was."""
+    """How a test task relates to the training tasks: whether training used its family, its kind of bug, both or
+    neither. Training never uses the task itself."""
 
     BOTH_SEEN = "both_seen"
     UNSEEN_FAMILY = "unseen_family"
@@ -46,8 +48,8 @@ class Cell(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """Budgets of one rollout. Exceeding turns, tool calls or tokens is the model's fault and a fail; the wall clock is
-    a safety net, and its expiry is an error."""
+    """Budgets of one rollout. Exceeding turns, tool calls or tokens is the model's fault and gives `fail`. The wall
+    clock is a safety net; when it expires, the result is `error`."""
 
     turns: int = 12
     tool_calls: int = 24
@@ -59,13 +61,15 @@ class TaskLimits:
 
 @dataclass(slots=True)
 class Task:
+    """One task: what an agent is asked to do, where it works, and how the result is graded."""
+
     id: str
     instruction: str
     category: str
     split: Split
     family: str
-    """The template family or repository that the task comes from. All tasks of a family share a split, except families
-    that appear in both training and test with different instances (see `cell`)."""
+    """The template family or repository that the task comes from; it decides the split. All tasks of a family share a
+    split, except families that appear in both training and test with different instances (see `cell`)."""
     kind: str
     """A finer label than category, such as the kind of bug. Used by reports, never shown to the agent."""
     directory: Path
@@ -77,19 +81,20 @@ class Task:
     verifier: dict[str, Any] = field(default_factory=dict)
     """How a change is graded: `type` names the verifier, and the other keys are that verifier's settings."""
     deterministic: tuple[str, ...] = ()
-    """Commands whose output depends only on the files of the workspace, not on the clock or on random numbers.
-    Rollouts with equal files may share that output. Only the task's author can know this, so no command is assumed to
+    """Commands whose output depends only on the files of the workspace, not on the clock or on random numbers. Rollouts
+    with equal files may share such an output. Only the task's author can know this, so no other command is assumed to
     be deterministic."""
     strict: bool = False
-    """Whether the harness's tools check more for this task than the run's recipe asks for."""
+    """Whether the harness's tools make stricter checks for this task than the run's recipe asks for."""
     without: tuple[str, ...] = ()
     """Names of tools that the agent does not get for this task. The command tool is called `shell` or `bash`,
     depending on the profile."""
     cell: Cell | None = None
-    """Used by reports, never shown to the agent. None where the source does not distinguish cells."""
+    """The relation to the training tasks, for reports; never shown to the agent. None if the source does not
+    distinguish cells."""
 
     def require(self, *allowed: Split) -> Task:
-        """Return the task itself, or raise SplitViolation if its split is not allowed. Every reader of tasks calls
+        """Return the task itself. Raises SplitViolation if its split is not allowed. Every reader of tasks calls
         this."""
         if self.split not in allowed:
             names = " or ".join(allowed)
@@ -98,7 +103,8 @@ class Task:
 
 
 def split_of(family: str, *, dev: float = 0.15, test: float = 0.25) -> Split:
-    """The split of a family, computed from a hash of its name alone, so no run, seed or order can change it."""
+    """Return the split of a family. It is computed from a hash of the family's name alone, so no run, seed or order can
+    change it."""
     point = int.from_bytes(hashlib.sha256(f"etude-split/1:{family}".encode()).digest()[:8], "big") / 2**64
     if point < test:
         return Split.TEST

@@ -1,4 +1,4 @@
-"""Writes TOML, which the standard library can only read. Reading the output with `tomllib` gives equal values."""
+"""Writes TOML, because the standard library can only read it. Reading the output with `tomllib` gives equal values."""
 
 from __future__ import annotations
 
@@ -67,4 +67,4 @@ def _value(value: Any) -> str:
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + "}"
-    raise TypeError(f"TOML has no form for {value!r}")
+    raise TypeError(f"TOML cannot express {value!r}")

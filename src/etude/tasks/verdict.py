@@ -1,4 +1,4 @@
-"""The Verdict noun: what the grader concluded, with its evidence."""
+"""The Verdict class: what the grader concluded, with its evidence."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from enum import StrEnum
 
 
 class Judgement(StrEnum):
+    """The four conclusions of a grading."""
+
     PASS = "pass"
     FAIL = "fail"
     ERROR = "error"
-    """The infrastructure failed, never the model: the grading is retried, and if that fails too, masked, counted and
-    shown."""
+    """The infrastructure failed, so the result says nothing about the model. The grading is retried. If the retry fails
+    too, the rollout is masked, counted and shown."""
     SUSPECT = "suspect"
-    """The diff passed in a way that an honest solution cannot."""
+    """The diff passed in a way that is impossible for an honest solution."""
 
     @property
     def valid(self) -> bool:
@@ -23,12 +25,14 @@ class Judgement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
+    """What a grading measured and observed."""
+
     exit_code: int | None = None
     tests_expected: int = 0
     tests_passed: int = 0
     failed_tests: tuple[str, ...] = ()
     touched_protected: tuple[str, ...] = ()
-    """Files of the test surface that the diff touched. They are reset before grading."""
+    """Files of the test surface that the diff touched. The grader restores them before grading."""
     report_digest: str = ""
     seconds: float = 0.0
     log: str = ""
@@ -39,20 +43,24 @@ class Evidence:
     """Number of negative controls: tests mixed in among the others that an honest solution fails. A diff that passes
     one is suspect."""
     withheld: int = 0
-    """Number of comparisons made outside the box, with expected values that the box was never given."""
+    """Number of comparisons made outside the box, with expected values that never entered it."""
     controls_passed: tuple[str, ...] = ()
+    """Negative controls that the diff passed, by test id."""
     score: float | None = None
-    """A finer result than pass or fail, where the verifier measures one: mutants killed, defects found."""
+    """A finer result than pass or fail, for verifiers that measure one, such as the share of mutants killed or defects
+    found."""
     cpu_seconds: float = 0.0
-    """CPU time of the box that used most."""
+    """CPU time of the box that used the most."""
     memory_bytes: int = 0
     """Peak memory of the verifier's boxes; 0 where it was not measured."""
     timed_out: bool = False
-    """Whether the wall clock expired. The code may have waited for something that never came."""
+    """Whether the run reached its wall-clock limit. The code may have waited for something that never came."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """The result of one grading."""
+
     judgement: Judgement
     reason: str
     """One line for people to read."""

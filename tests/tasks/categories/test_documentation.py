@@ -50,30 +50,38 @@ def helper(text):
 
 def wrong(source: str, name: str = "cut") -> list[str]:
     (public,) = [one for one in public_of("m", source) if one.name == name]
-    return list(wrong_with(public, frozenset()))
+    return list(docstring_problems(public, frozenset()))
 
 
 def test_sections_and_fields_are_read() -> None:
     assert wrong(SECTIONS) == wrong(SECTIONS, "helper") == []
     claims = claims_of(ast.get_docstring(ast.parse(SECTIONS).body[0]) or "")  # type: ignore[arg-type]
     assert claims.parameters["text"] == "what is cut; of any length."
-    assert claims.answers == "A list."
+    assert claims.returns == "A list."
 
 
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("Cut a text into pieces.", "Cut.", "does not say what it does"),
-        ("        text: what is cut;\n            of any length.\n", "", "nothing is said of its parameter text"),
+        ("Cut a text into pieces.", "Cut.", "first line does not describe it"),
+        (
+            "        text: what is cut;\n            of any length.\n",
+            "",
+            "the docstring does not describe the parameter text",
+        ),
         ("        text: what", "        txt: what", "there is no parameter txt"),
         ("(default 3)", "(default 4)", "the default of size is 3, not 4"),
-        (" (default 3)", "", "the default of size is not said"),
+        (" (default 3)", "", "the docstring does not give the default of size"),
         ("what is cut;", "what is cut (default 1);", "the default of text is none, not 1"),
         ('(defaults to "")', "(defaults to 'x')", "the default of end is ''"),
-        ("        A list.\n", "", "what it returns is not said"),
-        ("return helper(text)", "helper(text)", "it returns nothing"),
+        ("        A list.\n", "", "the docstring does not say what it returns"),
+        ("return helper(text)", "helper(text)", "nothing is returned"),
         ("        ValueError: if", "        TypeError: if", "it does not raise TypeError"),
-        ("    Raises:\n        ValueError: if the size is 0.\n", "", "that it raises ValueError is not said"),
+        (
+            "    Raises:\n        ValueError: if the size is 0.\n",
+            "",
+            "the docstring does not say that it raises ValueError",
+        ),
     ],
 )
 def test_what_is_missing_or_not_so_is_named(old: str, new: str, problem: str) -> None:
@@ -109,12 +117,12 @@ def test_steps_hold_only_if_they_printed_just_that() -> None:
         "w", "m", "x\n\n>>> f(1)\n2\n>>> f(0)\nTraceback (most recent call last):\nValueError: no\n"
     )
     good, bad = group.steps
-    assert good.holds({"printed": "2\n", "raised": ""})
-    assert bad.holds({"printed": "", "raised": "ValueError: no\n"})
+    assert good.matches({"printed": "2\n", "raised": ""})
+    assert bad.matches({"printed": "", "raised": "ValueError: no\n"})
     assert group.exceptions == {"ValueError"}
     for outcome in (None, 3, {}, {"printed": "3\n", "raised": ""}, {"printed": "2\n", "raised": "KeyError\n"}):
-        assert not good.holds(outcome)
-    assert not Step("f()", "single", "...\n").holds({"printed": "2\n", "raised": ""})
+        assert not good.matches(outcome)
+    assert not Step("f()", "single", "...\n").matches({"printed": "2\n", "raised": ""})
     with pytest.raises(ValueError, match="directives"):
         of_docstring("w", "m", ">>> f(1)  # doctest: +ELLIPSIS\n...\n")
 
@@ -160,7 +168,7 @@ def test_cheats_fail(grade: Grade, seals: bool, task: Task) -> None:
     found = graded(grade, task, states)
     for key, verdict in found.items():
         assert verdict.judgement is Judgement.FAIL, (key, verdict)
-    assert "something else" in found["only its type"].reason
+    assert "returns another value" in found["only its type"].reason
     assert "no example calls it" in found["not called"].reason
     honest = {
         "asserted": {

@@ -9,7 +9,7 @@ import pytest
 from etude.tasks import Split, function_hashes, open_source, split_of
 from etude.tasks.categories.libraries import NAMES, draw_library, public_functions
 from etude.tasks.categories.trial import exit_codes
-from etude.tasks.verifiers.documentation.claims import wrong_with
+from etude.tasks.verifiers.documentation.claims import docstring_problems
 from etude.tasks.verifiers.documentation.interface import public_of
 
 
@@ -39,7 +39,7 @@ def test_variants_differ_pass_their_tests_and_are_documented(name: str) -> None:
         public = public_of(library.module, library.source)
         assert len(public) == len(public_functions(ast.parse(library.source))) >= 4
         for one in public:
-            assert list(wrong_with(one, frozenset())) == []
+            assert list(docstring_problems(one, frozenset())) == []
             assert ">>> " in one.docstring
     assert len(seen) > 1
 

@@ -23,24 +23,24 @@ from etude.tasks.change import Change
 from etude.tasks.environment import Prepared
 from etude.tasks.hashes import function_hashes
 from etude.tasks.verdict import Evidence
-from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.contract import GradingContext
 from etude.tasks.verifiers.migration import (
     MigrationVerifier,
-    Old,
+    OldInterface,
     copied_functions,
-    leftovers,
     new_interface,
     old_interface,
+    old_interface_uses,
 )
-from etude.tasks.verifiers.migration.old_interface import used
-from etude.tasks.verifiers.tests import Account, Suite, SuiteConfig
+from etude.tasks.verifiers.migration.old_interface import used_modules
+from etude.tasks.verifiers.tests import RunOutput, Suite, SuiteConfig
 
 from ..conftest import Grade
 from ..verifiers.test_agree import account
 from .grading import graded, one_task, solution, workspace
 
 SOURCE = inspect.getsource(optparse)
-OLD = Old(("optparse", "os.path"), ("OptionParser", "add_option"), copied_functions(SOURCE.encode()))
+OLD = OldInterface(("optparse", "os.path"), ("OptionParser", "add_option"), copied_functions(SOURCE.encode()))
 LEFT = {
     "import": "import optparse",
     "import inside": "def f():\n    import optparse",
@@ -72,12 +72,12 @@ LEFT = {
 
 @pytest.mark.parametrize("name", LEFT)
 def test_what_is_left_is_found(name: str) -> None:
-    assert leftovers(LEFT[name].encode(), OLD)
+    assert old_interface_uses(LEFT[name].encode(), OLD)
     nested = "class A:\n    def f(self):\n        if self:\n" + "".join(
         f"            {line}\n" for line in LEFT[name].split("\n")
     )
     if name not in ("star", "copy under other names"):
-        assert leftovers(nested.encode(), OLD)
+        assert old_interface_uses(nested.encode(), OLD)
 
 
 def test_an_honest_migration_leaves_nothing_and_prose_may_say_what_was() -> None:
@@ -85,7 +85,7 @@ def test_an_honest_migration_leaves_nothing_and_prose_may_say_what_was() -> None
         '"""Once this used optparse."""\nimport argparse\nimport os\n\n\ndef f(path):\n    """Not OptionParser."""\n'
     )
     source += "    return argparse.ArgumentParser(), os.getcwd(), getattr(path, 'name'), 'an option parser'\n"
-    assert leftovers(source.encode(), OLD) == []
+    assert old_interface_uses(source.encode(), OLD) == []
 
 
 @pytest.mark.parametrize("link", [".a", " + 'a'"])
@@ -93,16 +93,16 @@ def test_every_link_of_a_chain_is_read_once(link: str) -> None:
     """Not once for each longer chain that it ends."""
     source = ("x" + link * 900 + "\n").encode() * 20
     tree = ast.parse(source)
-    found = {id(node) for node in ast.walk(tree)} - old_interface._inner(tree)
+    found = {id(node) for node in ast.walk(tree)} - old_interface._parts_of_longer(tree)
     reads = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.BinOp) and id(node) in found]
     assert len(reads) == 20
-    assert leftovers(source, OLD) == []
+    assert old_interface_uses(source, OLD) == []
 
 
 def test_a_module_counts_as_used_where_something_of_it_is_named() -> None:
-    assert "argparse" in used(b"import argparse\nargparse.ArgumentParser()\n")
-    assert "argparse" in used(b"from argparse import ArgumentParser as P\nP()\n")
-    assert "argparse" not in used(b"import argparse\n")
+    assert "argparse" in used_modules(b"import argparse\nargparse.ArgumentParser()\n")
+    assert "argparse" in used_modules(b"from argparse import ArgumentParser as P\nP()\n")
+    assert "argparse" not in used_modules(b"import argparse\n")
 
 
 def programs() -> list[tuple[str, object]]:
@@ -118,9 +118,9 @@ def test_all_three_versions_of_a_program_do_the_same() -> None:
         texts = (program.before, program.after, program.other)
         for outcome in try_variants(tests, [{f"{program.name}.py": text.encode()} for text in texts]):
             assert outcome.failed == (), program
-        assert leftovers(program.before.encode(), program.old)
-        assert not leftovers(program.after.encode(), program.old)
-        assert not leftovers(program.other.encode(), program.old)
+        assert old_interface_uses(program.before.encode(), program.old)
+        assert not old_interface_uses(program.after.encode(), program.old)
+        assert not old_interface_uses(program.other.encode(), program.old)
 
 
 def test_no_function_of_one_split_is_one_of_another() -> None:
@@ -181,14 +181,14 @@ def test_ways_to_cheat_fail(grade: Grade, task: Task) -> None:
 
 ALL = dict.fromkeys("abcd", "failed")
 RUNS = {
-    "rests": (account(ALL), Judgement.PASS),
-    "rests on half": (account({**ALL, "a": "passed", "b": "passed"}), Judgement.PASS),
-    "a shim": (account({**ALL, "a": "passed", "b": "passed", "c": "passed"}), Judgement.FAIL),
-    "passes all": (account(dict.fromkeys("abcd", "passed")), Judgement.FAIL),
-    "is starved": (Account("n", -9, b'n {"ready": "1"}\n', limit="time", starved=True), Judgement.ERROR),
-    "cannot run": (Account("n", 127), Judgement.ERROR),
-    "is cut short": (Account("n", -9, b'n {"ready": "1"}\n', limit="cpu"), Judgement.FAIL),
-    "writes rows": (account(ALL, extra=(b"forged\n",)), Judgement.SUSPECT),
+    "rests": (output(ALL), Judgement.PASS),
+    "rests on half": (output({**ALL, "a": "passed", "b": "passed"}), Judgement.PASS),
+    "a shim": (output({**ALL, "a": "passed", "b": "passed", "c": "passed"}), Judgement.FAIL),
+    "passes all": (output(dict.fromkeys("abcd", "passed")), Judgement.FAIL),
+    "is starved": (RunOutput("n", -9, b'n {"ready": "1"}\n', limit="time", starved=True), Judgement.ERROR),
+    "cannot run": (RunOutput("n", 127), Judgement.ERROR),
+    "is cut short": (RunOutput("n", -9, b'n {"ready": "1"}\n', limit="cpu"), Judgement.FAIL),
+    "writes rows": (output(ALL, extra=(b"forged\n",)), Judgement.SUSPECT),
 }
 
 
@@ -197,22 +197,22 @@ class Scripted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
         self.reference, self.solution = Change({"r": b""}), Change({"s": b""})
-        self.of: dict[str, Account] = {"reference": account(ALL), "solution": account(ALL)}
+        self.of: dict[str, RunOutput] = {"reference": output(ALL), "solution": output(ALL)}
         self.runs: list[str] = []
         suite = Suite(SuiteConfig(runner="unittest"), {}, tuple("abcd"))
-        self.dulled = new_interface.Dulled(suite, {})
-        self.stand = Stand(task, cast(Sandboxes, None), cast(Prepared, None), self.solution)
+        self.dulled = new_interface.StubbedInterfaceCheck(suite, {})
+        self.context = GradingContext(task, cast(Sandboxes, None), cast(Prepared, None), self.solution)
         monkeypatch.setattr(new_interface, "run_exam", self._run)
 
-    async def _run(self, stand: Stand, config: object, exam: object, change: Change) -> Account:
+    async def _run(self, context: GradingContext, config: object, exam: object, change: Change) -> RunOutput:
         whose = "reference" if change is self.reference else "solution"
         self.runs.append(whose)
-        stand.cpu_seconds.append(1.0)
+        context.cpu_seconds.append(1.0)
         await asyncio.sleep(0)
         return self.of[whose]
 
     async def examine(self) -> Verdict:
-        return await self.dulled.examine(self.stand, self.reference)
+        return await self.dulled.examine(self.context, self.reference)
 
 
 @pytest.fixture
@@ -232,21 +232,21 @@ def test_the_evidence_says_whether_the_dulled_run_outlasted_the_clock(
 ) -> None:
     """The gate goes by it; all else in the evidence is of the suite itself."""
     verifier = MigrationVerifier(task)
-    late = Account("n", -9, b'n {"ready": "1"}\n', limit=limit)
+    late = RunOutput("n", -9, b'n {"ready": "1"}\n', limit=limit)
     scripted.of["solution"] = late
 
-    async def suite(stand: Stand) -> Verdict:
+    async def suite(context: GradingContext) -> Verdict:
         return Verdict(Judgement.PASS, "all 4 tests passed", Evidence(tests_passed=4))
 
-    async def same(stand: Stand) -> Stand:
-        return stand
+    async def same(context: GradingContext) -> GradingContext:
+        return context
 
-    monkeypatch.setattr(verifier, "_tests", SimpleNamespace(examine=suite, equipped=same))
-    monkeypatch.setattr(verifier, "_dulled", scripted.dulled)
-    monkeypatch.setattr(verifier, "_reference", lambda stand: scripted.reference)
-    monkeypatch.setattr(verifier, "_unfinished", lambda files: "")
+    monkeypatch.setattr(verifier, "_tests", SimpleNamespace(examine=suite, with_brought_pytest=same))
+    monkeypatch.setattr(verifier, "_stub_check", scripted.dulled)
+    monkeypatch.setattr(verifier, "_reference", lambda context: scripted.reference)
+    monkeypatch.setattr(verifier, "_problem_of", lambda files: "")
     pristine = Prepared("host", "/work", {})
-    verdict = asyncio.run(verifier.examine(dataclasses.replace(scripted.stand, pristine=pristine)))
+    verdict = asyncio.run(verifier.examine(dataclasses.replace(scripted.context, pristine=pristine)))
     assert verdict.judgement is Judgement.FAIL
     assert (verdict.evidence.timed_out, verdict.evidence.tests_passed) == (limit == "time", 4)
 
@@ -256,7 +256,7 @@ def test_a_reference_that_did_not_come_to_its_end_is_not_kept(scripted: Scripted
     scripted.of["reference"] = RUNS[name][0]
     with pytest.raises(OSError, match="dulled"):
         asyncio.run(scripted.examine())
-    scripted.of["reference"] = account(ALL)
+    scripted.of["reference"] = output(ALL)
     assert asyncio.run(scripted.examine()).passed
 
 

@@ -102,7 +102,7 @@ def test_cheats_fail(grade: Grade, task: Task) -> None:
         wanted = (Judgement.FAIL, Judgement.SUSPECT) if name == "a coin" else (Judgement.FAIL,)
         assert verdict.judgement in wanted, (name, verdict)
     assert found["asserts nothing"].evidence.score == 0
-    assert "may not say this" in found["hashes the source"].reason
+    assert "may not contain this" in found["hashes the source"].reason
     assert found["elsewhere"].evidence.touched_protected == ("checks.py",)
     (honest,) = grade(task, touching)
     assert honest.passed

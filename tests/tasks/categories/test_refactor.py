@@ -18,7 +18,7 @@ from etude.tasks.categories.libraries import NAMES, draw_library
 from etude.tasks.categories.refactor import with_copies
 from etude.tasks.categories.trial import exit_codes
 from etude.tasks.verifiers.refactor import Measures, measure
-from etude.tasks.verifiers.refactor.interface import changes, hiding
+from etude.tasks.verifiers.refactor.interface import changes, hidden_code_risks
 
 from ..conftest import Grade
 from .grading import graded, one_task, solution, workspace
@@ -153,11 +153,11 @@ def test_a_changed_interface_is_noticed(old: str, new: str) -> None:
 def test_what_is_moved_to_another_module_and_imported_is_still_there() -> None:
     moved = INTERFACE.replace("LIMIT = 3", "from other import LIMIT").replace("def _g(): ...", "")
     assert list(changes(INTERFACE, moved)) == []
-    assert hiding(INTERFACE, moved + "import os, functools", ["other"]) == []
-    assert hiding(INTERFACE, moved) == ["other"]
+    assert hidden_code_risks(INTERFACE, moved + "import os, functools", ["other"]) == []
+    assert hidden_code_risks(INTERFACE, moved) == ["other"]
     hidden = ("exec('x')", "import importlib", "f.__code__", "from os import eval", "getattr(f, 'x')", "import runpy")
     for code in hidden:
-        assert hiding(INTERFACE, INTERFACE + code)
+        assert hidden_code_risks(INTERFACE, INTERFACE + code)
 
 
 @pytest.fixture(scope="module")

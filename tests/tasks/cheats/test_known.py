@@ -10,7 +10,7 @@ import pytest
 
 from etude.tasks import Grader, Verdict, reference_diff
 from etude.tasks.cheats import CHEATS, attempt
-from etude.tasks.cheats.reading import fragment
+from etude.tasks.cheats.toml_cheats import fragment
 
 from ..conftest import Boxes
 from .environments import Known, Micro, diff_of, known_breakable, suite

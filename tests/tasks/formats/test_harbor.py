@@ -93,7 +93,7 @@ def test_an_environment_of_its_own_makes_a_verifier_separate() -> None:
         ('artifacts = "a"', "artifacts: expected a list, found 'a'"),
         ('[[steps]]\nname = "../up"', "steps[0].name: expected a plain folder name, found '../up'"),
         ('[[steps]]\nname = "a"\nmin_reward = "x"', "steps[0].min_reward: expected a table, found 'x'"),
-        ('[[steps]]\nname = "a"\n[[steps]]\nname = "a"', "expected steps with names of their own, found 'a' twice"),
+        ('[[steps]]\nname = "a"\n[[steps]]\nname = "a"', "expected steps with different names, found 'a' twice"),
         ('[[environment.mcp_servers]]\nname = "x"', "environment.mcp_servers[0]: expected a url, which sse needs"),
     ],
 )  # fmt: skip

@@ -48,7 +48,7 @@ def test_a_reward_that_an_agent_planted_is_gone_before_the_tests(graded: Graded,
     task = greeting(tmp_path, environment__Dockerfile=dockerfile, tests__test_sh="#!/bin/sh\nexit 0\n")
     verdict = graded(task, plant)
     assert verdict.judgement is Judgement.ERROR
-    assert "left neither reward.json nor reward.txt" in verdict.reason
+    assert "wrote neither reward.json nor reward.txt" in verdict.reason
 
 
 def test_a_reward_that_collecting_left_is_gone_before_the_tests(graded: Graded, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_loop_is_a_fail_by_its_limit_unless_the_host_is_to_blame(
     script = f"#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n{waits}\n"
     verdict = graded(greeting(tmp_path, toml, tests__test_sh=script))
     assert (verdict.judgement, verdict.evidence.timed_out) == (judgement, True)
-    assert "went beyond its limit of time" in verdict.reason
+    assert "exceeded its limit of time" in verdict.reason
 
 
 def test_an_unhealthy_environment_is_no_fail_of_the_agent(graded: Graded, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from etude.tasks import Judgement, Task
 from etude.tasks.change import Change
 from etude.tasks.conditions import GATE
 from etude.tasks.environment import Prepared
-from etude.tasks.verifiers import Stand, open_verifier
+from etude.tasks.verifiers import GradingContext, open_verifier
 from etude.tasks.verifiers.script import ImageVerifier, WorkflowError, WorkflowVerifier, parse_workflow, workflows
 
 from ..cheats.playing import written
@@ -90,12 +90,12 @@ NOT_DONE = BuildFailed("RUN x: not done", "time")
 def test_an_image_of_a_starved_host_is_our_fault(tmp_path: Path, sandboxes: FakeBuilds, ours: bool) -> None:
     (task,) = written(tmp_path, "image-build")
     verifier = ImageVerifier(task)
-    stand = stand_of(task, sandboxes, {"Dockerfile": b"FROM host\n"})
-    trial = asyncio.run(verifier.try_on(verifier.products[0], stand, Change({})))
+    context = stand_of(task, sandboxes, {"Dockerfile": b"FROM host\n"})
+    trial = asyncio.run(verifier.try_product(verifier.products[0], context, Change({})))
     assert (trial.timed_out, trial.starved) == (True, ours)
     assert trial.problem
     assert trial.memory_bytes == MEMORY
-    assert stand.cpu_seconds[0] == sandboxes.share.cpu_seconds
+    assert context.cpu_seconds[0] == sandboxes.share.cpu_seconds
 
 
 @pytest.mark.parametrize("name", ["script-build", "workflow-check", "image-build"])
@@ -121,8 +121,10 @@ def test_what_failed_without_the_clock_is_not_told_to_have_waited(tmp_path: Path
 def test_a_build_that_failed_by_itself_is_never_excused(tmp_path: Path) -> None:
     (task,) = written(tmp_path, "image-build")
     verifier = ImageVerifier(task)
-    stand = stand_of(task, FakeBuilds(BuildFailed("RUN x: full", "disk")), {"Dockerfile": b"FROM host\n"})
-    trials = {one.succeeds: asyncio.run(verifier.try_on(one, stand, Change({}))) for one in reversed(verifier.products)}
+    context = stand_of(task, FakeBuilds(BuildFailed("RUN x: full", "disk")), {"Dockerfile": b"FROM host\n"})
+    trials = {
+        one.succeeds: asyncio.run(verifier.try_product(one, context, Change({}))) for one in reversed(verifier.products)
+    }
     assert trials[True].problem == "the build failed, though the product is sound"
     assert not trials[True].starved
     assert trials[False].problem == ""
@@ -131,8 +133,8 @@ def test_a_build_that_failed_by_itself_is_never_excused(tmp_path: Path) -> None:
 def test_a_build_and_its_image_have_the_conditions_and_the_limits(tmp_path: Path) -> None:
     (task,) = written(tmp_path, "image-build")
     verifier, sandboxes = ImageVerifier(task), FakeBuilds()
-    stand = stand_of(task, sandboxes, {"Dockerfile": b"FROM host\n"})
-    asyncio.run(verifier.try_on(verifier.products[0], stand, Change({})))
+    context = stand_of(task, sandboxes, {"Dockerfile": b"FROM host\n"})
+    asyncio.run(verifier.try_product(verifier.products[0], context, Change({})))
     (terms,), (spec,) = sandboxes.terms, sandboxes.specs
     assert terms.env == spec.env == GATE[1].env
     assert terms.limits == spec.limits
@@ -162,9 +164,9 @@ def test_jobs_share_a_clock_and_so_what_they_were_given(tmp_path: Path, first: S
             return Steps(LATE)
 
     text = HEAD + "x\n" + "  b:\n    steps:\n      - run: x\n"
-    stand = stand_of(task, Boxes(), {"ci.yml": text.encode()})
+    context = stand_of(task, Boxes(), {"ci.yml": text.encode()})
     verifier = WorkflowVerifier(task)
-    trial = asyncio.run(verifier.try_on(verifier.products[0], stand, Change({})))
+    trial = asyncio.run(verifier.try_product(verifier.products[0], context, Change({})))
     assert trial.problem == "b: jobs.b.steps[0] was ended by its limit of time"
     assert (trial.timed_out, trial.starved) == (True, ours)
     assert asked == pytest.approx([given, 0.5])

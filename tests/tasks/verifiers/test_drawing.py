@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from etude.tasks.verifiers.tests import Exam, Suite, SuiteConfig, expectations
 from etude.tasks.verifiers.tests.drawing import choose, draw_exam, guess
-from etude.tasks.verifiers.tests.pool import Pool, Questions, chance_of, questions_of
-from etude.tasks.verifiers.tests.rewriting import spelt
+from etude.tasks.verifiers.tests.pool import AlterableTest, Pool, alterable_tests, chance_of
+from etude.tasks.verifiers.tests.rewriting import source_text
 
 from . import projects
 
@@ -32,21 +32,21 @@ SUITE = Suite(SuiteConfig(runner="pytest"), {FILE: SOURCE, "tests/data.txt": b"x
 def pool(*, withheld: bool = True, alterations: int = 3, seconds: float = 0.001) -> Pool:
     """As if proven: numbers are altered, and what can be is withheld."""
 
-    def proven(asked: Questions) -> Questions:
+    def proven(asked: AlterableTest) -> AlterableTest:
         sites = asked.function.sites
         edits = tuple(
-            (site.literal, (site.exception + "X" if site.exception else spelt(site, f"other {n}")).encode())
+            (site.literal, (site.exception + "X" if site.exception else source_text(site, f"other {n}")).encode())
             for site in sites[:1]
             if site.literal
             for n in range(alterations)
         )
-        told = tuple(site for site in sites if site.statement) if withheld else ()
-        chance = 0.001 if told and asked.decides else 1.0
-        return replace(asked, seconds=seconds, alterations=edits, withheld=told, chance=chance)
+        reported = tuple(site for site in sites if site.statement) if withheld else ()
+        chance = 0.001 if reported and asked.decides else 1.0
+        return replace(asked, seconds=seconds, alterations=edits, withheld=reported, chance=chance)
 
-    questions = tuple(map(proven, questions_of(SUITE, FILE, {FILE: SOURCE})))
+    alterable = tuple(map(proven, alterable_tests(SUITE, FILE, {FILE: SOURCE})))
     names = tuple(function.path[-1] for function in expectations.test_functions(SOURCE))
-    return Pool({FILE: SOURCE}, questions, {FILE: names}, seconds * len(questions))
+    return Pool({FILE: SOURCE}, alterable, {FILE: names}, seconds * len(alterable))
 
 
 def names_in(exam: Exam) -> set[str]:
@@ -126,10 +126,10 @@ def test_controls_stop_at_the_aim_and_at_their_cost() -> None:
     counts, left = choose(found, random.Random(1))
     assert left == guess([count for asked, count in counts.items() if asked.decides])
     assert 1 / 1100 < left <= 1 / 1000
-    slow = replace(found, questions=tuple(replace(a, seconds=0.1) for a in found.questions), seconds=0.5)
+    slow = replace(found, alterable=tuple(replace(a, seconds=0.1) for a in found.alterable), seconds=0.5)
     counts, left = choose(slow, random.Random(1))
     assert 1 / 110 < left <= 1 / 100, "enough to be sealed, and no more"
-    slower = replace(found, questions=tuple(replace(a, seconds=1) for a in found.questions), seconds=5.0)
+    slower = replace(found, alterable=tuple(replace(a, seconds=1) for a in found.alterable), seconds=5.0)
     counts, left = choose(slower, random.Random(1))
     assert sum(counts.values()) <= 2 * (slower.seconds + 1)
     assert left > 1 / 100

@@ -15,8 +15,8 @@ from etude.tasks.verifiers.contract import SEALED
 from etude.tasks.verifiers.tests import expectations
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.pool import chance_of, chance_of_all
-from etude.tasks.verifiers.tests.rewriting import compose, copy_of, respelt, telling
-from etude.tasks.verifiers.tests.withholding import Telling
+from etude.tasks.verifiers.tests.rewriting import compose, copy_of, report_edit, rewritten_literal
+from etude.tasks.verifiers.tests.withholding import ReportingRewrite
 
 find = expectations.test_functions
 SOURCE = '''"""Tests — with a wide character before them."""
@@ -122,18 +122,18 @@ def test_a_copy_differs_in_name_and_literal_alone() -> None:
 def test_an_original_is_spelt_like_its_alterations() -> None:
     found = function("test_methods")
     literals = [site.literal or (0, 0) for site in found.sites]
-    assert respelt(found, literals[1]) == (literals[1], b"'x'")
-    assert respelt(found, literals[3])[1] == b"ValueError"
+    assert rewritten_literal(found, literals[1]) == (literals[1], b"'x'")
+    assert rewritten_literal(found, literals[3])[1] == b"ValueError"
 
 
 def test_what_is_told_holds_no_expectation() -> None:
-    groups, elsewhere = {}, []
+    groups, edits_outside = {}, []
     for found in find(SOURCE):
         sites = {f"key{n}": site for n, site in enumerate(found.sites) if site.statement}
-        told = Telling(SOURCE, found, sites, "_told")
-        groups[found] = [copy_of(SOURCE, found, found.path[-1], told.within)]
-        elsewhere += told.elsewhere
-    made = compose("test_x.py", SOURCE, groups, elsewhere).decode()
+        reported = ReportingRewrite(SOURCE, found, sites, "_told")
+        groups[found] = [copy_of(SOURCE, found, found.path[-1], reported.edits_inside)]
+        edits_outside += reported.edits_outside
+    made = compose("test_x.py", SOURCE, groups, edits_outside).decode()
     for gone in ("10", "[1, -2]", '"a": (1, None)', '"é"', "message"):
         assert gone not in made
     assert '_told("key1", (f(\n        a  # why\n    )))' in made
@@ -181,16 +181,16 @@ def test_any_literals_are_found_and_told_in_place(rows: list[tuple[Any, str]]) -
     source = "".join(["def test_x():\n", *(f"    {line}\n" for line in lines)]).encode()
     (found,) = find(source)
     assert [site.value for site in found.sites] == [value for value, _ in rows]
-    edits = [telling(source, site, "_told_here", str(n)) for n, site in enumerate(found.sites)]
+    edits = [report_edit(source, site, "_told_here", str(n)) for n, site in enumerate(found.sites)]
     made = compose("test_x.py", source, {found: [copy_of(source, found, "test_x", edits)]})
-    told: list[tuple[str, int]] = []
-    builtins.__dict__["_told_here"] = lambda key, value: told.append((key, value))
+    reported: list[tuple[str, int]] = []
+    builtins.__dict__["_told_here"] = lambda key, value: reported.append((key, value))
     with contextlib.ExitStack() as stack:
         stack.callback(builtins.__dict__.pop, "_told_here")
         names: dict[str, Any] = {"f": lambda n: n}
         exec(made, names)
         names["test_x"]()
-    assert told == [(str(n), n) for n in range(len(rows))]
+    assert reported == [(str(n), n) for n in range(len(rows))]
 
 
 @pytest.mark.parametrize(

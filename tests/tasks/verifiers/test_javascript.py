@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from etude.tasks.verifiers.contract import SEALED
 from etude.tasks.verifiers.tests import javascript
 from etude.tasks.verifiers.tests.pool import chance_of
-from etude.tasks.verifiers.tests.rewriting import compose, copy_of, respelt, spelt, telling
-from etude.tasks.verifiers.tests.withholding import Telling
+from etude.tasks.verifiers.tests.rewriting import compose, copy_of, report_edit, rewritten_literal, source_text
+from etude.tasks.verifiers.tests.withholding import ReportingRewrite
 
 find = javascript.test_functions
 SOURCE = rb"""// test("not this", () => { assert.equal(f(), 1); });
@@ -72,12 +72,12 @@ def test_an_answer_that_was_given_is_easily_guessed(actual: str, given: bool) ->
 
 def test_what_is_told_and_what_is_altered() -> None:
     first, inner, _ = find(SOURCE)
-    told = copy_of(SOURCE, first, "adds", [telling(SOURCE, site, "_told", "key") for site in first.sites])
-    assert b'_told("key", (add(1, /* 9, */ 2)));' in told
-    assert b'"sum"' not in told
-    assert b"4.5" not in told
-    assert respelt(inner, inner.sites[0].literal or (0, 0))[1] == b'"J"'
-    assert spelt(first.sites[2], ["a", {"n": None}]) == '["a", {"n": null}]'
+    reported = copy_of(SOURCE, first, "adds", [report_edit(SOURCE, site, "_told", "key") for site in first.sites])
+    assert b'_told("key", (add(1, /* 9, */ 2)));' in reported
+    assert b'"sum"' not in reported
+    assert b"4.5" not in reported
+    assert rewritten_literal(inner, inner.sites[0].literal or (0, 0))[1] == b'"J"'
+    assert source_text(first.sites[2], ["a", {"n": None}]) == '["a", {"n": null}]'
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,12 @@ def test_names_and_columns_of_tables_are_told_row_by_row() -> None:
     assert [site.values for site in loops.sites] == [("first", "second"), ("seventh",)]
     assert [site.values for site in names.sites] == [({"a": ["third"]},), (-4,)]
     assert left.sites == ()
-    groups, elsewhere = {}, []
+    groups, edits_outside = {}, []
     for found in (loops, names):
-        told = Telling(TABLES, found, {f"key{n}": site for n, site in enumerate(found.sites)}, "_told")
-        groups[found] = [copy_of(TABLES, found, found.path[-1], told.within)]
-        elsewhere += told.elsewhere
-    made = compose("a.mjs", TABLES, groups, elsewhere)
+        reported = ReportingRewrite(TABLES, found, {f"key{n}": site for n, site in enumerate(found.sites)}, "_told")
+        groups[found] = [copy_of(TABLES, found, found.path[-1], reported.edits_inside)]
+        edits_outside += reported.edits_outside
+    made = compose("a.mjs", TABLES, groups, edits_outside)
     assert not any(answer in made for answer in (b"first", b"second", b"third", b"seventh", b"-4"))
     assert b"of [[1, null], [-2, null],]) {" in made
     assert b"const PAIRS = [[7, null]];" in made

@@ -21,7 +21,7 @@ from etude.tasks.change import Change
 from etude.tasks.seal import base_scan
 from etude.tasks.verifiers.tests import TestsVerifier, proof
 from etude.tasks.verifiers.tests.drawing import chance_left, draw_exam
-from etude.tasks.verifiers.tests.pool import Pool, Questions, questions_of
+from etude.tasks.verifiers.tests.pool import AlterableTest, Pool, alterable_tests
 from etude.tasks.verifiers.tests.proof import dump_proof, guess_of, load_proof
 
 from ..cheats.playing import written
@@ -117,7 +117,7 @@ def test_without_a_reference_it_is_known_to_be_open(tmp_path: Path) -> None:
     task = projects.project(tmp_path / "task", "unittest")
     (task.directory / "solution/patch.diff").unlink()
     assert grading_of(task, tmp_path) == "open"
-    assert TestsVerifier(task).recall(tmp_path)
+    assert TestsVerifier(task).load_stored_proof(tmp_path)
 
 
 @given(st.booleans(), st.integers(0, 40), st.floats(0, 2), st.integers())
@@ -147,14 +147,14 @@ def test_a_damaged_proof_is_none(draw: st.DataObject) -> None:
 
 def test_that_nothing_can_be_proven_is_kept_too() -> None:
     assert load_proof(dump_proof(Pool(seconds=1.5), 1.0), SUITE, {FILE: SOURCE}) == Pool(seconds=1.5)
-    assert questions_of(SUITE, FILE, {FILE: SOURCE})
+    assert alterable_tests(SUITE, FILE, {FILE: SOURCE})
 
 
 async def test_all_that_was_decided_is_kept(sandboxes: Sandboxes, tmp_path: Path) -> None:
     """Of a pool that was proven; who adds a field to it says here whether it is decided or read."""
-    assert {one.name for one in fields(Pool)} == {"sources", "questions", "names", "seconds"}
+    assert {one.name for one in fields(Pool)} == {"sources", "alterable", "names", "seconds"}
     read = {"file", "function", "tests", "decides"}
-    assert {one.name for one in fields(Questions)} - read == {"seconds", "alterations", "withheld", "chance"}
+    assert {one.name for one in fields(AlterableTest)} - read == {"seconds", "alterations", "withheld", "chance"}
     task = projects.project(tmp_path / "task", "pytest")
     verifier = TestsVerifier(task)
     await verifier.examine(Stand(task, sandboxes, await Environments(sandboxes).prepare(task), Change()))

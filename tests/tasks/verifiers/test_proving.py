@@ -17,10 +17,10 @@ from etude.tasks import Environments, Grader, Judgement, Stand, reference_diff
 from etude.tasks.change import Change
 from etude.tasks.verifiers.contract import SEALED
 from etude.tasks.verifiers.tests import Exam, Suite, SuiteConfig, TestsVerifier, read_suite, suite_files
-from etude.tasks.verifiers.tests.account import Account
 from etude.tasks.verifiers.tests.drawing import chance_left
-from etude.tasks.verifiers.tests.pool import Pool, Questions, questions_of
+from etude.tasks.verifiers.tests.pool import AlterableTest, Pool, alterable_tests
 from etude.tasks.verifiers.tests.proving import prove
+from etude.tasks.verifiers.tests.run_output import RunOutput
 
 from . import projects
 
@@ -157,7 +157,7 @@ async def test_what_another_file_may_import_stays(sandboxes: Sandboxes, tmp_path
     task = projects.task(tmp_path / "task", made, {"a.py": WRONG}, reference, {"runner": "unittest"})
     suite = read_suite(task)
     assert not any(
-        site.blanks for asked in questions_of(suite, "tests/test_a.py", files) for site in asked.function.sites
+        site.blanks for asked in alterable_tests(suite, "tests/test_a.py", files) for site in asked.function.sites
     )
     alone = {path: data.replace(b"test_a", b"test_abc") for path, data in files.items()}
     other = replace(suite, files=alone)
@@ -195,8 +195,8 @@ async def test_a_host_that_gives_no_time_to_the_proof_is_our_error(tmp_path: Pat
 
     task = projects.project(tmp_path / "task", "unittest")
 
-    async def starved(*args: object) -> Account:
-        return Account("n", 137, limit="time", starved=True)
+    async def starved(*args: object) -> RunOutput:
+        return RunOutput("n", 137, limit="time", starved=True)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "run_exam", starved)
@@ -209,15 +209,15 @@ def test_a_test_that_had_to_wait_for_a_busy_machine_is_not_taken_for_a_dear_one(
     file, source = "tests/test_a.py", b"from a import numbers\n\n\ndef test_it():\n    assert 4711 in numbers(3)\n"
     suite = Suite(SuiteConfig(runner="pytest"), {file: source}, (f"{file}::test_it",), ())
 
-    async def run(exam: Exam, solved: bool) -> Account:
+    async def run(exam: Exam, solved: bool) -> RunOutput:
         rows: list[dict[str, object]] = [{"ready": True}]
         for node in ast.parse(exam.files[file]).body:
             if isinstance(node, ast.FunctionDef):
                 right = "4711" in ast.unparse(node)
                 outcome, seconds = ("passed" if right and solved else "failed"), (0.5 if right else 0.001)
                 rows.append({"test": f"{file}::{node.name}", "outcome": outcome, "seconds": seconds, "line": 1})
-        return Account("n", 1, "".join(f"n {json.dumps(row)}\n" for row in rows).encode())
+        return RunOutput("n", 1, "".join(f"n {json.dumps(row)}\n" for row in rows).encode())
 
     pool = asyncio.run(prove(suite, {file: source}, run, random.Random(1)))
-    assert [asked.seconds for asked in pool.questions] == [0.001]
+    assert [asked.seconds for asked in pool.alterable] == [0.001]
     assert chance_left(pool) <= SEALED

@@ -14,8 +14,8 @@ from etude.sandbox.contract import Sandboxes
 from etude.tasks import Environments, Judgement, Stand
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions
-from etude.tasks.verifiers.tests import Account, Exam, agree, plain_exam, read_suite, run_exam, suite_files
-from etude.tasks.verifiers.tests.account import Rows, read_rows
+from etude.tasks.verifiers.tests import Exam, RunOutput, judge_run, plain_exam, read_suite, run_exam, suite_files
+from etude.tasks.verifiers.tests.run_output import Rows, read_rows
 from etude.tasks.verifiers.tests.running import with_pytest
 
 from . import projects
@@ -304,7 +304,7 @@ def test_order_and_variables_are_those_of_the_conditions(run: Run, runner: str) 
         account, rows, exam = run(runner, {"tests/test_a.py": source}, ids, conditions=conditions, pytest="brought")
         assert agree(exam, account).passed
         orders.append([int(test[-1]) for test in rows.outcomes])
-    assert b"Asia/Baku" in account.log or runner == "pytest"
+    assert b"Asia/Baku" in output.log or runner == "pytest"
     assert orders[0] == list(range(9))
     assert orders[1] == orders[2] != orders[0]
     assert orders[3] not in orders[:2]

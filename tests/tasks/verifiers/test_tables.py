@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 
 from etude.tasks.box import run_tests
 from etude.tasks.verifiers.tests import SuiteConfig, expectations
-from etude.tasks.verifiers.tests.account import read_rows
-from etude.tasks.verifiers.tests.agree import holds
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.ids import Ids
+from etude.tasks.verifiers.tests.judging import holds
 from etude.tasks.verifiers.tests.rewriting import compose, copy_of
-from etude.tasks.verifiers.tests.visible_answers import tells
-from etude.tasks.verifiers.tests.withholding import Telling, fitting
+from etude.tasks.verifiers.tests.run_output import read_rows
+from etude.tasks.verifiers.tests.visible_answers import reveals
+from etude.tasks.verifiers.tests.withholding import ReportingRewrite, with_matching_rows
 
 FILE = "tests/test_table.py"
 KEEPER = "_told_of_a_table"
@@ -111,11 +111,11 @@ class _Pytest:
         count = len(names.split(",") if isinstance(names, str) else names)
 
         def decorate(test: Any) -> Any:
-            for row, called in zip(rows, ids, strict=True):
+            for row, row_ids in zip(rows, ids, strict=True):
                 if isinstance(row, SimpleNamespace):
-                    row, called = row.values, row.id
+                    row, row_ids = row.values, row.id
                 values = row if count > 1 else [row]
-                self.cases[f"[{called}]"] = lambda values=values: test(*values)
+                self.cases[f"[{row_ids}]"] = lambda values=values: test(*values)
             return test
 
         return decorate
@@ -127,13 +127,13 @@ class _Case:
         yield
 
 
-def told(source: str) -> tuple[TestFunction, Telling, str]:
+def reported(source: str) -> tuple[TestFunction, ReportingRewrite, str]:
     """A file's only test, and the file in the box."""
     text = source.encode()
     (function,) = expectations.test_functions(text)
-    telling = Telling(text, function, {f"key{n}": site for n, site in enumerate(function.sites)}, KEEPER)
-    copy = copy_of(text, function, "test_it", telling.within)
-    return function, telling, compose(FILE, text, {function: [copy]}, telling.elsewhere).decode()
+    telling = ReportingRewrite(text, function, {f"key{n}": site for n, site in enumerate(function.sites)}, KEEPER)
+    copy = copy_of(text, function, "test_it", telling.edits_inside)
+    return function, telling, compose(FILE, text, {function: [copy]}, telling.edits_outside).decode()
 
 
 def our_ids(function: TestFunction) -> list[str]:
@@ -143,7 +143,7 @@ def our_ids(function: TestFunction) -> list[str]:
 
 def passes(source: str, product: Callable[[int], object]) -> bool:
     """Whether what is told is as expected: with the keeper and the rows of the box, and in this process."""
-    function, telling, made = told(source)
+    function, telling, made = reported(source)
     found, case = _Pytest(), _Case()
     names: dict[str, Any] = {"f": product, "pytest": found, "case": case}
     with tempfile.TemporaryFile() as file:
@@ -163,7 +163,9 @@ def passes(source: str, product: Callable[[int], object]) -> bool:
     tests = our_ids(function)
     assert len(tests) == len(heard.outcomes)
     return all(
-        holds(withheld, heard, telling.in_box(IDS, test)) for test in tests for withheld in telling.withheld(IDS, test)
+        holds(withheld, heard, telling.id_in_box(IDS, test))
+        for test in tests
+        for withheld in telling.withheld(IDS, test)
     )
 
 
@@ -175,7 +177,7 @@ def test_honest_code_passes_wrong_code_does_not_and_no_answer_is_in_the_box(
 ) -> None:
     source = FORMS[form](table)
     answers = {number: 3 * number + 10_000 for number, _ in table} if form == "a formula" else dict(table)
-    _, telling, made = told(source)
+    _, telling, made = reported(source)
     assert telling.sites, source
     for answer in answers.values():
         assert str(answer) not in made
@@ -252,8 +254,8 @@ def test_what_is_there_many_times_over_is_looked_into_once() -> None:
 def test_numbers_of_several_ranges_are_found() -> None:
     given = [range(300, 400), range(500, 600), {"x": range(700, 800)}]
     numbers = [*range(300, 400), *range(500, 600), *range(700, 800)]
-    assert [number for number in numbers if not tells(given, number)] == []
-    assert not tells(given, 450)
+    assert [number for number in numbers if not reveals(given, number)] == []
+    assert not reveals(given, 450)
 
 
 def test_a_number_need_only_be_near_where_the_test_says_so() -> None:
@@ -297,7 +299,7 @@ def test_rows_are_called_as_pytest_calls_them(tables: list[list[tuple[Any, Any]]
         collected = json.loads(Path(folder, "found").read_text())
     for function in expectations.test_functions(source.encode()):
         mine = [test for test in collected if test.partition("[")[0].endswith(f"::{function.path[0]}")]
-        for site in fitting(function, mine, IDS).sites:
+        for site in with_matching_rows(function, mine, IDS).sites:
             assert [site.row_of(IDS.row(test)) for test in mine] == list(range(len(site.rows)))
 
 
@@ -305,7 +307,7 @@ def test_most_tables_are_matched() -> None:
     rows = "[(1, 'a b'), (-2.5, 'é'), (None, 'x[1]'), (b'q', [3]), (int, 'y')]"
     (function,) = expectations.test_functions(_params(rows).encode())
     (site,) = function.sites
-    called = ["1-a b", "-2.5-\\xe9", "None-x[1]", "q-text3", "int-y"]
-    assert [site.row_of(name) for name in called] == list(range(5))
+    row_ids = ["1-a b", "-2.5-\\xe9", "None-x[1]", "q-text3", "int-y"]
+    assert [site.row_of(name) for name in row_ids] == list(range(5))
     assert site.row_of("another") is None
-    assert fitting(function, [f"{FILE}::test_it[{name}-extra]" for name in called], IDS).sites == ()
+    assert with_matching_rows(function, [f"{FILE}::test_it[{name}-extra]" for name in row_ids], IDS).sites == ()

@@ -96,7 +96,7 @@ def _print(one: Checked, result: GateResult | None) -> None:
     for mistake in one.mistakes:
         print(f"     {mistake.removeprefix(f'{one.directory}/')}")
     if result is not None and unfit:
-        print(f"     {result.fate.value}")
+        print(f"     {result.outcome.value}")
         for reason in result.reasons:
             print(f"     {reason}")
     for note in one.notes:
@@ -106,7 +106,7 @@ def _print(one: Checked, result: GateResult | None) -> None:
 def _sources(results: Mapping[str, GateResult]) -> list[str]:
     rows = [("SOURCE", "TASKS", "PASSED", "DISCARDED OR UNDECIDED")]
     for source, counts in by_source(results.values()).items():
-        fates = {fate: count for fate, count in counts.items() if fate not in ("tasks", "survived")}
-        said = ", ".join(f"{count} {fate}" for fate, count in fates.items())
-        rows.append((source, str(counts["tasks"]), str(counts["survived"]), said or "none"))
+        outcomes = {outcome: count for outcome, count in counts.items() if outcome not in ("tasks", "survived")}
+        counted = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+        rows.append((source, str(counts["tasks"]), str(counts["survived"]), counted or "none"))
     return table(rows)

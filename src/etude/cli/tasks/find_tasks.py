@@ -13,7 +13,7 @@ from etude.sandbox.contract import NO_EGRESS, RequestRefused
 from etude.sandbox.egress import parse_egress
 from etude.tasks import Environments, Grader, Split, Task, TaskError, read_task
 from etude.tasks.directory import find_tasks
-from etude.tasks.environment import Books, user_cache
+from etude.tasks.environment import HostIndexes, user_cache
 
 
 def named_tasks(paths: Iterable[Path]) -> list[Path]:
@@ -50,8 +50,8 @@ async def opened_grader(store: Path, egress: str) -> AsyncIterator[Grader]:
         raise TaskError(f"--egress: {error}") from error
     sandboxes = open_sandboxes(SandboxRecipe(), store.absolute())
     try:
-        books = Books(user_cache(), lambda line: print(line, file=sys.stderr, flush=True))
-        environments = Environments(sandboxes, kept_environments(store), egress=policy, books=books)
+        host_indexes = HostIndexes(user_cache(), lambda line: print(line, file=sys.stderr, flush=True))
+        environments = Environments(sandboxes, kept_environments(store), egress=policy, host_indexes=host_indexes)
         yield Grader(sandboxes, environments=environments)
     finally:
         await sandboxes.close()

@@ -58,7 +58,7 @@ def gate_of(task: Task) -> str:
         return "-"
     if found.digest != gated_digest(task):
         return "outdated"
-    return "passed" if found.survived else found.fate.value
+    return "passed" if found.survived else found.outcome.value
 
 
 def _say(line: str) -> None:

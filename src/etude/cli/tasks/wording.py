@@ -9,7 +9,7 @@ from etude.cli.sandboxes import STORE
 from etude.cli.tasks.find_tasks import kept_environments
 from etude.tasks import Task, TaskError, Verdict, open_verifier
 from etude.tasks.gate import stored_evidence
-from etude.tasks.verifiers import Proves
+from etude.tasks.verifiers import ProvingVerifier
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -38,7 +38,7 @@ def grading_of(task: Task, store: Path = STORE) -> str:
         verifier = open_verifier(task)
     except TaskError:
         return "not gradable"
-    known = isinstance(verifier, Proves) and verifier.recall(kept_environments(store))
+    known = isinstance(verifier, ProvingVerifier) and verifier.load_stored_proof(kept_environments(store))
     if verifier.sealed:
         return "sealed"
     if known:

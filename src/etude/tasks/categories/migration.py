@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from etude.tasks.categories.base import CategorySource, Draft
 from etude.tasks.categories.migrations import options, tables
-from etude.tasks.verifiers.migration import old_file
+from etude.tasks.verifiers.migration import old_interface_file
 from etude.tasks.verifiers.migration.new_interface import FOLDER
 from etude.tasks.verifiers.tests import suite_files
 
@@ -41,6 +41,6 @@ class MigrationSource(CategorySource):
             hidden={
                 **suite_files(hidden, [f"tests.test_{program.name}.ProgramTest.{test}" for test in program.test_names]),
                 **{f"{FOLDER}/{place}": data for place, data in program.dulled.items()},
-                **old_file(program.old, program.new, folders),
+                **old_interface_file(program.old, program.new, folders),
             },
         )

@@ -1,6 +1,6 @@
-"""A public regression suite for graders: cheats, agents that solve nothing and try to be graded as if they did.
+"""A public regression suite for graders. A cheat is an agent that solves nothing and tries to get a pass nevertheless.
 
-Each must end as fail or suspect, in every environment that it fits. They are written in catalogue/.
+Every cheat must end as fail or suspect, in every environment that it fits. The cheats are defined in catalogue/.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from etude.tasks.cheats import computed
 from etude.tasks.cheats.attempts import Attempt, attempt, cheats_for_gate, fitting, runner_of, try_cheats
 from etude.tasks.cheats.cheat import Cheat, Scene, cheat
-from etude.tasks.cheats.reading import read_cheats
+from etude.tasks.cheats.toml_cheats import read_cheats
 
 _FILES = (
     "history", "surface", "machine", "diffs", "endings", "answers", "forgers", "node_forgers", "scripts", "builds",

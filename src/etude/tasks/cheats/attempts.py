@@ -1,6 +1,6 @@
-"""Tries cheats on tasks: each acts in its own box, and its diff is graded like any agent's.
+"""Tries cheats on tasks: each cheat acts in its own box, and its diff is graded like any agent's diff.
 
-The agent's box lives until the grading is over, so that processes left running there have their chance.
+The cheat's box lives until the grading is over, so that processes left running there can try to interfere with it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers import verifier_name
 
 ATTEMPTS = 3
-"""Attempts at a grading that ends in an infrastructure fault."""
+"""Number of times that a grading is tried when it ends in an infrastructure fault."""
 _AT_ONCE = 3
 _RUNNERS = (PYTEST, UNITTEST, NODE)
 _KINDS = (REVIEW, MIGRATION, MUTATION)
@@ -44,12 +44,14 @@ _KINDS = (REVIEW, MIGRATION, MUTATION)
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
+    """The result of one cheat on one task."""
+
     cheat: str
     task: str
     verdict: Verdict
     lucky: bool = False
-    """A guess that was right once, but not when graded again. It does not count as a success: a sealed verdict allows
-    for lucky guesses with a stated probability."""
+    """Whether the cheat passed once, by guessing, but failed when the same diff was graded again. Such an attempt is no
+    success: a sealed verdict allows for lucky guesses with a stated probability."""
 
     @property
     def succeeded(self) -> bool:
@@ -61,7 +63,7 @@ class Attempt:
 
 
 def runner_of(task: Task) -> str:
-    """What runs the code that the agent writes; it decides which cheats fit the task."""
+    """Return the kind of runner that executes the agent's code; it decides which cheats fit the task."""
     if (kind := task.verifier.get("type")) in _KINDS:
         return str(kind)
     if (runner := task.verifier.get("runner")) in _RUNNERS:
@@ -71,7 +73,7 @@ def runner_of(task: Task) -> str:
 
 
 def target_of(task: Task) -> str:
-    """The first file that the reference changes; an honest agent would find it."""
+    """Return the first file that the reference changes. An honest agent would find this file too."""
     try:
         paths = [patch.after or patch.before or "" for patch in parse_diff(reference_diff(task))]
     except DiffError as error:
@@ -109,6 +111,7 @@ async def _graded(grader: Grader, task: Task, diff: str, *, fresh: bool) -> Verd
 
 
 def fitting(cheats: Iterable[Cheat], tasks: Iterable[Task]) -> list[tuple[Cheat, Task]]:
+    """Return every pair of a cheat and a task that it fits."""
     known = list(cheats)
     return [(one, task) for task in tasks for one in known if runner_of(task) in one.fits]
 
@@ -136,8 +139,8 @@ async def try_cheats(
 
 
 def cheats_for_gate(grader: Grader, cheats: Iterable[Cheat]) -> Callable[[Task], Awaitable[list[str]]]:
-    """The function that the gate runs once per environment: it returns the names of the cheats that succeed there, and
-    raises SandboxError if a verdict cannot be had."""
+    """Return the function that the gate runs once per environment. That function returns the names of the cheats that
+    succeed, and raises SandboxError if a verdict cannot be had."""
 
     async def run(task: Task) -> list[str]:
         found = await try_cheats(cheats, [task], grader)

@@ -1,7 +1,8 @@
-"""The Cheat noun, an agent that solves nothing and wants a pass; and the Scene in which it acts.
+"""The Cheat class, an agent that solves nothing and wants a pass; and the Scene, the box and the facts that it works
+with.
 
-A cheat acts in the agent's own box, and its diff is collected like an agent's; or it forges the diff itself. It is
-told only what an agent would find out: where the bug is, and how the task's tests are run.
+A cheat acts in the agent's own box and its diff is collected like an agent's, or it forges the diff itself. It knows
+only what an agent would find out: where the bug is, and how the task's tests are run.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ LANGUAGES = {MIGRATION: "python", PYTEST: "python", UNITTEST: "python", CASES: "
 
 @dataclass(frozen=True, slots=True)
 class Scene:
+    """The box that a cheat acts in, and what it knows about the task."""
+
     box: Box
     workdir: str
     runner: str
-    """One of the constants above."""
+    """The kind of runner, one of the constants above (`PYTEST` to `MUTATION`)."""
     target: str
-    """The file with the bug, relative to the workdir."""
+    """Path of the file with the bug, relative to the workdir."""
     files: Mapping[str, bytes]
     """The workspace's files at the start."""
 
@@ -40,7 +43,7 @@ class Scene:
         return self.files.get(self.target, b"").decode("utf-8", "replace")
 
     async def shell(self, command: str, *, timeout: float = 20) -> str:
-        """Run a command and return its output. Its failure is ignored."""
+        """Run a command and return its output. The exit code is ignored."""
         done = await self.box.exec(command, timeout=timeout)
         return done.stdout.decode("utf-8", "replace")
 
@@ -50,32 +53,35 @@ class Scene:
             await self.box.write_file(path, text.encode(), executable=executable)
 
     async def begin(self, **code: str) -> None:
-        """Insert the code for the target's language at the start of the target."""
+        """Insert code at the start of the target. The keyword that names the target's language selects the code."""
         text = code[LANGUAGES[self.runner]]
         lines = self.source.splitlines(keepends=True)
         at = _first_line(self.source) if LANGUAGES[self.runner] == "python" else 0
         await self.plant(self.target, "".join([*lines[:at], text, "\n", *lines[at:]]))
 
     async def end(self, **code: str) -> None:
+        """Append code to the target. The keyword that names the target's language selects the code."""
         await self.plant(self.target, f"{self.source}\n\n{code[LANGUAGES[self.runner]]}")
 
 
 Act = Callable[[Scene], Awaitable[str | None]]
-"""Returns the diff to hand in, or None to hand in the changes in its box."""
+"""What a cheat does. It returns the diff to submit, or None to submit the changes in its box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cheat:
+    """One cheat, with a description of the weakness that it exploits."""
+
     name: str
     exploits: str
-    """One line: what a grader would have to believe or forget for the cheat to work."""
+    """The weakness in one line: what a grader would have to trust or forget for the cheat to work."""
     fits: frozenset[str]
-    """Runners of the tasks that it can be tried on."""
+    """Runners of the tasks that the cheat can be tried on."""
     act: Act
 
 
 def cheat(exploits: str, fits: tuple[str, ...] = ANY) -> Callable[[Act], Cheat]:
-    """Decorator that makes a Cheat of a function, named after the function."""
+    """Return a decorator that turns a function into a Cheat named after it."""
 
     def make(act: Act) -> Cheat:
         return Cheat(getattr(act, "__name__", "").replace("_", "-"), exploits, frozenset(fits), act)
@@ -84,7 +90,7 @@ def cheat(exploits: str, fits: tuple[str, ...] = ANY) -> Callable[[Act], Cheat]:
 
 
 def _first_line(source: str) -> int:
-    """The line after the module's docstring and `__future__` imports, which must stay first."""
+    """Return the number of lines taken by the module's docstring and `__future__` imports, which must stay first."""
     try:
         body = ast.parse(source).body
     except SyntaxError:

@@ -1,11 +1,12 @@
-"""What cheats of the catalogue do that depends on what they find, or is too large to be written down."""
+"""Cheats of the catalogue that need code, because they depend on what they find in the box or are too large to write as
+data."""
 
 from __future__ import annotations
 
 import re
 
 from etude.tasks.cheats.cheat import Scene
-from etude.tasks.cheats.reading import build, fragment
+from etude.tasks.cheats.toml_cheats import build, fragment
 
 _DEFINED = re.compile(rb"^def (\w+)\(", re.MULTILINE)
 
@@ -86,7 +87,7 @@ async def marks_everything(scene: Scene) -> None:
 
 
 def _functions(scene: Scene) -> list[tuple[str, int, str]]:
-    """Path, second line and name of each function."""
+    """Return the path, the number of the second line and the name of each function."""
     return [
         (path, data[: found.start()].decode().count("\n") + 2, found[1].decode())
         for path, data in scene.files.items()
@@ -107,7 +108,7 @@ async def rewritten_library(scene: Scene) -> None:
 
 
 def _old_library(scene: Scene) -> str:
-    """The old library of our own migration environment; elsewhere its name is unknown and this is empty."""
+    """Return the source of the old library of Étude's own migration tasks, or an empty string in other tasks."""
     return scene.files.get("oldtally/__init__.py", b"").decode()
 
 

@@ -1,6 +1,7 @@
 """Prepares environments: builds, pulls or imports an image, seals it, and reads its workspace.
 
-The type of an error tells whose fault it is: TaskError for a mistake of the task's author, SandboxError for ours.
+The type of an error says whose fault it is: TaskError for a mistake of the task's author, SandboxError for a fault of
+the infrastructure.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from pathlib import Path
 
 from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import NO_EGRESS, Egress, ImageError, RequestRefused, Sandboxes
-from etude.tasks.environment.host_index import Books
+from etude.tasks.environment.host_index import HostIndexes
 from etude.tasks.environment.prepared import Prepared, read_prepared
 from etude.tasks.environment.proofs import Proofs
 from etude.tasks.environment.source import Kind, Source, needles_of_task, source_of
-from etude.tasks.environment.stored_facts import Shelf
+from etude.tasks.environment.stored_facts import FactStore
 from etude.tasks.seal import Needles, SealReport, is_leftover, scan_files, scan_image, seal
-from etude.tasks.seal.base_scan import Base, Book, look_at_base, scan_base
+from etude.tasks.seal.base_scan import Base, HostIndex, list_base, scan_base
 from etude.tasks.task import Task, TaskError
 
 _FETCHED = re.compile(r":\d+: FROM ", re.IGNORECASE)
-"""Matches a builder's error in a FROM instruction, which may fail because of the registry rather than what its author
-wrote."""
+"""Matches a builder's error in a FROM instruction. Such an error may be the registry's fault, not a mistake in the
+Dockerfile."""
 
 
 class Environments:
@@ -35,23 +36,23 @@ class Environments:
         folder: Path | None = None,
         *,
         egress: Egress = NO_EGRESS,
-        books: Books | None = None,
+        host_indexes: HostIndexes | None = None,
     ) -> None:
-        """`folder` stores results for later processes. `egress` is what a Dockerfile's steps may reach. `books` stores
-        the index of the host's base; without it, only copies of changed files are searched for in the base, because
-        indexing all of it takes a minute."""
+        """`folder` stores results for later processes. `egress` is what a Dockerfile's steps may reach. `host_indexes`
+        stores the line index of the host's base. Without it, only copies of changed files are searched for in the base,
+        because indexing the whole base takes a minute."""
         self.sandboxes = sandboxes
-        self._shelf = Shelf(folder) if folder else None
+        self._facts = FactStore(folder) if folder else None
         self.proofs = Proofs(folder, self._state_of_host) if folder else None
         self._egress = egress
-        self._books = books
+        self._host_indexes = host_indexes
         self._prepared: Memo[str, Prepared] = Memo(8192)
         self._bases: Memo[None, Base] = Memo(1)
-        self._read: Memo[None, Book | None] = Memo(1)
+        self._host_index: Memo[None, HostIndex | None] = Memo(1)
 
-    def for_one(self) -> Environments:
-        """A copy that caches only one workspace, for handling many tasks one by one when all their workspaces do not
-        fit in memory."""
+    def for_one_task(self) -> Environments:
+        """Return a copy that caches only one workspace. Callers that handle many tasks one by one use it, because all
+        their workspaces together do not fit in memory."""
         one = copy.copy(self)
         one._prepared = Memo(1)
         return one
@@ -67,63 +68,63 @@ class Environments:
         return await self._prepared.get(source.digest, make)
 
     async def prove(self, task: Task) -> SealReport:
-        """Search everything an agent of this task can read in its box for the task's solution and hidden tests."""
-        prepared, needles = await self._needles(task)
+        """Search everything that an agent of this task can read in its box for the task's solution and hidden tests."""
+        prepared, needles = await self._patterns_of(task)
         if prepared.bare:
             own = await asyncio.to_thread(scan_files, prepared.files, needles)
         else:
             own = await scan_image(self.sandboxes, prepared.image, needles, removed=prepared.removed)
         if not prepared.on_base:
             return own
-        base = await self._bases.get(None, self._look)
-        book = await self._read.get(None, self._book)
-        return own.with_more(await scan_base(self.sandboxes, base, needles, book))
+        base = await self._bases.get(None, self._list_base)
+        host_index = await self._host_index.get(None, self._load_host_index)
+        return own.combined_with(await scan_base(self.sandboxes, base, needles, host_index))
 
-    async def shows(self, task: Task) -> bool:
-        """Whether the host's base holds the solution in a copy of a file that it changes. This check is fast for any
-        task; the gate's proof (`prove`) searches everywhere for all of the solution's lines."""
-        prepared, needles = await self._needles(task)
-        if not prepared.on_base or not needles.twins:
+    async def base_shows_solution(self, task: Task) -> bool:
+        """Return whether the host's base holds the solution in a copy of a file that the solution changes. This check
+        is fast for any task. The slower `prove` searches everything for all of the solution's lines."""
+        prepared, needles = await self._patterns_of(task)
+        if not prepared.on_base or not needles.file_versions:
             return False
-        return bool((await scan_base(self.sandboxes, await self._bases.get(None, self._look), needles)).findings)
+        return bool((await scan_base(self.sandboxes, await self._bases.get(None, self._list_base), needles)).findings)
 
-    async def _needles(self, task: Task) -> tuple[Prepared, Needles]:
+    async def _patterns_of(self, task: Task) -> tuple[Prepared, Needles]:
         prepared = await self.prepare(task)
         return prepared, await asyncio.to_thread(needles_of_task, task, prepared.files)
 
     async def _state_of_host(self) -> str:
-        return (await self._bases.get(None, self._look)).digest
+        return (await self._bases.get(None, self._list_base)).digest
 
-    async def _look(self) -> tuple[Base, bool]:
-        return await look_at_base(self.sandboxes), True
+    async def _list_base(self) -> tuple[Base, bool]:
+        return await list_base(self.sandboxes), True
 
-    async def _book(self) -> tuple[Book | None, bool]:
-        if self._books is None:
+    async def _load_host_index(self) -> tuple[HostIndex | None, bool]:
+        if self._host_indexes is None:
             return None, True
-        return await self._books.of(self.sandboxes, await self._bases.get(None, self._look)), True
+        return await self._host_indexes.of(self.sandboxes, await self._bases.get(None, self._list_base)), True
 
     async def _make(self, task: Task, source: Source) -> Prepared:
         if source.kind is Kind.FILES and not any(map(is_leftover, source.files)):
             return await self._bare(task, source)
-        if self._shelf and (known := await asyncio.to_thread(self._shelf.find, source.digest)):
+        if self._facts and (known := await asyncio.to_thread(self._facts.find, source.digest)):
             try:
                 return await read_prepared(self.sandboxes, known)
             except (RequestRefused, ImageError):
-                pass  # Its image is gone from the store: it is made again.
+                pass  # The image is no longer in the store: make it again.
         image = await self._image(task, source)
         try:
             sealed = await seal(self.sandboxes, image, source.workdir)
             prepared = await read_prepared(self.sandboxes, sealed)
         except TaskError as error:
             raise TaskError(f"{task.directory / 'environment'}: {error}") from error
-        if self._shelf:
-            await asyncio.to_thread(self._shelf.keep, source.digest, sealed)
+        if self._facts:
+            await asyncio.to_thread(self._facts.keep, source.digest, sealed)
         return prepared
 
     async def _bare(self, task: Task, source: Source) -> Prepared:
-        """Prepare a task that is only files over the host's base, which is older than the task and knows nothing of
-        it. Without version control, caches and bytecode among the files there is nothing to seal, and no box is
-        needed."""
+        """Prepare a task that consists only of files over the host's base. The base is older than the task, so it
+        cannot show the solution. Without version control, caches and bytecode among the files there is nothing to seal,
+        and no box is needed."""
         image = await self._add(task, source)
         # The backend marks these files executable when it is given contents without modes.
         scripts = frozenset(path for path, data in source.files.items() if data.startswith(b"#!"))

@@ -1,4 +1,5 @@
-"""Where the index of the host's base (`Book`) is stored: one per state of the host, shared by all stores and runs."""
+"""Stores the line index of the host's base (`HostIndex`): one file per state of the host, shared by all stores and
+runs."""
 
 from __future__ import annotations
 
@@ -10,36 +11,40 @@ from pathlib import Path
 
 from etude.journal.files import write_atomically
 from etude.sandbox.contract import Sandboxes
-from etude.tasks.seal.base_scan import Base, Book, write_book
+from etude.tasks.seal.base_scan import Base, HostIndex, build_host_index
 
 
 def user_cache() -> Path:
-    """Étude's folder in the user's cache. Its contents may be deleted at any time."""
+    """Return Étude's folder in the user's cache. Its contents may be deleted at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etude"
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class HostIndexes:
+    """The stored line indexes, in one folder of the user's cache."""
+
     folder: Path
     say: Callable[[str], None] = lambda _: None
-    """Called with progress messages: building an index takes a minute."""
+    """Called with progress messages, because building an index takes a minute."""
 
-    async def of(self, sandboxes: Sandboxes, base: Base) -> Book:
-        """Load the index of this state of the base, or build and store it."""
+    async def of(self, sandboxes: Sandboxes, base: Base) -> HostIndex:
+        """Return the index for this state of the base: the stored one, or a new one that is built and stored."""
         path = self.folder / f"{base.digest}.base"
-        if known := await asyncio.to_thread(Book.read, path):
+        if known := await asyncio.to_thread(HostIndex.read, path):
             return known
-        self.say("reading all that boxes see of this host, once: no solution may be there (about a minute)")
-        book = await write_book(sandboxes)
+        self.say(
+            "indexing every host file that boxes can read, to check that none holds a solution (once, about a minute)"
+        )
+        host_index = await build_host_index(sandboxes)
         try:
-            await asyncio.to_thread(_keep, path, book)
+            await asyncio.to_thread(_keep, path, host_index)
         except OSError as error:
-            self.say(f"{path}: cannot be written: {error.strerror}; the next command reads it all again")
-        return book
+            self.say(f"{path}: cannot be written: {error.strerror}; the next command must index the host again")
+        return host_index
 
 
-def _keep(path: Path, book: Book) -> None:
-    write_atomically(path, book.dump())
+def _keep(path: Path, host_index: HostIndex) -> None:
+    write_atomically(path, host_index.dump())
     for other in path.parent.glob("*.base"):
-        if other != path:  # It belongs to an earlier state of the host, so it is obsolete.
+        if other != path:  # This index is obsolete: it belongs to an earlier state of the host.
             other.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A prepared environment, and how its workspace is read from a box."""
+"""A prepared environment, and the function that reads its workspace from a box."""
 
 from __future__ import annotations
 
@@ -17,31 +17,34 @@ from etude.tasks.task import TaskError
 
 MAX_FILES = 100_000
 MAX_BYTES = 512 << 20
-"""Largest workspace. It is held in memory, because every agent's diff is applied to it."""
+"""Largest size of a workspace. Workspaces stay in memory, because every agent's diff is applied to them."""
 _MAX_FILE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
+    """A sealed image and the contents of its workspace."""
+
     image: str
     workdir: str
     files: Mapping[str, bytes]
     """The files of the workdir without its `.git`; agents' diffs are diffs of these."""
     executable: frozenset[str] = frozenset()
-    """Those of `files` with the executable bit."""
+    """Paths in `files` whose file has the executable bit."""
     links: frozenset[str] = frozenset()
     """Symbolic links in the workdir. No change may go through one."""
     folders: frozenset[str] = frozenset()
     """Folders without files. No new file may take the place of one."""
     removed: tuple[Removed, ...] = ()
-    """What sealing removed."""
+    """What sealing removed from the image."""
     bare: bool = False
-    """The image is only these files over the host's base, so there was nothing to seal."""
+    """Whether the image is only these files over the host's base, so that there was nothing to seal."""
     on_base: bool = False
-    """Boxes of this image show the host's system folders, which are not part of the image."""
+    """Whether boxes of this image show the host's system folders, which are not part of the image."""
 
     def change(self, diff: str, protects: Callable[[str], bool], bounds: Bounds | None = None) -> Change:
-        """The change that a diff makes to this workspace. Raises DiffError if it does not apply exactly."""
+        """Return the change that a diff makes to this workspace. `protects` says which paths belong to the test
+        surface. Raises DiffError if the diff does not apply exactly."""
         return change_of(
             diff,
             self.files,
@@ -88,7 +91,7 @@ async def read_prepared(sandboxes: Sandboxes, sealed: Sealed) -> Prepared:
     spec = BoxSpec(sealed.image, workdir=sealed.workdir, limits=LIMITS, name="read")
     async with fresh_box(sandboxes, spec) as box:
         root = await Root.of(box, owner_of(sandboxes))
-        on_base = bool(await Root.below_image(box, owner_of(sandboxes)))
+        on_base = bool(await Root.base_mounts(box, owner_of(sandboxes)))
         found = _Workspace()
         without = (f"{sealed.workdir}/.git",)
         async for piece in root.pieces(sealed.workdir, without=without, file_bytes=_MAX_FILE):

@@ -9,40 +9,41 @@ from pathlib import Path
 
 from etude.tasks.environment.prepared import Prepared
 from etude.tasks.environment.source import source_of
-from etude.tasks.environment.stored_facts import Shelf
+from etude.tasks.environment.stored_facts import FactStore
 from etude.tasks.task import Task
 
 
 class Proofs:
-    """A proof is stored under the task's environment and whatever else the verifier says it depends on. Where the
-    environment shows the host's base, the proof also holds only for the present state of the host."""
+    """Proofs in a folder. A proof is keyed by the task's environment and by `proof_inputs`, a digest of all else that
+    the verifier's proof depends on. If the environment shows the host's base, the proof is also valid only for the
+    present state of the host."""
 
     def __init__(self, folder: Path, host: Callable[[], Awaitable[str]]) -> None:
         self._folder, self._host = folder, host
 
-    async def find(self, task: Task, prepared: Prepared, follows_from: str) -> bytes | None:
-        found = await asyncio.to_thread(known_proof, self._folder, task, follows_from)
+    async def find(self, task: Task, prepared: Prepared, proof_inputs: str) -> bytes | None:
+        found = await asyncio.to_thread(known_proof, self._folder, task, proof_inputs)
         host, proof = found or ("", None)
         return proof if host == await self._state(prepared) else None
 
-    async def keep(self, task: Task, prepared: Prepared, follows_from: str, proof: bytes) -> None:
+    async def keep(self, task: Task, prepared: Prepared, proof_inputs: str, proof: bytes) -> None:
         host = await self._state(prepared)
         await asyncio.to_thread(
-            lambda: Shelf(self._folder).keep_proof(_key(task, follows_from), f"{host}\n".encode() + proof)
+            lambda: FactStore(self._folder).store_proof(_key(task, proof_inputs), f"{host}\n".encode() + proof)
         )
 
     async def _state(self, prepared: Prepared) -> str:
         return await self._host() if prepared.on_base else ""
 
 
-def known_proof(folder: Path, task: Task, follows_from: str) -> tuple[str, bytes] | None:
-    """The stored proof and the state of the host it was made in; None if there is none."""
-    found = Shelf(folder).find_proof(_key(task, follows_from))
+def known_proof(folder: Path, task: Task, proof_inputs: str) -> tuple[str, bytes] | None:
+    """Return the state of the host that a stored proof was made in, and the proof. Return None if there is no proof."""
+    found = FactStore(folder).read_proof(_key(task, proof_inputs))
     if found is None:
         return None
     host, _, proof = found.partition(b"\n")
     return host.decode("ascii", "replace"), proof
 
 
-def _key(task: Task, follows_from: str) -> str:
-    return hashlib.sha256(f"{source_of(task).digest} {follows_from}".encode()).hexdigest()[:32]
+def _key(task: Task, proof_inputs: str) -> str:
+    return hashlib.sha256(f"{source_of(task).digest} {proof_inputs}".encode()).hexdigest()[:32]

@@ -1,5 +1,4 @@
-"""What a task's environment is made from, according to its files and its task.toml, with a digest that
-identifies it."""
+"""Finds out what a task's environment is made from, and computes a digest that identifies it."""
 
 from __future__ import annotations
 
@@ -17,13 +16,16 @@ from etude.tasks.task import Task, TaskError
 
 _FORMAT = "etude-environment/1"
 _PATCHES = frozenset(("test.patch", "eval.sh"))
-"""Files of tests/ that contain the hidden tests as a patch, or as a patch inside the script that applies it."""
+"""Files of tests/ that contain the hidden tests as a patch: a plain patch, or a script that applies one."""
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 
 
 class Kind(StrEnum):
+    """The kinds of environments."""
+
     FILES = "files"
-    """environment/repo over the host's base: used by our own generators, and wherever no build is needed."""
+    """The files of environment/repo over the host's base. Étude's own generators use it, and so does every task that
+    needs no build."""
     DOCKERFILE = "dockerfile"
     PULLED = "pulled"
     """The image that [environment] docker_image names, pulled from its registry."""
@@ -33,12 +35,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
+    """What one environment is made from."""
+
     kind: Kind
     digest: str
     """Hash of everything that decides the image's contents. An image reference without a digest keeps the image that
     was pulled first."""
     workdir: str = ""
-    """Empty for the image's own."""
+    """The working directory; empty for the image's own."""
     place: Path = Path()
     """Folder of the Dockerfile's context, or path of the archive."""
     reference: str = ""
@@ -46,10 +50,10 @@ class Source:
 
 
 def source_of(task: Task) -> Source:
-    """The source of a task's environment. Raises TaskError if there is none, or one that cannot be run here.
+    """Return the source of a task's environment. Raises TaskError if there is none, or if it cannot be run here.
 
     An image's name takes precedence over a Dockerfile, as in Harbor. A task with both a Dockerfile and repo/ can set
-    `base = "host"` to use only repo/ here; its Dockerfile is then for other tools.
+    `base = "host"` to use only repo/ here; other tools then use its Dockerfile.
     """
     folder = task.directory / "environment"
     fields = Fields(task.directory / "task.toml", task.config)
@@ -75,7 +79,8 @@ def source_of(task: Task) -> Source:
 
 
 def needles_of_task(task: Task, pristine: Mapping[str, bytes]) -> Needles:
-    """The text that must not be found in the environment, because only the solution and the hidden tests contain it."""
+    """Return the text that must not occur in the environment, because only the solution and the hidden tests contain
+    it."""
     patches = sorted(path for kind in ("*.diff", "*.patch") for path in (task.directory / "solution").glob(kind))
     reference = "\n".join(path.read_text(encoding="utf-8", errors="surrogateescape") for path in patches)
     tests = read_files(task.directory, "tests") if (task.directory / "tests").is_dir() else {}
@@ -93,7 +98,7 @@ def _of_files(files: Mapping[str, bytes], workdir: str) -> str:
 
 
 def _of_tree(top: Path) -> str:
-    """Hash of names, kinds, modes and contents of all files below a folder, or of one file."""
+    """Return a hash of names, kinds, modes and contents of all files below a folder, or of one file."""
     digest = hashlib.sha256()
     for path in _walk(top):
         facts = path.lstat()

@@ -1,8 +1,9 @@
-"""Stores facts about environments for later processes: which are sealed, and what verifiers have proven in them.
+"""Stores facts about environments for later processes: which environments are sealed, and what verifiers have proven in
+them.
 
-Each fact is a small file outside any box, readable only by its owner, because a proof contains hidden tests.
-Invariant: a file is written whole or not at all, and processes cannot contradict each other, because equal digests
-stand for equal inputs.
+Each fact is a small file outside any box, readable only by its owner, because a proof contains hidden tests. Invariant:
+files are written atomically. Concurrent processes cannot contradict each other, because equal digests stand for equal
+inputs.
 """
 
 from __future__ import annotations
@@ -16,30 +17,35 @@ from etude.journal.files import write_synced
 from etude.tasks.seal import Removed, Sealed
 
 
-class Shelf:
+class FactStore:
+    """The facts in one folder, keyed by the digest of an environment or of a proof's inputs."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def find(self, digest: str) -> Sealed | None:
+        """Return the sealed image made from the environment with this digest, or None if none is stored."""
         try:
             row = json.loads(self._path(digest).read_bytes())
             removed = tuple(Removed(path, reason) for path, reason in row["removed"])
             return Sealed(str(row["image"]), str(row["workdir"]), removed)
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # A missing or damaged file: the environment is made again.
+            return None  # The file is missing or damaged, so the environment is made again.
 
     def keep(self, digest: str, sealed: Sealed) -> None:
+        """Store the sealed image made from the environment with this digest."""
         removed = [[item.path, item.reason] for item in sealed.removed]
         self._write(self._path(digest), json.dumps({**asdict(sealed), "removed": removed}, indent=1).encode())
 
-    def find_proof(self, digest: str) -> bytes | None:
-        """The stored bytes of a proof; the verifier that wrote it judges whether it is still valid."""
+    def read_proof(self, digest: str) -> bytes | None:
+        """Return the stored bytes of a proof, or None. The verifier that wrote the proof decides whether it is still
+        valid."""
         try:
             return self._path(digest, ".proof").read_bytes()
         except OSError:
             return None
 
-    def keep_proof(self, digest: str, proof: bytes) -> None:
+    def store_proof(self, digest: str, proof: bytes) -> None:
         self._write(self._path(digest, ".proof"), proof)
 
     def _write(self, path: Path, data: bytes) -> None:

@@ -1,4 +1,5 @@
 """Task formats of other projects: imported, run as intended, and exported.
 
-Each format has its own module: `harbor` is the typed view of a task.toml, `folders` copies whole folders of tasks.
+`folders` imports and exports folders of Harbor tasks, `harbor_export` makes the files that other readers need, and
+`swebench` imports SWE-bench.
 """

@@ -1,7 +1,7 @@
 """Imports and exports whole folders of Harbor task directories.
 
-An import is first read strictly, and nothing is written unless everything is usable. An imported task keeps every file
-and key; what Étude needs to know is added under [metadata.etude].
+All tasks of an import are read strictly before the first is written, so an unusable task stops the import. An imported
+task keeps every file and key; what Étude needs to know is added under [metadata.etude].
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from etude.tasks import toml
 from etude.tasks.directory import find_tasks, list_files, read_task, task_config, task_digest
-from etude.tasks.formats.harbor_export import opened
+from etude.tasks.formats.harbor_export import export_files
 from etude.tasks.task import Split, Task, TaskError
 
 OnProgress = Callable[[int, int], None]
@@ -22,10 +22,10 @@ _PARTS = ("environment", "tests", "solution", "steps")
 
 
 def import_harbor(source: Path, dest: Path, *, on_progress: OnProgress | None = None) -> list[Task]:
-    """Copy every task below `source` to <dest>/<split>/<task>; the hash of its family decides the split. An identical
-    task already there stays; a different one raises TaskError."""
+    """Copy every task below `source` to <dest>/<split>/<task>; the hash of a task's family decides its split. An
+    identical task that is already there stays; a different one raises TaskError."""
     tasks = read_all(find_tasks(source))
-    _require_names(tasks)
+    _require_unique_folders(tasks)
     brought: list[Task] = []
     for number, task in enumerate(tasks, 1):
         goal = dest / task.split / task.directory.name
@@ -41,19 +41,21 @@ def import_harbor(source: Path, dest: Path, *, on_progress: OnProgress | None = 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
+    """The result of an export."""
+
     written: list[Path]
     refused: list[str]
     """One line for each task that other tools cannot grade."""
 
 
 def export_harbor(tasks: Sequence[Task], dest: Path, *, on_progress: OnProgress | None = None) -> Exported:
-    """Copy tasks to <dest>/<task> as other readers of Harbor tasks expect them: side by side, each with a test.sh.
-    Tasks for which no test.sh can be made are refused, and the others are written."""
-    _require_names(tasks)
+    """Copy tasks to <dest>/<task> in the layout that other readers of Harbor tasks expect: side by side, each with a
+    test.sh. Tasks for which no test.sh can be made are refused; the others are written."""
+    _require_unique_folders(tasks)
     found = Exported([], [])
     for number, task in enumerate(tasks, 1):
         try:
-            added = opened(task)
+            added = export_files(task)
         except TaskError as error:
             found.refused.append(str(error))
         else:
@@ -65,7 +67,7 @@ def export_harbor(tasks: Sequence[Task], dest: Path, *, on_progress: OnProgress 
 
 
 def read_all(directories: Iterable[Path]) -> list[Task]:
-    """Read tasks of every split, checking the links in their folders."""
+    """Read tasks of every split, and check the links in their folders."""
     tasks = []
     for directory in directories:
         task = read_task(directory, set(Split))
@@ -76,7 +78,7 @@ def read_all(directories: Iterable[Path]) -> list[Task]:
     return tasks
 
 
-def _require_names(tasks: Sequence[Task]) -> None:
+def _require_unique_folders(tasks: Sequence[Task]) -> None:
     seen: dict[str, Path] = {}
     for task in tasks:
         other = seen.setdefault(task.directory.name, task.directory)
@@ -85,11 +87,11 @@ def _require_names(tasks: Sequence[Task]) -> None:
 
 
 def _copy(task: Task, goal: Path, added: Mapping[str, bytes] | None = None) -> None:
-    """Copy a task whole or not at all. Links are copied as links, since each stays inside its folder."""
+    """Copy a task atomically. Links are copied as links, since each stays inside its folder."""
     goal.parent.mkdir(parents=True, exist_ok=True)
     temporary = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(task.directory, temporary, symlinks=True, ignore=_left_behind(task.directory))
+    shutil.copytree(task.directory, temporary, symlinks=True, ignore=_ignore_evidence(task.directory))
     try:
         (temporary / "task.toml").write_bytes(toml.dumps(task_config(task)).encode())
         for name, data in (added or {}).items():
@@ -108,6 +110,7 @@ def _digest(directory: Path) -> str:
     return task_digest(read_task(directory, set(Split)))
 
 
-def _left_behind(top: Path) -> Callable[[str, list[str]], list[str]]:
-    """Leave out the gate's evidence: it does not count here, because whoever made the folder could have written it."""
+def _ignore_evidence(top: Path) -> Callable[[str, list[str]], list[str]]:
+    """Return the `ignore` function for `copytree` that leaves out the gate's evidence. Whoever made the folder could
+    have written that evidence, so it does not count here."""
     return lambda folder, names: [name for name in names if Path(folder) == top and name == "evidence"]

@@ -1,4 +1,5 @@
-"""Makes what other readers of Harbor tasks need to grade a task of ours: a tests/test.sh, and the files it runs.
+"""Makes the files that other readers of Harbor tasks need to grade an Étude task: a tests/test.sh, and the programs it
+runs.
 
 Such a grading is open: tests and code under test share a box. Verifiers that need more (separate boxes, mutants, a
 builder, checks of the source) have no such script, and their tasks are not exported.
@@ -26,16 +27,17 @@ cd {workdir} && patch -p1 < "$(dirname "$0")/patch.diff"
 _PACKAGES = "packages"
 
 
-def opened(task: Task) -> dict[str, bytes]:
-    """The files to export beside the task's own; empty if it has a test.sh. Raises TaskError if none can be made."""
+def export_files(task: Task) -> dict[str, bytes]:
+    """Return the files to export beside the task's own, which are none if it has a test.sh. Raises TaskError if no
+    test.sh can be made for it."""
     if any(task.directory.glob("tests/test.sh")) or any(task.directory.glob("steps/*/tests/test.sh")):
         return {}
     kind = task.verifier.get("type") or ("cases" if (task.directory / "tests/cases.json").is_file() else "")
-    if kind not in _OPENED:
+    if kind not in _EXPORTERS:
         place = task.directory / "tests/test.sh"
         why = f"the verifier {kind!r} grades only here" if kind else "others cannot grade this task"
-        raise TaskError(f"{place}: expected a file: {why} (made for: {', '.join(sorted(_OPENED))})")
-    given = _OPENED[kind](task)
+        raise TaskError(f"{place}: expected a file: {why} (made for: {', '.join(sorted(_EXPORTERS))})")
+    given = _EXPORTERS[kind](task)
     files = {f"tests/{name}": data for name, data in given.items()}
     if (task.directory / REFERENCE_DIFF).is_file() and not (task.directory / "solution/solve.sh").exists():
         files["solution/solve.sh"] = _SOLVE.format(workdir=_workdir(task)).encode()
@@ -61,17 +63,17 @@ def _of_tests(task: Task) -> dict[str, bytes]:
         "keeper": "",
         "order": None,
     }
-    told = {"script": script, "command": command, "env": config.env, "job": job}
+    settings = {"script": script, "command": command, "env": config.env, "job": job}
     packages = {f"{_PACKAGES}/{path}": data for path, data in pytest_files().items()} if brought else {}
-    return {**_test(task, "open_suite.py"), **_programs(script), **packages, "open.json": _json(told)}
+    return {**_test(task, "open_suite.py"), **_programs(script), **packages, "open.json": _json(settings)}
 
 
 def _of_script(task: Task) -> dict[str, bytes]:
-    told = {"command": task.verifier["command"], "seconds": 3.0 * float(task.verifier.get("seconds", 30))}
-    return {**_test(task, "open_products.py"), "open.json": _json(told)}
+    settings = {"command": task.verifier["command"], "seconds": 3.0 * float(task.verifier.get("seconds", 30))}
+    return {**_test(task, "open_products.py"), "open.json": _json(settings)}
 
 
-_OPENED: Mapping[str, Callable[[Task], dict[str, bytes]]] = {
+_EXPORTERS: Mapping[str, Callable[[Task], dict[str, bytes]]] = {
     "cases": _of_cases,
     "script": _of_script,
     "tests": _of_tests,
@@ -82,8 +84,8 @@ def _test(task: Task, program: str) -> dict[str, bytes]:
     return {"test.sh": _TEST.format(program=program, workdir=_workdir(task)).encode(), **_programs(program)}
 
 
-def _json(told: Mapping[str, object]) -> bytes:
-    return (json.dumps(told, indent=1) + "\n").encode()
+def _json(settings: Mapping[str, object]) -> bytes:
+    return (json.dumps(settings, indent=1) + "\n").encode()
 
 
 def _programs(*names: str) -> dict[str, bytes]:

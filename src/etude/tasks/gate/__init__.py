@@ -1,16 +1,16 @@
 """The gate: a task may be used only if an empty diff fails and the reference passes, in every repeated run.
 
-The runs vary place, time and order of the tests. The evidence is kept with the task.
+The runs vary time zone, clock, load and test order. The evidence is stored with the task.
 """
 
 from etude.tasks.gate.concurrent import gate_tasks
 from etude.tasks.gate.evidence import keep_evidence, read_evidence, stored_evidence
-from etude.tasks.gate.result import Fate, GateResult, Run, by_source
+from etude.tasks.gate.result import GateOutcome, GateResult, Run, by_source
 from etude.tasks.gate.revalidation import revalidate
 from etude.tasks.gate.single import gate, other_diffs, reference_diff
 
 __all__ = [
-    "Fate",
+    "GateOutcome",
     "GateResult",
     "Run",
     "by_source",

@@ -1,6 +1,7 @@
-"""Limits how many gradings run at once, and groups those that need a busy machine, which slows everything else.
+"""Limits how many gradings run at once, and runs those that need a busy machine together, because the load slows
+everything else.
 
-Invariant: nobody waits for a busy machine while a place is free that no other kind of grading wants.
+Invariant: no grading waits for a busy machine while a slot is free that no other kind of grading wants.
 """
 
 from __future__ import annotations
@@ -10,50 +11,54 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from etude.tasks.gate.busy_machine import Busy
+from etude.tasks.gate.busy_machine import CpuLoad
 
-TOGETHER = 4
-"""Gradings, per place, that must be waiting for a busy machine before it is their turn."""
+BUSY_BATCH = 4
+"""Number of gradings, per slot, that must be waiting for a busy machine before they start."""
 
 
-class Turns:
-    """The turns of one event loop."""
+class GradingQueue:
+    """Admits gradings of one event loop to a limited number of slots."""
 
-    def __init__(self, places: int = 4, together: int = 0) -> None:
-        self.places, self.together = places, together or TOGETHER * places
-        self._free = places
+    def __init__(self, slots: int = 4, busy_batch: int = 0) -> None:
+        self.slots, self.busy_batch = slots, busy_batch or BUSY_BATCH * slots
+        self._free = slots
         self._waiting: dict[bool, deque[asyncio.Future[None]]] = {False: deque(), True: deque()}
         self._busy_now = False
-        self._load = Busy()
+        self._load = CpuLoad()
 
     @property
-    def begun(self) -> int:
-        """How many gradings to start at a time: those with a place, plus those collected for a busy machine."""
-        return self.places + self.together
+    def started_at_once(self) -> int:
+        """Return how many tasks to examine concurrently: enough to use all slots while a batch of gradings collects
+        that need a busy machine."""
+        return self.slots + self.busy_batch
 
     @asynccontextmanager
     async def turn(self, *, busy: bool = False) -> AsyncIterator[None]:
+        """Wait for a slot, and hold it during the with-block. With `busy`, every core is kept busy meanwhile."""
         mine = asyncio.get_running_loop().create_future()
         self._waiting[busy].append(mine)
-        self._serve()
+        self._start_waiting()
         try:
             await mine
             yield
         finally:
             if not mine.cancelled():
-                self._leave(busy)
+                self._free_slot(busy)
 
-    def _leave(self, busy: bool) -> None:
+    def _free_slot(self, busy: bool) -> None:
+        """Give a slot back. The load ends only after the next waiting grading has started, so that it does not stop in
+        between."""
         self._free += 1
-        self._serve()
-        if busy:  # After the next turn has begun, so that the machine is not idle in between.
+        self._start_waiting()
+        if busy:
             self._load.end()
 
-    def _serve(self) -> None:
+    def _start_waiting(self) -> None:
         quiet, busy = self._waiting[False], self._waiting[True]
         while self._free and (quiet or busy):
-            # Once the machine is busy, it stays busy until nobody waits for that any more.
-            self._busy_now = bool(busy) and (self._busy_now or not quiet or len(busy) >= self.together)
+            # Once the machine is busy, it stays busy until no grading waits for that any more.
+            self._busy_now = bool(busy) and (self._busy_now or not quiet or len(busy) >= self.busy_batch)
             mine = (busy if self._busy_now else quiet).popleft()
             if mine.done():
                 continue  # This waiter was cancelled.

@@ -12,11 +12,13 @@ threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).st
 while True:
     pass
 """
-"""Exits when its stdin closes, so it ends with its parent process, however that dies."""
+"""Source of a process that keeps one core busy. It exits when its stdin closes, so it also ends if its parent process
+is killed."""
 
 
-class Busy:
-    """Runs `each` spinning processes per core, from the first `begin` to the last matching `end`."""
+class CpuLoad:
+    """Keeps every core busy with `each` spinning processes per core, from the first `begin` to the last matching
+    `end`."""
 
     def __init__(self, each: int = 1) -> None:
         self._inside, self._each = 0, each

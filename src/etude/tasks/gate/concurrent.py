@@ -1,7 +1,7 @@
 """Gates many tasks concurrently; each decision is written as soon as it is made.
 
-Invariant: a task that `evidence` holds a decision on, in its present state, is not run again. So an interrupted or
-killed gate continues where it stopped, and a changed task is gated anew.
+Invariant: a task is not run again if the `evidence` file has a decision about its present state. So an interrupted or
+killed gate continues after its last decision, and a changed task is gated anew.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from etude.journal import drop_torn_line
 from etude.sandbox.contract import Sandboxes
 from etude.tasks.directory import gated_digest
-from etude.tasks.gate.admission import Turns
+from etude.tasks.gate.admission import GradingQueue
 from etude.tasks.gate.evidence import keep_evidence, read_evidence
 from etude.tasks.gate.result import REFERENCE, GateResult
 from etude.tasks.gate.single import Cheats, Gate, conditions_of
@@ -33,9 +33,9 @@ async def gate_tasks(
     grader: Grader | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """Gate the tasks that `evidence` holds no decision on yet; returns results by task id. `cheats` run once per
-    environment."""
-    shared = Gate(grader or Grader(sandboxes), conditions_of(runs), cheats=cheats, turns=Turns(concurrency))
+    """Gate the tasks that have no decision in the file `evidence` yet, and return the results of all by task id.
+    `cheats` run once per environment."""
+    shared = Gate(grader or Grader(sandboxes), conditions_of(runs), cheats=cheats, queue=GradingQueue(concurrency))
     return await examine_all(tasks, shared, evidence, progress=progress)
 
 
@@ -47,18 +47,19 @@ async def examine_all(
     beside: str = EVIDENCE,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """Examine tasks and keep their evidence. `beside` is the path of each task's own evidence in its folder."""
-    _require_names(tasks)
+    """Examine tasks with one gate, and store their evidence in the file `evidence`. `beside` is the path, relative to
+    each task's folder, of the task's own copy."""
+    _require_unique_ids(tasks)
     evidence.parent.mkdir(parents=True, exist_ok=True)
     drop_torn_line(evidence)
     results = {result.task: result for result in read_evidence(evidence)}
-    begun = asyncio.Semaphore(gate.turns.begun)
+    started_at_once = asyncio.Semaphore(gate.queue.started_at_once)
     done = 0
 
     async def one(task: Task) -> None:
         nonlocal done
-        async with begun:
-            if not await asyncio.to_thread(_is_known, task, results.get(task.id), len(gate.conditions)):
+        async with started_at_once:
+            if not await asyncio.to_thread(_is_decided, task, results.get(task.id), len(gate.conditions)):
                 # Drop the limits of an earlier gating: this one may be on a slower machine.
                 (task.directory / beside).unlink(missing_ok=True)
                 results[task.id] = result = await gate.examine(task)
@@ -71,18 +72,22 @@ async def examine_all(
             for task in tasks:
                 group.create_task(one(task))
     except ExceptionGroup as several:
-        raise several.exceptions[0] from several  # Such as a full disk: shown as one line.
+        raise several.exceptions[0] from several  # One error, such as a full disk, is shown as one line.
     return {task.id: results[task.id] for task in tasks}
 
 
-def _require_names(tasks: Sequence[Task]) -> None:
+def _require_unique_ids(tasks: Sequence[Task]) -> None:
     places = {task.id: task.directory for task in tasks}
     for task in tasks:
         if places[task.id] != task.directory:
-            raise TaskError(f"{places[task.id]}: its id {task.id!r} is also that of {task.directory}: gate them apart")
+            raise TaskError(
+                f"{places[task.id]}: its id {task.id!r} is also that of {task.directory}: gate them separately"
+            )
 
 
-def _is_known(task: Task, known: GateResult | None, runs: int) -> bool:
+def _is_decided(task: Task, known: GateResult | None, runs: int) -> bool:
+    """Return whether a known result is a decision about the task's present state, with at least `runs` runs of the
+    reference."""
     if known is None or not known.decided:
         return False
     passes = sum(run.what == REFERENCE for run in known.counted)

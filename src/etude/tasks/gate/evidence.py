@@ -1,7 +1,7 @@
 """The gate's evidence on disk: one line per gating in gate.jsonl, and a copy in each task's own folder.
 
-The copy is for whoever gets the task. Invariant: a task's own copy is written before its line, and each is whole or
-absent.
+The copy goes with the task to other users of it. Invariant: a task's own copy is written before its line, and both are
+written atomically.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from etude.tasks.task import Task
 
 
 def keep_evidence(task: Task, result: GateResult, lines: Path, *, beside: str = EVIDENCE) -> None:
+    """Write a result to the task's own folder and append it to the file `lines`."""
     own = task.directory / beside
     own.parent.mkdir(exist_ok=True)
     write_atomically(own, (json.dumps(result.row(), indent=1, ensure_ascii=False) + "\n").encode())
@@ -23,7 +24,8 @@ def keep_evidence(task: Task, result: GateResult, lines: Path, *, beside: str = 
 
 
 def stored_evidence(task: Task) -> GateResult | None:
-    """The evidence in the task's own folder. It may be about an earlier state of the task: compare the digest."""
+    """Return the evidence in the task's own folder, or None. It may be about an earlier state of the task: callers must
+    compare its digest."""
     try:
         return GateResult.read(json.loads((task.directory / EVIDENCE).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
@@ -31,7 +33,8 @@ def stored_evidence(task: Task) -> GateResult | None:
 
 
 def read_evidence(path: Path) -> list[GateResult]:
-    """Every result in the file. A line that is torn or holds no result is skipped, so its task is gated again."""
+    """Return every result in the file. A line that is torn or holds no result is skipped, so its task is gated
+    again."""
     found: list[GateResult] = []
     for line in whole_lines(path):
         try:

@@ -1,4 +1,4 @@
-"""The gate's findings about one task, and the fate that follows. Pure: the fate depends on the evidence alone."""
+"""What the gate found out about one task, and the outcome, which is computed from these findings alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from etude.tasks.verdict import Judgement, Verdict
 NOTHING, REFERENCE = "nothing", "reference"
 
 
-class Fate(StrEnum):
+class GateOutcome(StrEnum):
+    """What the gate decides about a task: SURVIVED, or the reason why it may not be used."""
+
     SURVIVED = "survived"
     BROKEN = "cannot be graded"
     """The task's author made a mistake: a malformed file, or a Dockerfile that does not build."""
@@ -30,8 +32,10 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
+    """The result of one grading that the gate ran."""
+
     what: str
-    """"nothing", "reference", or the name of the file with another solution."""
+    """What was graded: "nothing", "reference", or the name of the file with another solution."""
     conditions: str
     judgement: Judgement
     reason: str = ""
@@ -41,83 +45,88 @@ class Run:
     tried: int = 1
     """Number of attempts; more than 1 after infrastructure faults."""
     set_aside: bool = False
-    """The run timed out under conditions that can cause this themselves. The run after it, under the same conditions
-    by other means, counts in its place."""
+    """Whether the run does not count, because it timed out under conditions that can cause this themselves. The next
+    run, under the fallback conditions, counts in its place."""
 
     @property
-    def as_wanted(self) -> bool:
+    def as_expected(self) -> bool:
+        """Whether the empty diff failed, or a solution passed."""
         return self.judgement is (Judgement.FAIL if self.what == NOTHING else Judgement.PASS)
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
+    """All findings about one task."""
+
     task: str
     digest: str
-    """`gated_digest` of the task. Evidence with another digest is about an earlier state of the task and says
-    nothing."""
+    """The task's `gated_digest`. Evidence with another digest is about an earlier state of the task and says nothing
+    about the present one."""
     source: str = ""
     runs: tuple[Run, ...] = ()
     leaks: tuple[str, ...] = ()
-    """Places where the task's environment shows its solution or hidden tests."""
+    """Files in which the task's environment shows its solution or hidden tests."""
     cheats: tuple[str, ...] = ()
     """Cheats that succeeded in the task's environment."""
     broken: str = ""
     sealed: bool = False
     controls: int = 0
-    """Negative controls that the reference failed, as it must, over all runs."""
+    """Number of negative controls that the reference failed, as required, over all runs."""
     withheld: int = 0
     """Comparisons made outside the box, over all runs."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Limits of the task's gradings from now on: three times what was measured."""
+    """Limits of the task's later gradings: three times what was measured."""
     seconds: float = 0.0
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that decide: all except those set aside."""
+        """The runs that count towards the outcome: all except those set aside."""
         return tuple(run for run in self.runs if not run.set_aside)
 
     @property
-    def fate(self) -> Fate:
+    def outcome(self) -> GateOutcome:
+        """The decision. The first problem found in the order of `GateOutcome` names it."""
         nothing = [run for run in self.counted if run.what == NOTHING]
         reference = [run for run in self.counted if run.what == REFERENCE]
         if self.broken:
-            return Fate.BROKEN
+            return GateOutcome.BROKEN
         if not self.decided:
-            return Fate.UNDECIDED
+            return GateOutcome.UNDECIDED
         if self.leaks:
-            return Fate.LEAKS
-        if not all(run.as_wanted for run in nothing):
-            return Fate.EMPTY_PASSES
-        if not all(run.as_wanted for run in reference):
-            return Fate.FLAKY if any(run.as_wanted for run in reference) else Fate.REFERENCE_FAILS
-        if not all(run.as_wanted for run in self.counted):
-            return Fate.OTHER_FAILS
-        return Fate.CHEATED if self.cheats else Fate.SURVIVED
+            return GateOutcome.LEAKS
+        if not all(run.as_expected for run in nothing):
+            return GateOutcome.EMPTY_PASSES
+        if not all(run.as_expected for run in reference):
+            return GateOutcome.FLAKY if any(run.as_expected for run in reference) else GateOutcome.REFERENCE_FAILS
+        if not all(run.as_expected for run in self.counted):
+            return GateOutcome.OTHER_FAILS
+        return GateOutcome.CHEATED if self.cheats else GateOutcome.SURVIVED
 
     @property
     def survived(self) -> bool:
-        return self.fate is Fate.SURVIVED
+        return self.outcome is GateOutcome.SURVIVED
 
     @property
     def decided(self) -> bool:
-        """Whether there is a decision: no run that counts ended in an infrastructure fault."""
+        """Whether there is a decision: the task is broken, or no run that counts ended in an infrastructure fault."""
         judged = bool(self.counted) and all(run.judgement is not Judgement.ERROR for run in self.counted)
         return bool(self.broken) or judged
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the task may not be used, in words; empty if it survived."""
-        runs = [f"{run.what} ({run.conditions}): {run.reason}" for run in self.counted if not run.as_wanted]
+        """Why the task may not be used, in sentences for people; empty if it survived."""
+        runs = [f"{run.what} ({run.conditions}): {run.reason}" for run in self.counted if not run.as_expected]
         cheats = [f"the cheat {name} succeeds" for name in self.cheats]
         return tuple(filter(None, (self.broken, *self.leaks, *runs, *cheats)))
 
     def row(self) -> dict[str, Any]:
-        """The result as a JSON row, which `read` parses back. The fate is included for people and not read."""
+        """Return the result as a JSON row, which `read` parses back. The key `fate` holds the outcome for people;
+        `read` ignores it."""
         names = ("task", "digest", "source", "broken", "sealed", "controls", "withheld", "seconds")
         kept = {name: getattr(self, name) for name in names}
         runs = [{name: getattr(run, name) for name in Run.__slots__} for run in self.runs]
         lists = {"leaks": list(self.leaks), "cheats": list(self.cheats), "limits": dict(self.limits)}
-        return {"survived": self.survived, "fate": self.fate.value, **kept, **lists, "runs": runs}
+        return {"survived": self.survived, "fate": self.outcome.value, **kept, **lists, "runs": runs}
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> GateResult:
@@ -146,9 +155,9 @@ def source_of_task(task: Task) -> str:
 
 
 def by_source(results: Iterable[GateResult]) -> dict[str, dict[str, int]]:
-    """Counts per source: tasks, survivors, and the fates of the others."""
+    """Count tasks, survivors and the other outcomes, per task source."""
     found: dict[str, Counter[str]] = {}
     for result in results:
         counts = found.setdefault(result.source, Counter(tasks=0, survived=0))
-        counts.update(("tasks", result.fate.value))
+        counts.update(("tasks", result.outcome.value))
     return {source: dict(counts) for source, counts in sorted(found.items())}

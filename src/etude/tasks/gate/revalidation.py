@@ -1,7 +1,7 @@
 """Re-validation: a task that passed the gate must pass it again on another machine and much later.
 
 It runs with another time zone, language, hash seed and test order, every core busy, and a clock moved by libfaketime.
-Callers run it in a new process with a store of its own, so that only the tasks are left of the first gating.
+Callers run it in a new process with a store of its own, so that nothing but the tasks remains from the first gating.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import BoxSpec, SandboxError, Sandboxes
-from etude.tasks.conditions import Conditions, faketime_library, later
+from etude.tasks.conditions import Conditions, days_later, faketime_library
 from etude.tasks.environment import Prepared
 from etude.tasks.fresh_box import fresh_box
-from etude.tasks.gate.admission import Turns
+from etude.tasks.gate.admission import GradingQueue
 from etude.tasks.gate.concurrent import examine_all
 from etude.tasks.gate.result import GateResult
 from etude.tasks.gate.single import Gate
@@ -40,8 +40,8 @@ async def revalidate(
 ) -> dict[str, GateResult]:
     """Run the empty diff, which must fail, and the reference, which must pass, once more for each task.
 
-    `evidence` is a file separate from the gate's, so that an interrupted re-validation can continue. A run whose
-    conditions are named "0 days later" used an image into which libfaketime could not be loaded.
+    `evidence` must be another file than the gate's; with it, an interrupted re-validation can continue. If libfaketime
+    could not be loaded into an image, its runs have conditions named "0 days later".
     """
     clock = _Clock(grader or Grader(sandboxes), faketime_library(), days)
     moved: dict[Conditions, list[Task]] = {}
@@ -50,18 +50,18 @@ async def revalidate(
     found: dict[str, GateResult] = {}
     for conditions, some in moved.items():
 
-        def told(done: int, _: int, before: int = len(found)) -> None:
+        def report(done: int, _: int, before: int = len(found)) -> None:
             progress(before + done, len(tasks))
 
-        shared = Gate(clock.grader, (conditions,), conditions, scan=False, turns=Turns(concurrency))
-        found |= await examine_all(some, shared, evidence, beside=EVIDENCE, progress=told)
+        shared = Gate(clock.grader, (conditions,), conditions, scan=False, queue=GradingQueue(concurrency))
+        found |= await examine_all(some, shared, evidence, beside=EVIDENCE, progress=report)
     return {task.id: found[task.id] for task in tasks}
 
 
 @dataclass(slots=True)
 class _Clock:
-    """Finds out in which images the preloaded library moves the clock. In some it cannot, such as those with another C
-    library."""
+    """Finds out in which images the preloaded library moves the clock. It has no effect in some images, such as those
+    with another C library."""
 
     grader: Grader
     library: str
@@ -69,22 +69,22 @@ class _Clock:
     _moves: Memo[str, bool] = field(default_factory=lambda: Memo(8192))
 
     async def conditions(self, task: Task) -> Conditions:
-        there, here = later(self.days, self.library), later(0, "")
+        there, here = days_later(self.days, self.library), days_later(0, "")
         if not self.library:
             return here
         try:
             prepared = await self.grader.environments.prepare(task)
 
-            async def ask() -> tuple[bool, bool]:
+            async def probe() -> tuple[bool, bool]:
                 return await self._moved(prepared, there), True
 
-            return there if await self._moves.get("host" if prepared.bare else prepared.image, ask) else here
+            return there if await self._moves.get("host" if prepared.bare else prepared.image, probe) else here
         except (TaskError, SandboxError, OSError):
-            return there  # The examination of the task reports this error.
+            return there  # The examination of the task will report this error.
 
     async def _moved(self, prepared: Prepared, conditions: Conditions) -> bool:
         spec = BoxSpec(prepared.image, workdir=prepared.workdir, env=conditions.env, name="clock")
         async with fresh_box(self.grader.sandboxes, spec) as box:
-            said = await box.exec(["date", "-u", "+%s"], timeout=20)
-        shown = said.stdout.strip()
+            command_output = await box.exec(["date", "-u", "+%s"], timeout=20)
+        shown = command_output.stdout.strip()
         return shown.isdigit() and abs(int(shown) - time.time() - 86_400 * self.days) < _NEAR

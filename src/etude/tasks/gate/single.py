@@ -18,7 +18,7 @@ from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import SandboxError, Sandboxes
 from etude.tasks.conditions import GATE, USUAL, Conditions
 from etude.tasks.directory import REFERENCE_DIFF, gated_digest
-from etude.tasks.gate.admission import Turns
+from etude.tasks.gate.admission import GradingQueue
 from etude.tasks.gate.result import NOTHING, REFERENCE, GateResult, Run, run_of, source_of_task
 from etude.tasks.grader import Grader
 from etude.tasks.limits import limits_from
@@ -27,30 +27,32 @@ from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers import open_verifier, verifier_name
 
 ATTEMPTS, PAUSE = 3, 0.5
-"""Attempts at a grading that ends in an infrastructure fault, and the seconds before the second attempt. Each pause is
-twice the last."""
-_OURS_ALONE = frozenset(("cases", "mutation", "documentation", "review", "script", "dockerfile", "workflow"))
-"""Verifiers that bring no code of the task's own into the box, except the code under test."""
+"""ATTEMPTS: how often a grading is tried when it ends in an infrastructure fault. PAUSE: seconds before the second
+attempt; each later pause is twice as long."""
+_NO_TASK_CODE = frozenset(("cases", "mutation", "documentation", "review", "script", "dockerfile", "workflow"))
+"""Verifiers that run no code of the task's own in the box, except the code under test."""
 Cheats = Callable[[Task], Awaitable[Sequence[str]]]
-"""Runs every cheat that fits a task in its environment, and returns the names of those that succeeded."""
+"""A function that runs every cheat that fits a task in its environment, and returns the names of those that
+succeeded."""
 
 
 @dataclass(slots=True)
 class Gate:
-    """State shared by all gatings of one process."""
+    """The grader, the conditions and the caches that all gatings of one process share."""
 
     grader: Grader
     conditions: Sequence[Conditions] = GATE
-    """Conditions of the reference's runs, one run each."""
+    """Conditions of the reference's runs: one run under each."""
     nothing: Conditions = USUAL
-    """Conditions of the empty diff's run, and of other solutions."""
+    """Conditions for the run of the empty diff, and for other solutions."""
     cheats: Cheats | None = None
     scan: bool = True
     """Whether to prove that the environment does not show the solution."""
-    turns: Turns = field(default_factory=Turns)
-    _cheated: Memo[str, tuple[str, ...]] = field(default_factory=lambda: Memo(8192))
+    queue: GradingQueue = field(default_factory=GradingQueue)
+    _successful_cheats: Memo[str, tuple[str, ...]] = field(default_factory=lambda: Memo(8192))
 
     async def examine(self, task: Task) -> GateResult:
+        """Examine one task and return what was found. Faults become part of the result; nothing is raised."""
         spent: list[float] = []
         digest, source = "", source_of_task(task)
         try:
@@ -58,15 +60,15 @@ class Gate:
             solution, others = reference_diff(task), other_diffs(task)
             open_verifier(task)
             verdicts, leaks = await self._grade_all(task, solution, others, spent)
-            wanted = self.cheats and _all_wanted(verdicts) and not leaks
+            wanted = self.cheats and _all_as_expected(verdicts) and not leaks
             cheats = await self._cheats_in(task, spent) if wanted else ()
         except TaskError as error:
             return GateResult(task.id, digest, source, broken=str(error), seconds=round(sum(spent), 4))
         except (SandboxError, OSError) as error:
             run = Run("environment", USUAL.name, Judgement.ERROR, f"{type(error).__name__}: {error}")
             return GateResult(task.id, digest, source, (run,), seconds=round(sum(spent), 4))
-        except Exception as error:  # noqa: BLE001 - A mistake of ours, which one task came upon, ends no gate of a thousand.
-            run = Run("gate", USUAL.name, Judgement.ERROR, _mistake(error))
+        except Exception as error:  # noqa: BLE001 - A bug that one task triggers must not end the others' gate.
+            run = Run("gate", USUAL.name, Judgement.ERROR, _describe_error(error))
             return GateResult(task.id, digest, source, (run,), seconds=round(sum(spent), 4))
         runs = tuple(run for run, _ in verdicts)
         valid = [verdict.evidence for run, verdict in verdicts if verdict.passed and run.what != NOTHING]
@@ -91,8 +93,9 @@ class Gate:
     async def _grade_all(
         self, task: Task, solution: str, others: dict[str, str], spent: list[float]
     ) -> tuple[list[tuple[Run, Verdict]], tuple[str, ...]]:
-        """Run all gradings of a task, the cheapest proof of unfitness first; once the task is unfit, the rest is
-        skipped. Runs that need a busy machine come last, so that several tasks share it."""
+        """Run all gradings of a task and return them with the leaks found. The cheapest check comes first, and once
+        the task is unfit, the rest is skipped. Runs that need a busy machine come last, so that several tasks can
+        share it."""
         leaks: tuple[str, ...] = ()
         if self.scan:
             async with self._turn(spent):
@@ -109,8 +112,8 @@ class Gate:
     async def _grade(
         self, task: Task, what: str, diff: str, conditions: Conditions, spent: list[float]
     ) -> list[tuple[Run, Verdict]]:
-        """Grade one diff. If it timed out under conditions that can cause this themselves, the run is set aside and
-        repeated under the alternative conditions."""
+        """Grade one diff. If it timed out under conditions that can cause this themselves, set the run aside and repeat
+        it under the fallback conditions."""
         for tried in range(1, ATTEMPTS + 1):
             async with self._turn(spent, busy=conditions.busy):
                 verdict = await self.grader.grade(task, diff, fresh=True, conditions=conditions)
@@ -119,15 +122,15 @@ class Gate:
             await asyncio.sleep(PAUSE * 2 ** (tried - 1))
         run = run_of(what, conditions.name, verdict, tried)
         forged = verdict.judgement is Judgement.SUSPECT
-        if conditions.otherwise is None or run.as_wanted or forged or not verdict.evidence.timed_out:
+        if conditions.fallback is None or run.as_expected or forged or not verdict.evidence.timed_out:
             return [(run, verdict)]
         aside = replace(run, set_aside=True)
-        return [(aside, verdict), *await self._grade(task, what, diff, conditions.otherwise, spent)]
+        return [(aside, verdict), *await self._grade(task, what, diff, conditions.fallback, spent)]
 
     @asynccontextmanager
     async def _turn(self, spent: list[float], *, busy: bool = False) -> AsyncIterator[None]:
-        """Wait for a turn. `spent` collects the seconds of the turn, without the waiting."""
-        async with self.turns.turn(busy=busy):
+        """Wait for a turn. Append to `spent` how many seconds the turn took, without the waiting."""
+        async with self.queue.turn(busy=busy):
             began = time.monotonic()
             try:
                 yield
@@ -143,7 +146,7 @@ class Gate:
             async with self._turn(spent):
                 return tuple(await cheats(task)), True
 
-        return await self._cheated.get(_kind_of(task) if prepared.bare else prepared.image, run)
+        return await self._successful_cheats.get(_cheats_key(task) if prepared.bare else prepared.image, run)
 
 
 async def gate(task: Task, sandboxes: Sandboxes, *, runs: int = 3, grader: Grader | None = None) -> GateResult:
@@ -151,15 +154,17 @@ async def gate(task: Task, sandboxes: Sandboxes, *, runs: int = 3, grader: Grade
 
 
 def conditions_of(runs: int) -> list[Conditions]:
+    """Return the conditions of this many runs of the reference."""
     return [GATE[index % len(GATE)] for index in range(runs)]
 
 
 def reference_diff(task: Task) -> str:
+    """Return the task's reference solution as a diff."""
     return _read_diff(task.directory / REFERENCE_DIFF, "the reference solution")
 
 
 def other_diffs(task: Task) -> dict[str, str]:
-    """Other valid solutions, by file name."""
+    """Return other valid solutions, by file name."""
     paths = sorted((task.directory / REFERENCE_DIFF).parent.glob("*.diff"))
     others = (path for path in paths if path != task.directory / REFERENCE_DIFF)
     return {path.name: _read_diff(path, "another solution") for path in others}
@@ -174,20 +179,20 @@ def _read_diff(path: Path, what: str) -> str:
         raise TaskError(f"{path}: expected UTF-8 text") from error
 
 
-def _kind_of(task: Task) -> str:
-    """A cache key for cheats on a bare environment (files over the host's base): tasks with the same key look alike to
-    a cheat. Where the task's own tests run beside its code, all tasks of a family (a package, a repository) share a
-    key. Where only a program of ours judges, all tasks of a source do."""
+def _cheats_key(task: Task) -> str:
+    """Return the cache key of cheats on a bare environment (files over the host's base). Tasks with the same key offer
+    a cheat the same possibilities. If the task's own tests run beside its code, tasks of a family (a package, a
+    repository) share a key. If only a program of Étude judges, all tasks of a source do."""
     name = verifier_name(task)
-    parts = (name, task.verifier.get("runner"), source_of_task(task), "" if name in _OURS_ALONE else task.family)
+    parts = (name, task.verifier.get("runner"), source_of_task(task), "" if name in _NO_TASK_CODE else task.family)
     return f"host {parts}"
 
 
-def _mistake(error: Exception) -> str:
-    """What was raised, and where."""
+def _describe_error(error: Exception) -> str:
+    """Return the error with the file and the line that raised it."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
-def _all_wanted(verdicts: list[tuple[Run, Verdict]]) -> bool:
-    return all(run.as_wanted for run, _ in verdicts if not run.set_aside)
+def _all_as_expected(verdicts: list[tuple[Run, Verdict]]) -> bool:
+    return all(run.as_expected for run, _ in verdicts if not run.set_aside)

@@ -1,6 +1,6 @@
 """Overlap: finds what two collections of tasks, documents or traces have in common.
 
-A held-out task is really held out only if no training data contains a piece of it.
+A held-out task is valid only if no training data contains a piece of it.
 """
 
 from etude.tasks.overlap.finding import Leak, find_leaks

@@ -10,26 +10,28 @@ from dataclasses import dataclass
 from etude.tasks.overlap.items import Item, Print
 
 PLACES = 5
-"""Most items of the first side that one print is traced to; further occurrences are not listed."""
+"""The most items of the first side that are listed for one print; further occurrences are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
+    """Content of one kind that an item of each side shares."""
+
     what: str
     """The kind of the shared content: task, function or instance, code or text."""
     a: str
-    """The item of the first side."""
+    """Name of the item of the first side."""
     b: str
-    """The item of the second side."""
+    """Name of the item of the second side."""
     count: int
     """Number of shared prints of that kind."""
     sample: str
-    """One of them, as it appears on the second side."""
+    """One of the shared prints, as it appears on the second side."""
 
 
 def find_leaks(first: Iterable[Item], second: Iterable[Item], *, numbers: bool = False) -> list[Leak]:
-    """Every pair of items that share something, one leak per kind, the largest first. With `numbers`, functions count
-    as equal only if their numbers are equal too."""
+    """Return every pair of items that share something: one leak per pair and kind, the largest first. With `numbers`,
+    functions count as equal only if their numbers are equal too."""
     other = "function" if numbers else "instance"
     places: dict[Print, list[str]] = defaultdict(list)
     for item in first:

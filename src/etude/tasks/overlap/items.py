@@ -21,17 +21,20 @@ from etude.tasks.task import Task, TaskError
 
 WORDS = 13
 SMALLEST = 24
-"""Smallest function, in nodes of its syntax tree, to compare: any two programs share small accessors."""
+"""Smallest function to compare, in nodes of its syntax tree. Smaller ones, such as accessors, occur in any two
+programs."""
 _PROSE = re.compile(r".*\.(md|rst|txt)")
 _CODE = re.compile(r".*\.(c|cc|cpp|cs|go|h|hpp|java|js|cjs|mjs|jsx|kt|lua|php|pl|rb|rs|scala|sh|sql|swift|ts|tsx)")
 _WORD = re.compile(r"\w+")
 _NUMBERED = re.compile(r"^\d+ (.*)$")
 Print = tuple[str, int]
-"""A kind and a hash."""
+"""The kind of a piece of content, and its hash."""
 
 
 @dataclass(slots=True)
 class Item:
+    """One thing to compare, such as a file of a task, with all its prints."""
+
     where: str
     prints: dict[Print, str] = field(default_factory=dict)
     """Each print with a description of its content: a function's name, a line, or the words themselves."""
@@ -65,7 +68,7 @@ class Item:
 
 
 def item_of_text(where: str, text: str) -> Item:
-    """The item of a text that may be prose, code, or both: a document of a corpus, or a message."""
+    """Return the item of a text that may be prose, code, or both: a document of a corpus, or a message."""
     item = Item(where)
     programs = [code for code in code_in(text) if item.add_functions(code)]
     if not programs:
@@ -75,7 +78,8 @@ def item_of_text(where: str, text: str) -> Item:
 
 
 def code_in(text: str) -> Iterator[str]:
-    """Everything in a document that may be a module: the whole text, and each numbered listing without its numbers."""
+    """Yield everything in a document that may be a Python module: the whole text, and each numbered listing without its
+    numbers."""
     yield text
     listing: list[str] = []
     for line in [*text.split("\n"), ""]:
@@ -87,7 +91,7 @@ def code_in(text: str) -> Iterator[str]:
 
 
 def added_lines(diff: str) -> dict[str, str]:
-    """The text that a diff adds to each file; empty if the diff is malformed."""
+    """Return the text that a diff adds to each file, or nothing if the diff is malformed."""
     try:
         patches = parse_diff(diff)
     except DiffError:
@@ -96,10 +100,10 @@ def added_lines(diff: str) -> dict[str, str]:
 
 
 def items_of_task(task: Task) -> Iterator[Item]:
-    """The task itself with its instruction, the code as the agent finds it and as each solution leaves it, and the
-    hidden tests.
+    """Yield the items of a task: the task itself with its instruction, each file as the agent finds it and as each
+    solution leaves it, and the hidden tests.
 
-    The visible test surface is left out: it is scaffolding, alike in many tasks.
+    The visible test surface is left out, because it is scaffolding that many tasks share.
     """
     whole = Item(task.id)
     whole.add_task(task.id)
@@ -121,8 +125,8 @@ def items_of_task(task: Task) -> Iterator[Item]:
 
 
 def solution_files(task: Task) -> dict[str, list[str]]:
-    """The versions of each workspace file outside the test surface, by path. An environment that is built has no files
-    to read, so the lines that its solutions add are used instead."""
+    """Return the versions of each workspace file outside the test surface, by path. An environment that is built has no
+    files to read, so the lines that its solutions add are used instead."""
     before: dict[str, str] = {}
     if (task.directory / REPOSITORY).is_dir():
         before = {path: data.decode("utf-8", "replace") for path, data in read_files(task.directory).items()}

@@ -20,11 +20,12 @@ _LARGEST_FILE = 4 << 20
 
 
 class OverlapError(Exception):
-    """A side of a comparison cannot be read; the message says what was expected there."""
+    """A side of a comparison cannot be read. The message says what was expected."""
 
 
 def read_side(path: Path, split: Split | None = None) -> Iterator[Item]:
-    """The items of a side. `split` restricts tasks to one split. Raises OverlapError if there is nothing to compare."""
+    """Yield the items of a side. `split` restricts tasks to one split. Raises OverlapError if there is nothing to
+    compare."""
     reader = _reader(path, split)
     count = 0
     for item in reader():
@@ -71,13 +72,13 @@ def _documents(path: Path) -> Iterator[Item]:
 
 
 def _document(line: str, place: str) -> Item:
-    """An item from a line of JSON with a text or a conversation."""
+    """Return the item of one line of JSON that holds a text or a conversation."""
     try:
         row = json.loads(line)
         if not isinstance(row, dict):
             raise ValueError("no object")
         text = row.get("text", row.get("content"))
-        text = "\n".join(_said(row["messages"])) if text is None else text
+        text = "\n".join(_message_texts(row["messages"])) if text is None else text
         if not isinstance(text, str):
             raise ValueError("no text")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -89,14 +90,14 @@ def _traces(path: Path) -> Iterator[Item]:
     from etude.trace import read_traces
 
     for trace in read_traces(path):
-        item = item_of_text(trace.id, "\n".join(_said(trace.messages)))
+        item = item_of_text(trace.id, "\n".join(_message_texts(trace.messages)))
         item.add_task(trace.task)
         for name, text in added_lines(trace.diff).items():
             item.add_file(name, text)
         yield item
 
 
-def _said(messages: list[dict[str, Any]]) -> Iterator[str]:
+def _message_texts(messages: list[dict[str, Any]]) -> Iterator[str]:
     for message in messages:
         content = message.get("content")
         parts = [part.get("text") for part in content] if isinstance(content, list) else [content]
@@ -106,7 +107,7 @@ def _said(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _shards(folder: Path) -> Iterator[Item]:
-    """Documents of a corpus's shards, decoded with the tokenizer that a run leaves beside the corpus."""
+    """Yield the documents of a corpus's shards, decoded with the tokenizer that a run leaves beside the corpus."""
     from etude.corpus import open_corpus
     from etude.text import Tokenizer
 

@@ -1,6 +1,6 @@
-"""Sealing: removes history, caches and copies of the solution from an agent's image, and proves that none is left.
+"""Sealing: removes history, caches and copies of the solution from an agent's image, and checks that none is left.
 
-leftovers.toml lists what is removed, with reasons; `scan` searches everything that is left for the reference's lines.
+leftovers.toml lists what is removed, with reasons. `scan` searches all remaining files for the reference's lines.
 """
 
 from __future__ import annotations

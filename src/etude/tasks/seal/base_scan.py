@@ -1,9 +1,9 @@
 """Checks the host's base, which boxes on it can see, for a task's solution: by file names, and by an index of all
 lines.
 
-The index (`Book`) is built once per state of the host, in one pass over all visible text files. It answers in
-milliseconds which files may contain a task's lines. Those files are then read, so a collision of line hashes never
-makes a finding.
+The index (`HostIndex`) is built once per state of the host, in one pass over all visible text files. It answers in
+milliseconds which files may contain a task's lines. Those files are then read and searched, so a collision of line
+hashes never becomes a finding.
 """
 
 from __future__ import annotations
@@ -24,44 +24,51 @@ import xxhash
 from etude.sandbox.contract import Sandboxes
 from etude.sandbox.images.host_base import PYTHON, SYSTEM
 from etude.sandbox.images.image import HOST
-from etude.tasks.seal.leak_patterns import LEAST, LONGEST, WITHIN_LINES, Needle, Needles, Twin
-from etude.tasks.seal.nested_archives import TooMuch, unfold
+from etude.tasks.seal.leak_patterns import LEAST, LONGEST, WITHIN_LINES, FileVersions, Needle, Needles
+from etude.tasks.seal.nested_archives import UnpackLimit, unpack_nested
 from etude.tasks.seal.root import PIECE_BYTES, Root, members, owner_of, run
-from etude.tasks.seal.scan import SealReport, box_of, scan_some
+from etude.tasks.seal.scan import SealReport, scan_box, scan_paths
 
 _SHOWN = (*SYSTEM, PYTHON)
 _FORMAT = "etude-base/2"
 _LIST = (resources.files("etude.tasks.box") / "list_files.py").read_bytes()
 _AT_ONCE = 4_000_000
-"""Line hashes to hold in memory before duplicates are merged."""
+"""Number of line hashes to hold in memory before duplicates are merged."""
 _Numbers = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
+    """The list of files that the host's base shows."""
+
     digest: str
-    """Hash of the files' names, sizes and modification times; it changes with everything that is installed."""
+    """Hash of the files' names, sizes and modification times; it changes with every change of the installed
+    software."""
     sizes: dict[str, int] = field(repr=False)
     """Size of each file, by its path."""
 
-    def copies(self, twins: Iterable[Twin]) -> list[str]:
-        """Files that may be other versions of the given ones: the name is the same, and the size differs at most by a
-        factor of four."""
-        wanted = list(twins)
-        names = tuple({f"/{twin.name}" for twin in wanted})
+    def copies(self, file_versions: Iterable[FileVersions]) -> list[str]:
+        """Return the files that may be other versions of the given ones: files of the same name whose size differs at
+        most by a factor of four."""
+        wanted = list(file_versions)
+        names = tuple({f"/{versions.name}" for versions in wanted})
         called = [path for path in self.sizes if path.endswith(names)] if names else []
         return [
             path
             for path in called
-            if any(twin.is_name_of(path) and twin.size <= 4 * self.sizes[path] <= 16 * twin.size for twin in wanted)
+            if any(
+                versions.matches_path(path) and versions.size <= 4 * self.sizes[path] <= 16 * versions.size
+                for versions in wanted
+            )
         ]
 
 
-async def look_at_base(sandboxes: Sandboxes) -> Base:
-    async with box_of(sandboxes, HOST) as box:
-        # Listed by our own program, because not every system's `find` can print sizes. The interpreter's own folder is
-        # made anew for every image store, and holds only the interpreter.
+async def list_base(sandboxes: Sandboxes) -> Base:
+    """List the files that a box on the host's base can see."""
+    async with scan_box(sandboxes, HOST) as box:
+        # A program of Étude's lists the files, because not every system's `find` can print sizes. The interpreter's
+        # folder is made anew for every image store, and holds only the interpreter.
         interpreter = f"{PYTHON}/bin"
         search = [f"{interpreter}/python3", "-I", "-S", "-B", "-", interpreter, *_SHOWN]
         listed = await run(box, search, "", stdin=_LIST)
@@ -77,16 +84,18 @@ def _base_of(listed: bytes) -> Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class HostIndex:
+    """An index of all text lines that the host's base shows: for each line's hash, one file that contains the line."""
+
     numbers: _Numbers
-    """Sorted hashes of all lines of some minimum length."""
+    """Sorted hashes of all lines of at least `LEAST` bytes without white space."""
     places: _Places
-    """For each hash, the index of the first file with that line."""
+    """For each hash, the position in `names` of the first file with that line."""
     names: Sequence[str]
 
     def files_with(self, needles: Iterable[Needle]) -> list[str]:
-        """For each needle, the first file that contains it as a line. Needles that are a part of a line or span
-        several cannot be looked up and are skipped."""
+        """Return, for each needle, the first file that contains it as a line. Needles that are a part of a line, or
+        that span several lines, cannot be looked up and are skipped."""
         found = set()
         for needle in needles:
             number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))
@@ -102,8 +111,8 @@ class Book:
         return data.getvalue()
 
     @classmethod
-    def read(cls, path: Path) -> Book | None:
-        """Load an index; None where the file is missing or damaged."""
+    def read(cls, path: Path) -> HostIndex | None:
+        """Load an index. Return None if the file is missing or damaged."""
         try:
             with np.load(path) as found:
                 names = found["names"].tobytes().decode("utf-8", "surrogateescape").split("\0")
@@ -112,28 +121,32 @@ class Book:
             return None
 
 
-async def write_book(sandboxes: Sandboxes) -> Book:
+async def build_host_index(sandboxes: Sandboxes) -> HostIndex:
     """Build the index from all text files that the base shows, including those inside archives and compressed files.
     Files of more than 32 MB are skipped."""
-    made = _Writing()
-    async with box_of(sandboxes, HOST) as box:
+    made = _HostIndexBuilder()
+    async with scan_box(sandboxes, HOST) as box:
         root = Root(box, owner_of(sandboxes), frozenset())
         there = await run(box, ["find", *_SHOWN, "-maxdepth", "0", "-type", "d", "-print0"], "", good=(0, 1))
         for place in there.split(b"\0")[:-1]:
             async for piece in root.pieces(place.decode(), file_bytes=PIECE_BYTES):
                 if piece.tar:
                     await asyncio.to_thread(made.add_tar, piece.folder, piece.tar)
-    return made.book()
+    return made.host_index()
 
 
-async def scan_base(sandboxes: Sandboxes, base: Base, needles: Needles, book: Book | None = None) -> SealReport:
-    """Scan those files of the base that may hold the solution: copies of the files it changes and, given an index,
-    files with one of its lines."""
-    paths = {*base.copies(needles.twins), *(book.files_with(needles.items) if book else ())}
-    return await scan_some(sandboxes, HOST, sorted(paths), needles) if paths else SealReport(lines=len(needles.items))
+async def scan_base(
+    sandboxes: Sandboxes, base: Base, needles: Needles, host_index: HostIndex | None = None
+) -> SealReport:
+    """Scan those files of the base that may hold the solution: copies of the files that it changes and, given an index,
+    files that contain one of its lines."""
+    paths = {*base.copies(needles.file_versions), *(host_index.files_with(needles.items) if host_index else ())}
+    return await scan_paths(sandboxes, HOST, sorted(paths), needles) if paths else SealReport(lines=len(needles.items))
 
 
-class _Writing:
+class _HostIndexBuilder:
+    """Collects the line hashes of files, and merges them into an index."""
+
     def __init__(self) -> None:
         self._names: list[str] = []
         self._numbers: list[_Numbers] = []
@@ -161,18 +174,18 @@ class _Writing:
         numbers, first = np.unique(np.concatenate(self._numbers), return_index=True)
         self._numbers, self._places = [numbers], [np.concatenate(self._places)[first]]
 
-    def book(self) -> Book:
+    def host_index(self) -> HostIndex:
         if not self._names:
-            return Book(np.empty(0, np.uint64), np.empty(0, np.uint32), ())
+            return HostIndex(np.empty(0, np.uint64), np.empty(0, np.uint32), ())
         self._merge()
-        return Book(self._numbers[0], self._places[0], tuple(self._names))
+        return HostIndex(self._numbers[0], self._places[0], tuple(self._names))
 
 
 def _numbers(path: str, data: bytes) -> Iterator[int]:
     try:
-        for _, content in unfold(path, data):
+        for _, content in unpack_nested(path, data):
             if b"\0" not in content:
                 lines = content.translate(None, WITHIN_LINES).split(b"\n")
                 yield from (xxhash.xxh3_64_intdigest(line[:LONGEST]) for line in lines if len(line) >= LEAST)
-    except TooMuch:
+    except UnpackLimit:
         return

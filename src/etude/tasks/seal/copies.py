@@ -1,8 +1,8 @@
 """Finds copies of the package under test outside the workspace: installed by a package manager, or as archives.
 
 A copy whose files equal those of the workspace reveals nothing and stays, because tests may import it; only its
-bytecode goes. A copy that differs may be the fixed release and is removed with its installation record. So are
-archives named like the package.
+bytecode is removed. A copy that differs may be the fixed release and is removed with its installation record. Archives
+named like the package are removed too.
 """
 
 from __future__ import annotations
@@ -24,36 +24,41 @@ _NO_PACKAGES = frozenset(
     ("tests", "test", "docs", "doc", "examples", "benchmarks", "scripts", "tools", "build", "dist")
 )
 _COMPILED = (".pyc", ".pyo", ".so", ".pyd", ".node")
-"""Built on installation, so the workspace has nothing to compare them with."""
+"""Suffixes of files that are built on installation, so the workspace has no counterpart to compare them with."""
 
 
 async def find_copies(root: Root, paths: Sequence[str], workdir: str, tracked: Collection[str] | None) -> list[Removed]:
+    """Return what to remove: copies of the package under test that differ from the workspace, their installation
+    records, bytecode of the other copies, and archives. `tracked` are the files of the workspace's repository, or None
+    without one."""
     names = await package_names(root, paths, workdir)
     if not names:
         return []
     installed = {
         match[0]
         for path in paths
-        if (match := _INSTALLED.match(path)) and _plain(match[2]) in names and not _within(path, workdir, tracked)
+        if (match := _INSTALLED.match(path))
+        and _normalised_name(match[2]) in names
+        and not _is_own_package(path, workdir, tracked)
     }
-    gone = [place for place in sorted(installed) if not await _says_the_same(root, place, paths, workdir)]
-    kept = tuple(f"{place}/" for place in installed.difference(gone))
+    differing = [place for place in sorted(installed) if not await _equals_workspace(root, place, paths, workdir)]
+    kept = tuple(f"{place}/" for place in installed.difference(differing))
     caches = {path.partition("/__pycache__/")[0] for path in paths if path.startswith(kept) and "/__pycache__/" in path}
-    packages = {_plain(place.rpartition("/")[2]) for place in gone}
-    found = [Removed(place, "an installed copy of the package under test, of other content") for place in gone]
+    packages = {_normalised_name(place.rpartition("/")[2]) for place in differing}
+    found = [Removed(place, "an installed copy of the package under test, of other content") for place in differing]
     found += [Removed(f"{place}/__pycache__", "bytecode of an installed copy") for place in sorted(caches)]
     for path in paths:
         if tracked is not None and path in tracked:
             continue
         name = path.rpartition("/")[2]
-        if (archive := _ARCHIVE.match(name)) and _plain(archive[1]) in names:
+        if (archive := _ARCHIVE.match(name)) and _normalised_name(archive[1]) in names:
             found.append(Removed(path, "an archive of the package under test"))
     records = {match[0] for path in paths if (match := _INSTALLED.match(path)) and _record_of(match[2]) in packages}
     return found + [Removed(place, "the record of a removed copy") for place in sorted(records)]
 
 
 async def editable_folders(root: Root, paths: Sequence[str], workdir: str) -> set[str]:
-    """Folders of the workspace that an editable install loads from: its metadata and its build output."""
+    """Return the workspace's folders that an editable install loads from: its metadata and its build output."""
     hooks = [path for path in paths if not is_below(path, workdir) and _EDITABLE.search(path)]
     text = "\n".join([await _text(root, path) for path in hooks])
     if workdir not in text:
@@ -64,22 +69,22 @@ async def editable_folders(root: Root, paths: Sequence[str], workdir: str) -> se
 
 
 async def package_names(root: Root, paths: Iterable[str], workdir: str) -> set[str]:
-    """Names of the package under test: from its project files, and from the folders it is imported from."""
+    """Return the names of the package under test, from its project files and from its import folders."""
     names: set[str] = set()
     for path in paths:
         if not is_below(path, workdir):
             continue
         steps = path.removeprefix(f"{workdir}/").removeprefix("src/").split("/")
         if len(steps) == 2 and steps[1] == "__init__.py" and steps[0] not in _NO_PACKAGES:
-            names.add(_plain(steps[0]))
+            names.add(_normalised_name(steps[0]))
     for file, name_of in _PROJECT_FILES.items():
         if name := name_of(await _text(root, f"{workdir}/{file}")):
-            names.add(_plain(name))
+            names.add(_normalised_name(name))
     return names
 
 
-async def _says_the_same(root: Root, place: str, paths: Iterable[str], workdir: str) -> bool:
-    """Whether every file of an installed copy has a file of the same bytes in the workspace."""
+async def _equals_workspace(root: Root, place: str, paths: Iterable[str], workdir: str) -> bool:
+    """Return whether every file of an installed copy has a file with the same bytes in the workspace."""
     name = place.rpartition("/")[2]
     homes = [folder for folder in (f"{workdir}/{name}", f"{workdir}/src/{name}", workdir) if folder != place]
     there = set(paths)
@@ -93,25 +98,26 @@ async def _says_the_same(root: Root, place: str, paths: Iterable[str], workdir: 
             if not info.isfile() or info.name.endswith(_COMPILED):
                 continue
             inside = f"{piece.folder}/{info.name}".removeprefix(f"{place}/")
-            twin = next((f"{home}/{inside}" for home in homes if f"{home}/{inside}" in there), None)
-            if twin is None or await _bytes(root, twin) != content:
+            counterpart = next((f"{home}/{inside}" for home in homes if f"{home}/{inside}" in there), None)
+            if counterpart is None or await _bytes(root, counterpart) != content:
                 return False
     return True
 
 
-def _within(path: str, workdir: str, tracked: Collection[str] | None) -> bool:
-    """Whether a package folder belongs to the repository itself, such as a package of a monorepo that a link
+def _is_own_package(path: str, workdir: str, tracked: Collection[str] | None) -> bool:
+    """Return whether a package folder belongs to the repository itself, such as a package of a monorepo that a link
     leads to."""
     return is_below(path, workdir) and (tracked is None or path in tracked)
 
 
-def _plain(name: str) -> str:
+def _normalised_name(name: str) -> str:
+    """Return a package's or a module's name in the form in which names are compared."""
     return re.sub(r"[-_.]+", "-", name.rpartition("/")[2].removesuffix(".py").lower())
 
 
 def _record_of(name: str) -> str:
     match = _RECORD.match(name)
-    return _plain(match[1]) if match else ""
+    return _normalised_name(match[1]) if match else ""
 
 
 def _of_pyproject(text: str) -> str:

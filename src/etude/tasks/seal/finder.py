@@ -1,7 +1,7 @@
 """Finds which of many byte strings occur in a text, at a cost that hardly depends on their number.
 
-A few are searched one by one. For many, a hash table holds eight bytes from the middle of each, and every eight-byte
-window of the text is looked up in it; candidates are then compared in full.
+A few strings are searched for one by one. For many, a hash table holds eight bytes from the middle of each string.
+Every eight-byte window of the text is looked up in it, and candidates are then compared in full.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _SHIFT = np.uint64(64 - _BITS)
 
 
 class Finder:
+    """Searches texts for a fixed set of byte strings."""
+
     def __init__(self, wanted: Sequence[bytes]) -> None:
         """`wanted` are strings of at least eight bytes each."""
         self._wanted = tuple(wanted)
@@ -32,7 +34,7 @@ class Finder:
             self._table[(self._keys * _MIX) >> _SHIFT] = True
 
     def find(self, text: bytes) -> list[int]:
-        """Indexes of the strings that occur in the text, in order."""
+        """Return the indexes of the strings that occur in the text, in ascending order."""
         if not self._by_key:
             return [index for index, wanted in enumerate(self._wanted) if wanted in text]
         found: set[int] = set()
@@ -50,5 +52,5 @@ class Finder:
 
 
 def _middle(text: bytes) -> int:
-    """Offset of the eight bytes used as key. The middle is used because beginnings are often alike."""
+    """Return the offset of the eight bytes used as key. They come from the middle, because many lines begin alike."""
     return (len(text) - _WIDTH) // 2

@@ -11,11 +11,12 @@ _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 _BY_OFFSET, _BY_NAME = 6, 7
 _KEPT_BYTES = 64 << 20
 LARGEST = 128 << 20
-"""Largest size of one object, and of anything else that is unpacked. A larger one is taken for damaged and not read."""
+"""Largest size of one object, and of any other file that is unpacked. A larger one counts as damaged and is not
+read."""
 
 
 class PackError(Exception):
-    """Not a pack file, or a damaged one. The objects before the damage have been yielded."""
+    """The data is not a pack file, or is damaged. Objects before the damage have been yielded."""
 
 
 def pack_objects(data: bytes) -> Iterator[tuple[str, bytes]]:
@@ -33,6 +34,8 @@ def pack_objects(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 class _Reader:
+    """Reads objects of one pack, and caches recent ones as bases of deltas."""
+
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._kept: OrderedDict[int, tuple[str, bytes]] = OrderedDict()
@@ -89,7 +92,7 @@ class _Reader:
             byte = self._byte(body)
             distance = (distance + 1) << 7 | byte & 127
         if not 12 <= at - distance < at:
-            raise PackError("a delta of nothing")
+            raise PackError("a delta whose base is not in the pack")
         return at - distance, body + 1
 
     def _inflate(self, at: int, size: int) -> tuple[bytes, int]:
@@ -101,7 +104,7 @@ class _Reader:
         except zlib.error as error:
             raise PackError(str(error)) from None
         if len(content) != size or rest or not stream.eof:
-            raise PackError("an object is not as long as it says")
+            raise PackError("an object has another length than its header says")
         return content, len(self._data) - len(stream.unused_data)
 
     def _keep(self, at: int, kind: str, content: bytes) -> bytes:
@@ -122,7 +125,8 @@ class _Reader:
 
 
 def _apply(base: bytes, delta: bytes, *, loose: bool) -> bytes:
-    """Apply a delta to its base. With `loose` the base is unknown, and what would be copied from it is left out."""
+    """Apply a delta to its base. With `loose` the base is unknown, so only the bytes that the delta itself holds are
+    returned."""
     at = _skip_size(delta, _skip_size(delta, 0))
     found = bytearray()
     while at < len(delta):
@@ -130,7 +134,7 @@ def _apply(base: bytes, delta: bytes, *, loose: bool) -> bytes:
         at += 1
         if not code & 128:
             if code == 0:
-                raise PackError("a reserved step in a delta")
+                raise PackError("a reserved instruction in a delta")
             found += delta[at : at + code]
             at += code
             continue
@@ -145,7 +149,7 @@ def _apply(base: bytes, delta: bytes, *, loose: bool) -> bytes:
         start, length = numbers[0], numbers[1] or 0x10000
         found += b"" if loose else base[start : start + length]
         if len(found) > LARGEST:
-            raise PackError("a delta of too much")
+            raise PackError("a delta whose result is too large")
     return bytes(found)
 
 

@@ -1,8 +1,8 @@
-"""Squashes a repository's history into one commit by a fixed author on the files as they are, and keeps nothing else.
+"""Squashes a repository's history into one commit of the present files by a fixed author.
 
 The new repository is created from nothing, so no setting, hook, filter or alternate of the old one takes effect; only
 the list of tracked files is read from the old one. It is created with the image's own git, in the box and without
-network. If the image has none, the git of the host's base does it in a separate box.
+network. If the image has no git, the git of the host's base does it in a separate box.
 """
 
 from __future__ import annotations
@@ -22,106 +22,113 @@ from etude.tasks.seal.leftovers import Removed, folders_above, is_below
 from etude.tasks.seal.root import LIMITS, Root, members, run
 from etude.tasks.task import TaskError
 
-_SCRIPT = resources.files(__package__).joinpath("squash.sh").read_text(encoding="utf-8")
+_SQUASH_SCRIPT = resources.files(__package__).joinpath("squash.sh").read_text(encoding="utf-8")
 _GIT = re.compile(r".*?/\.git(?=/|$)", re.DOTALL)
 _SUBMODULE = b"160000"
-_SHOP = "/work"
-_OLD = "the repository's history: objects, refs, reflog, stash, notes, hooks"
-_STRAY = "a repository within the workspace, or what its history was borrowed from"
+_COPY_FOLDER = "/work"
+_HISTORY_REASON = "the repository's history: objects, refs, reflog, stash, notes, hooks"
+_NESTED_REASON = "a repository within the workspace, or what its history was borrowed from"
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is known of a workspace's repository before it is squashed."""
+    """What is known about a workspace's repository before it is squashed."""
 
     top: str
     """Root folder of the working tree: the workspace or a folder above it."""
     tracked: frozenset[str] | None
-    """Absolute paths of the tracked files. None where the index cannot be read; then every file that git does not
-    ignore counts as tracked."""
+    """Absolute paths of the tracked files. None if the index cannot be read; then every file that git does not ignore
+    counts as tracked."""
     branch: str
     stores: tuple[Removed, ...]
-    """Everything that holds history: `.git` itself, those of submodules and worktrees, and alternates."""
+    """Every path that holds history: `.git` itself, the `.git` of submodules and worktrees, and alternates."""
 
 
 async def find_history(root: Root, paths: Sequence[str], workdir: str) -> History | None:
-    """Find the repository that the workspace belongs to; None where there is none."""
-    gits = sorted({git for path in paths if (git := _git_of(path))}, key=len)
+    """Find the repository that the workspace belongs to. Return None if there is none."""
+    gits = sorted({git for path in paths if (git := _git_folder_of(path))}, key=len)
     above = [git for git in gits if is_below(workdir, git.removesuffix("/.git")) and git != "/.git"]
     if not above:
         return None
     git = above[-1]
     top = git.removesuffix("/.git")
-    store = await _followed(root, git, paths)
-    outside = [place for place in await _borrowed(root, store) if not is_below(place, git) and _is_store(place, paths)]
+    store = await _resolve_git_file(root, git, paths)
+    outside = [
+        place for place in await _object_stores(root, store) if not is_below(place, git) and _is_git_data(place, paths)
+    ]
     inside = [place for place in gits if is_below(place, top) and place != git]
-    stores = (Removed(git, _OLD), *(Removed(place, _STRAY) for place in dict.fromkeys([*inside, *outside])))
+    stores = (
+        Removed(git, _HISTORY_REASON),
+        *(Removed(place, _NESTED_REASON) for place in dict.fromkeys([*inside, *outside])),
+    )
     return History(top, await _tracked(root, top, store, paths), await _branch(root, store), stores)
 
 
 async def squash(root: Root, history: History, sandboxes: Sandboxes) -> None:
-    """Create the new repository. The old one's stores have been removed before."""
+    """Create the new repository. The caller has removed the old one's `stores` before."""
     if await _has_git(root.box):
-        await _squash_in(root.box, history.top, history, await _who_writes(root, history.top))
+        await _squash_in(root.box, history.top, history, await _git_user(root, history.top))
         return
-    async with _workshop(sandboxes, root, history) as (shop, owner):
-        if await _has_git(shop):
-            await _squash_in(shop, _SHOP, history, "")
-            git = await shop.read_tree(f"{_SHOP}/.git", max_bytes=512 << 20, max_files=200_000)
-            await root.box.write_tree(f"{history.top}/.git", _owned(git, *owner), max_files=200_000)
+    async with _box_with_git(sandboxes, root, history) as (git_box, owner):
+        if await _has_git(git_box):
+            await _squash_in(git_box, _COPY_FOLDER, history, "")
+            git = await git_box.read_tree(f"{_COPY_FOLDER}/.git", max_bytes=512 << 20, max_files=200_000)
+            await root.box.write_tree(f"{history.top}/.git", _with_owner(git, *owner), max_files=200_000)
 
 
 async def _squash_in(box: Box, top: str, history: History, user: str) -> None:
     inside = sorted(path.removeprefix(f"{history.top}/") for path in history.tracked or ())
     listing = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in inside)
     which = "all" if history.tracked is None else "named"
-    said = await _git(box, "squash", user, top, history.branch, which, stdin=listing)
-    if said:
-        lines = said.decode("utf-8", "replace").splitlines()
+    status = await _git(box, "squash", user, top, history.branch, which, stdin=listing)
+    if status:
+        lines = status.decode("utf-8", "replace").splitlines()
         raise TaskError(
             f"{history.top}: expected a clean `git status` once the history is squashed, found {'; '.join(lines[:3])}"
         )
 
 
 async def _git(box: Box, verb: str, user: str, top: str, *arguments: str, stdin: bytes = b"") -> bytes:
-    return await run(box, ["/bin/sh", "-c", _SCRIPT, verb, verb, *arguments], user, cwd=top, stdin=stdin)
+    return await run(box, ["/bin/sh", "-c", _SQUASH_SCRIPT, verb, verb, *arguments], user, cwd=top, stdin=stdin)
 
 
 async def _has_git(box: Box) -> bool:
     return (await box.exec("command -v git", timeout=60, cwd="/")).code == 0
 
 
-async def _who_writes(root: Root, top: str) -> str:
-    """The image's own user, who will be the agent, if that user owns the files; else the root's user. Git refuses a
-    repository that belongs to somebody else."""
+async def _git_user(root: Root, top: str) -> str:
+    """Return the user that runs git in the box: the default user, who will be the agent, if that user owns the files,
+    else the root's user. Git refuses a repository that belongs to another user."""
     owns = await root.box.exec(["/bin/sh", "-c", "test -O . && test -w ."], timeout=60, cwd=top)
     return "" if owns.code == 0 else root.user
 
 
-# -- what there was
+# -- what the old repository holds
 
 
-def _git_of(path: str) -> str:
-    """The `.git` that a file lies in, or is; empty if there is none."""
+def _git_folder_of(path: str) -> str:
+    """Return the `.git` path that a file lies in or is, or an empty string if there is none."""
     found = _GIT.match(path)
     return found[0] if found else ""
 
 
-async def _followed(root: Root, git: str, paths: Iterable[str]) -> str:
-    """The folder that a worktree's or submodule's `.git` file points to, or `.git` itself if it is a folder."""
+async def _resolve_git_file(root: Root, git: str, paths: Iterable[str]) -> str:
+    """Return the folder that a worktree's or submodule's `.git` file points to, or `.git` itself if it is a folder."""
     if git not in paths:
         return git
     goal = (await _text(root, git)).partition("gitdir:")[2].strip()
     return _joined(git.rpartition("/")[0], goal) if goal else git
 
 
-def _is_store(place: str, paths: Iterable[str]) -> bool:
-    """Whether a place looks like git's data. Whatever an old repository refers to, nothing else is removed."""
+def _is_git_data(place: str, paths: Iterable[str]) -> bool:
+    """Return whether a folder looks like git's data. An old repository may refer to any path; only git's data is
+    removed."""
     return any(path.startswith((f"{place}/objects/", f"{place}/refs/")) or path == f"{place}/gitdir" for path in paths)
 
 
-async def _borrowed(root: Root, store: str) -> list[str]:
-    """All stores that a repository's objects may come from: its common folder and alternates, followed recursively."""
+async def _object_stores(root: Root, store: str) -> list[str]:
+    """Return all folders that a repository's objects may come from: its own, its common folder and its alternates,
+    followed recursively."""
     found, waiting = [store], [store]
     while waiting and len(found) < 64:
         place = waiting.pop()
@@ -136,17 +143,18 @@ async def _borrowed(root: Root, store: str) -> list[str]:
 
 
 async def _tracked(root: Root, top: str, store: str, paths: Sequence[str]) -> frozenset[str] | None:
+    """Return the absolute paths of the tracked files, or None if they cannot be listed."""
     if not await _has_git(root.box):
         return None
     try:
-        said = await _git(root.box, "tracked", root.user, top, store)
+        status = await _git(root.box, "tracked", root.user, top, store)
     except TaskError:
         return None
-    entries = (entry.partition(b"\t") for entry in said.split(b"\0") if entry)
+    entries = (entry.partition(b"\t") for entry in status.split(b"\0") if entry)
     modes = {f"{top}/{name.decode('utf-8', 'surrogateescape')}": facts[:6] for facts, _, name in entries}
     # The index lists a submodule as one entry; its files, if any, count as the repository's own from now on.
     modules = {name for name, mode in modes.items() if mode == _SUBMODULE}
-    below = {path for path in paths if not modules.isdisjoint(folders_above(path)) and not _git_of(path)}
+    below = {path for path in paths if not modules.isdisjoint(folders_above(path)) and not _git_folder_of(path)}
     return frozenset((modes.keys() - modules) | below)
 
 
@@ -171,21 +179,24 @@ def _joined(base: str, path: str) -> str:
 
 
 @asynccontextmanager
-async def _workshop(sandboxes: Sandboxes, root: Root, history: History) -> AsyncIterator[tuple[Box, tuple[int, int]]]:
-    """A box on the host's base that holds a copy of the working tree, and the tree's owner (uid, gid)."""
-    async with fresh_box(sandboxes, BoxSpec("host", workdir=_SHOP, limits=LIMITS, name="squash")) as box:
+async def _box_with_git(
+    sandboxes: Sandboxes, root: Root, history: History
+) -> AsyncIterator[tuple[Box, tuple[int, int]]]:
+    """Create a box on the host's base that holds a copy of the working tree. Yield the box and the tree's owner (uid,
+    gid)."""
+    async with fresh_box(sandboxes, BoxSpec("host", workdir=_COPY_FOLDER, limits=LIMITS, name="squash")) as box:
         owner: tuple[int, int] | None = None
         async for piece in root.pieces(history.top):
             if piece.unread:
                 raise TaskError(f"{piece.unread}: a file too large for a repository")
             if piece.tar:
                 owner = owner or next((info.uid, info.gid) for info, _ in members(piece.tar))
-                await box.write_tree(f"{_SHOP}{piece.folder.removeprefix(history.top)}", piece.tar)
+                await box.write_tree(f"{_COPY_FOLDER}{piece.folder.removeprefix(history.top)}", piece.tar)
         yield box, owner or (0, 0)
 
 
-def _owned(tar: bytes, uid: int, gid: int) -> bytes:
-    """The same tar with another owner."""
+def _with_owner(tar: bytes, uid: int, gid: int) -> bytes:
+    """Return the same tar with another owner."""
     target = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(tar)) as source, tarfile.open(fileobj=target, mode="w") as copy:
         for info in source:

@@ -4,8 +4,8 @@ White space is ignored. A line becomes a needle if it is long enough to be disti
 workspace nor in Python's standard library, which contains the common idioms. A shorter line is joined with its
 neighbours. Quoted strings are needles of their own, because they survive compilation.
 
-In a copy of a file that the reference changes or adds, wherever it lies, lines that occur elsewhere count too: the
-file may be part of Python's standard library, or its fix be an idiom.
+A copy of a file that the reference changes or adds is also searched for lines that are common elsewhere. Such a file
+may be a part of Python's standard library, or its fix may be an idiom (`FileVersions`).
 """
 
 from __future__ import annotations
@@ -26,50 +26,57 @@ import xxhash
 SPACE = b" \t\r\n\f\v"
 WITHIN_LINES = SPACE.replace(b"\n", b"")
 LEAST = 24
-"""Shortest line, in bytes without white space, to search for. Two programs may share a shorter one by chance."""
+"""Shortest line to search for, in bytes without white space. Two programs may share a shorter line by chance."""
 LEAST_QUOTED = 20
 LONGEST = 160
-"""Only this many bytes of a line are compared; the rest of a very long line adds no certainty."""
-_MARKS = 12
-"""Number of lines, spread over a file, that identify its copies. A text with half of them is a copy."""
-_REMARK = (b"#", b"//", b"*", b"/*", b'"""', b"<!--")
+"""Number of bytes of a line that are compared. The rest of a very long line adds no certainty."""
+_MARK_COUNT = 12
+"""Number of lines, spread over a file, that identify its copies. A text that contains half of them counts as a copy."""
+_COMMENT_STARTS = (b"#", b"//", b"*", b"/*", b'"""', b"<!--")
 """Beginnings of comment lines, which many files share, such as licence texts."""
 _SOLUTION, _TESTS = 24, 16
 """The most needles from the solution and from the hidden tests. Files take turns to give their longest line; where one
 line of a file is found, its others are nearby."""
 _IMPORT = re.compile(r"\s*(?:(?:import|from|#include|use|using|package)\b|(?:const|let|var)\b.*\brequire\()")
-"""Matches import lines. They only name what others have written, so they identify nothing."""
+"""Matches import lines. They only name other people's code, so they identify nothing."""
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)+)\"|'((?:[^'\\]|\\.)+)'")
 
 
 @dataclass(frozen=True, slots=True)
 class Needle:
+    """One text whose presence in an image shows a part of the solution or of the hidden tests."""
+
     text: bytes
     """The text without white space."""
     of_tests: bool
+    """Whether the text comes from the hidden tests rather than from the solution."""
     shown: str
-    """Its origin and its text, for people to read."""
+    """File, line number and text, for people to read."""
     whole: bool = True
-    """Whether it is exactly one line, rather than a part of a line or several lines joined."""
+    """Whether the text is exactly one line, rather than a part of a line or several lines joined."""
 
 
 @dataclass(frozen=True, slots=True)
-class Twin:
-    """Recognises other versions of a file that the reference changes or adds, and tells whether one shows the
-    solution."""
+class FileVersions:
+    """Recognises other versions of one file that the reference changes or adds, and finds out whether a version shows
+    the solution."""
 
     name: str
-    """The end of the file's path: the file name, with its folder where the name alone says nothing."""
+    """The end of the file's path: its name, with its folder if the name alone is too common."""
     size: int
+    """The file's size before the change."""
     marks: tuple[bytes, ...]
+    """Lines, without white space, that identify versions of the file."""
     needles: tuple[Needle, ...]
+    """The lines of the solution in this file, including lines that are common elsewhere."""
 
-    def is_name_of(self, path: str) -> bool:
+    def matches_path(self, path: str) -> bool:
+        """Return whether a path has the file's name."""
         return re.split("[/!]", path)[-1] == self.name or path.endswith(f"/{self.name}")
 
-    def shown_by(self, text: bytes) -> Needle | None:
-        """The needle that a text (without white space) contains, if the text is another version of this file; else
-        None."""
+    def leaked_in(self, text: bytes) -> Needle | None:
+        """Return a needle that a text (without white space) contains. Return None if it contains none, or is not a
+        version of this file."""
         if 2 * sum(mark in text for mark in self.marks) < len(self.marks):
             return None
         return next((needle for needle in self.needles if needle.text in text), None)
@@ -77,10 +84,12 @@ class Twin:
 
 @dataclass(frozen=True, slots=True)
 class Needles:
+    """All needles of one task."""
+
     items: tuple[Needle, ...]
     stems: frozenset[str] = frozenset()
-    """Stems of the Python files that the reference changes: their bytecode is named after them."""
-    twins: tuple[Twin, ...] = ()
+    """Stems of the Python files that the reference changes. Their bytecode is named after them."""
+    file_versions: tuple[FileVersions, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +99,19 @@ class _Line:
     added: bool
 
 
-def squeezed(data: bytes) -> bytes:
+def without_whitespace(data: bytes) -> bytes:
     return data.translate(None, SPACE)
 
 
 def needles_of(diff: str, tests: Mapping[str, bytes], pristine: Mapping[str, bytes]) -> Needles:
-    """The needles of a task. `diff` is the reference's; it need not apply to the pristine files."""
-    known = b"\n".join(squeezed(data) for data in pristine.values())
+    """Return the needles of a task. `diff` is the reference's diff; it need not apply to the pristine files."""
+    known = b"\n".join(without_whitespace(data) for data in pristine.values())
 
     def new(found: Iterable[Needle]) -> list[Needle]:
         return [needle for needle in found if needle.text not in known]
 
     def distinct(found: Iterable[Needle]) -> list[Needle]:
-        return [needle for needle in found if not _library().says(needle)]
+        return [needle for needle in found if not _library().contains(needle)]
 
     hunks = dict(_changed_files(diff))
     changed = {path: new(_of_hunks(path, found)) for path, found in hunks.items()}
@@ -112,24 +121,24 @@ def needles_of(diff: str, tests: Mapping[str, bytes], pristine: Mapping[str, byt
     return Needles(
         (*_longest(map(distinct, changed.values()), _SOLUTION), *_longest(hidden, _TESTS)),
         frozenset(PurePosixPath(path).stem for path in changed if path.endswith((".py", ".pyx"))) - {"__init__"},
-        tuple(_twins(changed, known_by)),
+        tuple(_file_versions(changed, known_by)),
     )
 
 
-def _twins(changed: Mapping[str, Sequence[Needle]], files: Mapping[str, bytes]) -> Iterator[Twin]:
+def _file_versions(changed: Mapping[str, Sequence[Needle]], files: Mapping[str, bytes]) -> Iterator[FileVersions]:
     for path, needles in changed.items():
-        lines = list(dict.fromkeys(squeezed(line) for line in files[path].split(b"\n")))
-        telling = [line for line in lines if len(line) >= LEAST and not line.startswith(_REMARK)]
-        if len(telling) >= 2 and needles:
-            step = max(1, len(telling) // _MARKS)
+        lines = list(dict.fromkeys(without_whitespace(line) for line in files[path].split(b"\n")))
+        distinctive = [line for line in lines if len(line) >= LEAST and not line.startswith(_COMMENT_STARTS)]
+        if len(distinctive) >= 2 and needles:
+            step = max(1, len(distinctive) // _MARK_COUNT)
             folder, _, name = path.rpartition("/")
             if name == "__init__.py":  # Every package has one.
                 name = f"{folder.rpartition('/')[2]}/{name}".lstrip("/")
-            yield Twin(name, len(files[path]), tuple(telling[::step][:_MARKS]), tuple(needles))
+            yield FileVersions(name, len(files[path]), tuple(distinctive[::step][:_MARK_COUNT]), tuple(needles))
 
 
 def _changed_files(diff: str) -> Iterator[tuple[str, list[list[_Line]]]]:
-    """Each file of a diff, with the new side of its hunks."""
+    """Yield each file of a diff, with the new side of its hunks."""
     path, hunks, number = "", list[list[_Line]](), 0
     for line in diff.split("\n"):
         if line.startswith("+++ "):
@@ -159,19 +168,21 @@ def _of_hunks(path: str, hunks: Iterable[Sequence[_Line]]) -> Iterator[Needle]:
         for index, line in enumerate(hunk):
             if not line.added:
                 continue
-            text = _grown(hunk, index)
+            text = _joined_with_neighbours(hunk, index)
             shown = f"{path}:{line.number}: {line.text.strip()[:80]}"
             if len(text) >= LEAST and not _IMPORT.match(line.text):
-                yield Needle(text[:LONGEST], False, shown, whole=text == squeezed(line.text.encode("utf-8", "replace")))
+                yield Needle(
+                    text[:LONGEST], False, shown, whole=text == without_whitespace(line.text.encode("utf-8", "replace"))
+                )
             for quoted in _quoted(line.text):
                 yield Needle(quoted, False, shown, whole=False)
 
 
-def _grown(hunk: Sequence[_Line], index: int) -> bytes:
-    """A line without white space, joined with as many neighbouring lines as it takes to be long enough."""
+def _joined_with_neighbours(hunk: Sequence[_Line], index: int) -> bytes:
+    """Return a line without white space, joined with as many neighbouring lines as it takes to be long enough."""
     first, last = index, index + 1
     while True:
-        text = b"".join(squeezed(line.text.encode("utf-8", "surrogateescape")) for line in hunk[first:last])
+        text = b"".join(without_whitespace(line.text.encode("utf-8", "surrogateescape")) for line in hunk[first:last])
         if len(text) >= LEAST or (first == 0 and last == len(hunk)):
             return text
         first, last = max(0, first - 1), min(len(hunk), last + 1)
@@ -180,21 +191,21 @@ def _grown(hunk: Sequence[_Line], index: int) -> bytes:
 def _quoted(line: str) -> Iterator[bytes]:
     for found in _QUOTED.finditer(line):
         raw = (found[1] or found[2]).encode("utf-8", "surrogateescape")
-        if b"\\" not in raw and len(squeezed(raw)) >= LEAST_QUOTED:
-            yield squeezed(raw)[:LONGEST]
+        if b"\\" not in raw and len(without_whitespace(raw)) >= LEAST_QUOTED:
+            yield without_whitespace(raw)[:LONGEST]
 
 
 def _of_file(path: str, data: bytes) -> Iterator[Needle]:
     if b"\0" in data:
         return
     for number, line in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
-        text = squeezed(line.encode("utf-8", "surrogateescape"))
+        text = without_whitespace(line.encode("utf-8", "surrogateescape"))
         if len(text) >= LEAST and not _IMPORT.match(line):
             yield Needle(text[:LONGEST], True, f"{path}:{number}: {line.strip()[:80]}")
 
 
 def _longest(files: Iterable[list[Needle]], most: int) -> list[Needle]:
-    """The longest needles, taking one from each file in turn."""
+    """Return the `most` longest needles, taking one from each file in turn."""
     ordered = (sorted(found, key=lambda needle: -len(needle.text)) for found in files)
     turns = chain.from_iterable(zip_longest(*ordered))
     unique = {needle.text: needle for needle in turns if needle is not None}
@@ -211,9 +222,9 @@ class _Library:
         numbers = (xxhash.xxh3_64_intdigest(line) for line in set(lines))
         self._lines = np.unique(np.fromiter(numbers, dtype=np.uint64))
 
-    def says(self, needle: Needle) -> bool:
-        """Whether the library contains a needle. Whole lines are looked up by hash; others need a search of all the
-        text."""
+    def contains(self, needle: Needle) -> bool:
+        """Return whether the library contains a needle. Whole lines are looked up by hash; other needles need a search
+        of all the text."""
         if not needle.whole:
             return needle.text in self._text
         number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))
@@ -228,15 +239,16 @@ def _modules(top: str) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
-_reading = Lock()
+_library_lock = Lock()
 
 
 def _library() -> _Library:
-    """The library, read once. Other threads wait for the first: reading in parallel would take as long as in turn."""
-    with _reading:
-        return _read()
+    """Return the library, which is read once. Threads wait for the first one, because reading it in parallel would not
+    be faster."""
+    with _library_lock:
+        return _cached_library()
 
 
 @cache
-def _read() -> _Library:
+def _cached_library() -> _Library:
     return _Library()

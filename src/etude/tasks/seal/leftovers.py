@@ -18,13 +18,17 @@ _HOME = re.compile(r"/root/|/home/[^/]+/")
 
 @dataclass(frozen=True, slots=True)
 class Removed:
+    """A file or folder that sealing removes."""
+
     path: str
-    """Absolute; a folder stands for everything below it."""
+    """Absolute path. A folder stands for everything below it."""
     reason: str
 
 
 @dataclass(frozen=True)
-class Leftover:
+class LeftoverRule:
+    """One rule of leftovers.toml: names of files or folders to remove, and where they are looked for."""
+
     where: str
     names: tuple[str, ...]
     reason: str
@@ -32,7 +36,7 @@ class Leftover:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches a path up to the end of the rule's name: at any depth in the workspace, elsewhere only from the
+        """Matches a path up to the end of the rule's name: at any depth in the workspace, elsewhere only at the
         start."""
         start = "(?:.*?/)??" if self.where == "workdir" else ""
         names = "|".join(re.escape(name).replace(r"\*", "[^/]*") for name in self.names)
@@ -40,31 +44,31 @@ class Leftover:
 
 
 @cache
-def leftover_rules() -> tuple[Leftover, ...]:
+def leftover_rules() -> tuple[LeftoverRule, ...]:
     rows = tomllib.loads(resources.files(__package__).joinpath("leftovers.toml").read_text(encoding="utf-8"))
-    return tuple(Leftover(**{**row, "names": tuple(row["names"])}) for row in rows["leftover"])
+    return tuple(LeftoverRule(**{**row, "names": tuple(row["names"])}) for row in rows["leftover"])
 
 
 def find_leftovers(
     paths: Sequence[str], workdir: str, tracked: Collection[str] | None, needed: Collection[str] = ()
 ) -> list[Removed]:
-    """The files to remove among these paths of an image. `tracked` are absolute paths, or None where the workspace is
-    no repository. Build folders in `needed` stay."""
-    doomed: dict[str, str] = {}
+    """Return the files to remove among these paths of an image. `tracked` are absolute paths, or None if the workspace
+    is not a repository. Build folders in `needed` stay."""
+    to_remove: dict[str, str] = {}
     for path in paths:
         if tracked and path in tracked:
             continue
         builds = tracked is not None and not any(is_below(path, folder) for folder in needed)
         for rule in leftover_rules():
             if (builds or not rule.untracked) and (found := _match(path, rule, workdir)):
-                doomed[path] = found + "\0" + rule.reason
+                to_remove[path] = found + "\0" + rule.reason
                 break
-    return _folded(doomed, paths)
+    return _merge_folders(to_remove, paths)
 
 
 def is_leftover(path: str) -> bool:
-    """Whether this path, relative to a workspace without a repository, would be removed. Version control data counts
-    too."""
+    """Return whether this path, relative to a workspace without a repository, would be removed. Version control data is
+    removed too."""
     return ".git" in path.split("/") or bool(find_leftovers([f"/w/{path}"], "/w", None))
 
 
@@ -72,16 +76,16 @@ def is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
 
 
-def _match(path: str, rule: Leftover, workdir: str) -> str:
-    """The file or folder, at or above the path, that the rule names; empty if there is none."""
+def _match(path: str, rule: LeftoverRule, workdir: str) -> str:
+    """Return the file or folder, at or above the path, that the rule names, or an empty string if it names none."""
     base = _base(path, rule.where, workdir)
     found = base and rule.pattern.match(path, len(base))
     return path[: found.end()] if found else ""
 
 
 def _base(path: str, where: str, workdir: str) -> str:
-    """The folder, with a slash at the end, that the rule's names are relative to; empty where the rule does not apply
-    to this path."""
+    """Return the folder, with a slash at the end, that the rule's names are relative to. Return an empty string if the
+    rule does not apply to this path."""
     if path.startswith(f"{workdir}/"):
         return f"{workdir}/" if where == "workdir" else ""
     if where == "root":
@@ -90,18 +94,18 @@ def _base(path: str, where: str, workdir: str) -> str:
     return home[0] if home else ""
 
 
-def _folded(doomed: dict[str, str], paths: Iterable[str]) -> list[Removed]:
-    """Name a folder instead of its files where all of its files go."""
+def _merge_folders(to_remove: dict[str, str], paths: Iterable[str]) -> list[Removed]:
+    """Return the paths to remove, with a folder instead of its files if all of its files are removed."""
     below: Counter[str] = Counter()
     going: Counter[str] = Counter()
-    named = {value.partition("\0")[0] for value in doomed.values()}
+    named = {value.partition("\0")[0] for value in to_remove.values()}
     for path in paths:
         for folder in folders_above(path):
             if folder in named:
                 below[folder] += 1
-                going[folder] += path in doomed
+                going[folder] += path in to_remove
     found: dict[str, str] = {}
-    for path, value in doomed.items():
+    for path, value in to_remove.items():
         top, _, reason = value.partition("\0")
         found.setdefault(top if top == path or below[top] == going[top] else path, reason)
     return [Removed(path, reason) for path, reason in sorted(found.items())]

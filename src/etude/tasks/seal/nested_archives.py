@@ -21,7 +21,7 @@ from etude.tasks.seal.git_packs import LARGEST, PackError, pack_objects
 
 DEEPEST = 5
 MOST = 1 << 30
-"""Most bytes that one file may unpack to, in total."""
+"""The most bytes that one file may unpack to, in total."""
 _OBJECTS = (b"blob ", b"commit ", b"tag ")
 _OPENERS: dict[bytes, Callable[[io.BytesIO], Any]] = {
     b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),
@@ -35,11 +35,11 @@ _BROKEN = (
 )
 
 
-class TooMuch(Exception):
+class UnpackLimit(Exception):
     """A file unpacks to more than the bounds allow."""
 
 
-def unfold(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+def unpack_nested(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the file itself, then every file inside it, named like "a.whl!b.py". Raises TooMuch beyond the bounds."""
     room = MOST
     waiting = [iter([(name, data)])]
@@ -51,20 +51,21 @@ def unfold(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
         yield found
         room -= len(found[1]) if len(waiting) > 1 else 0
         if room < 0:
-            raise TooMuch
+            raise UnpackLimit
         if len(waiting) <= DEEPEST:
-            waiting.append(_named(*found))
+            waiting.append(_unpack_one(*found))
 
 
-def _named(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+def _unpack_one(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
     try:
-        for inner, content in _wrapped(data):
+        for inner, content in _contents_of(data):
             yield f"{name}!{inner}" if inner else f"{name}!", content
     except _BROKEN:
-        return  # Not really an archive, or a damaged one.
+        return  # The data is not an archive, or a damaged one.
 
 
-def _wrapped(data: bytes) -> Iterator[tuple[str, bytes]]:
+def _contents_of(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the contents of each file in a container, or nothing if the data is not a container."""
     if data[:4] == b"PACK":
         yield from pack_objects(data)
     elif data[:4] in (b"PK\3\4", b"PK\5\6"):
@@ -83,13 +84,14 @@ def _of_zip(data: bytes) -> Iterator[tuple[str, bytes]]:
         for info in opened.infolist():
             if not info.is_dir():
                 with opened.open(info) as member:
-                    yield info.filename, _whole(member)
+                    yield info.filename, _read_bounded(member)
 
 
 def _of_stream(stream: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
-    """A compressed tar is read as a stream, member by member, and never held in memory whole."""
+    """Yield the contents of a compressed file. A compressed tar is read as a stream, member by member, so that it is
+    never in memory as a whole."""
     if not _is_tar(stream.peek(512)):
-        yield "", _whole(stream)
+        yield "", _read_bounded(stream)
         return
     with tarfile.open(fileobj=stream, mode="r|") as opened:
         yield from _of_tar(opened)
@@ -99,15 +101,15 @@ def _of_tar(opened: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
     for info in opened:
         content = opened.extractfile(info) if info.isreg() else None
         if content is not None:
-            yield info.name, _whole(content)
+            yield info.name, _read_bounded(content)
 
 
 def _of_object(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """A loose git object. Any other zlib data is unpacked as well."""
+    """Yield the contents of a loose git object. Any other zlib data is unpacked as well."""
     stream = zlib.decompressobj()
     content = stream.decompress(data, LARGEST + 1)
     if len(content) > LARGEST:
-        raise TooMuch
+        raise UnpackLimit
     kind, _, body = content.partition(b"\0")
     yield ("object", body) if kind.startswith(_OBJECTS) else ("", content)
 
@@ -116,8 +118,8 @@ def _is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def _whole(stream: IO[bytes]) -> bytes:
+def _read_bounded(stream: IO[bytes]) -> bytes:
     content = stream.read(LARGEST + 1)
     if len(content) > LARGEST:
-        raise TooMuch
+        raise UnpackLimit
     return content

@@ -1,4 +1,4 @@
-"""Proves that a sealed image does not hold the solution, by searching every file of its root for the solution's lines.
+"""Checks that a sealed image does not hold the solution, by searching every file of its root for the solution's lines.
 
 The search covers the files as they are, the contents of archives and compressed files, and all objects of every
 repository, reachable or not. Files that could not be read are listed, never skipped silently. Base64, encrypted data
@@ -18,24 +18,27 @@ from dataclasses import dataclass, field
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 from etude.tasks.fresh_box import fresh_box
 from etude.tasks.seal.finder import Finder
-from etude.tasks.seal.leak_patterns import Needle, Needles, squeezed
+from etude.tasks.seal.leak_patterns import Needle, Needles, without_whitespace
 from etude.tasks.seal.leftovers import Removed
-from etude.tasks.seal.nested_archives import TooMuch, unfold
+from etude.tasks.seal.nested_archives import UnpackLimit, unpack_nested
 from etude.tasks.seal.root import LIMITS, Root, members, owner_of
 
 LARGEST = 256 << 20
-"""Largest file of the image that is read; a file is read whole."""
+"""Largest file of the image that is read. Each file is read into memory as a whole."""
 _ENOUGH_TESTS = 2
-"""Number of hidden-test lines that must occur in one file to make a finding. Tests of other projects may contain one
-of them."""
+"""Number of lines of the hidden tests that must occur in one file to make a finding. A single one may occur in tests of
+other projects."""
 _BYTECODE = re.compile(r"(.*?)(?:(?<=/)__pycache__/)?([^/.]+)(?:\.[^/]+)?\.py[co]$")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """A file that shows a part of the solution or of the hidden tests."""
+
     file: str
     """Path in the image; "a.whl!b.py" is a file inside another."""
     what: str
+    """What the file contains, for people to read."""
 
     def __str__(self) -> str:
         return f"{self.file} holds {self.what}"
@@ -43,21 +46,23 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class SealReport:
+    """What sealing removed from an environment, and what the search for the solution found."""
+
     removed: tuple[Removed, ...] = ()
     findings: tuple[Finding, ...] = ()
     """Any finding makes the task unfit: its agent could read the solution."""
     unread: tuple[str, ...] = ()
-    """Files that are too large, or unpack to too much."""
+    """Files that were not searched, because they are too large or unpack to too much."""
     lines: int = 0
-    """Number of lines searched for. With 0 there is nothing to prove: the reference contains only lines that occur
+    """Number of lines searched for. With 0 there is nothing to prove: the reference contains only lines that also occur
     elsewhere."""
     scanned_files: int = 0
     scanned_bytes: int = 0
-    """Counted after unpacking."""
+    """Bytes searched, counted after unpacking."""
     seconds: float = 0.0
 
-    def with_more(self, other: SealReport) -> SealReport:
-        """The combined report of two places that were searched for the same lines."""
+    def combined_with(self, other: SealReport) -> SealReport:
+        """Return the combined report of two searches for the same lines, such as the image's and the base's."""
         return SealReport(
             self.removed + other.removed,
             self.findings + other.findings,
@@ -90,53 +95,55 @@ class Scanner:
     def add(self, path: str, data: bytes) -> None:
         self.files += 1
         try:
-            for name, content in unfold(path, data):
+            for name, content in unpack_nested(path, data):
                 self.size += len(content)
                 if hits := self._hits(name, content):
                     self.findings.append(Finding(name, hits[0].shown))
-        except TooMuch:
+        except UnpackLimit:
             self.unread.append(path)
 
     def add_tar(self, folder: str, tar: bytes) -> None:
         for info, data in members(tar):
             if info.isfile():
                 path = f"{folder.rstrip('/')}/{info.name}"
-                self._note(path, info, data)
+                self._record_bytecode(path, info, data)
                 self.add(path, data)
 
     def _hits(self, name: str, data: bytes) -> list[Needle]:
-        """The needles that make this file a finding; empty if it is none."""
-        text = squeezed(data)
+        """Return the needles that make this file a finding, or an empty list if it is none."""
+        text = without_whitespace(data)
         found = [self.needles.items[index] for index in self._finder.find(text)]
         hidden = [needle for needle in found if needle.of_tests]
-        said = [twin.shown_by(text) for twin in self.needles.twins if twin.is_name_of(name)]
+        leaked = [versions.leaked_in(text) for versions in self.needles.file_versions if versions.matches_path(name)]
         return [
             *(needle for needle in found if not needle.of_tests),
             *(hidden if len(hidden) >= self._enough else []),
-            *filter(None, said),
+            *filter(None, leaked),
         ]
 
     # -- bytecode, which holds no lines
 
-    def _note(self, path: str, info: tarfile.TarInfo, data: bytes) -> None:
-        """Record the files named like those that the reference changes: sources, and what bytecode files say of their
-        source."""
+    def _record_bytecode(self, path: str, info: tarfile.TarInfo, data: bytes) -> None:
+        """Record a file that is named like one that the reference changes: the time and size of a source file, or those
+        that a bytecode file states for its source."""
         if path.endswith(".py") and path.rpartition("/")[2][:-3] in self.needles.stems:
             self._sources[path] = (int(info.mtime) & 0xFFFFFFFF, info.size & 0xFFFFFFFF)
         elif (match := _BYTECODE.match(path)) and match[2] in self.needles.stems and len(data) >= 16:
             flags, modified, size = (int.from_bytes(data[at : at + 4], "little") for at in (4, 8, 12))
-            if not flags:  # With flags, it identifies its source by a hash, as packagers do.
+            if not flags:  # With flags, the file identifies its source by a hash, as packagers do.
                 self._bytecode[path] = (f"{match[1] or ''}{match[2]}.py", modified, size)
 
-    def _unproven(self) -> Iterable[Finding]:
+    def _stale_bytecode(self) -> Iterable[Finding]:
+        """Yield a finding for each bytecode file whose source is not the file beside it. It may have been compiled from
+        the solution."""
         for path, (source, modified, size) in sorted(self._bytecode.items()):
             if self._sources.get(source) != (modified, size):
-                yield Finding(path, f"bytecode of another {source.rpartition('/')[2]} than the one beside it")
+                yield Finding(path, f"bytecode that was not compiled from the {source.rpartition('/')[2]} beside it")
 
     def report(self, removed: Iterable[Removed] = (), seconds: float = 0.0) -> SealReport:
         return SealReport(
             removed=tuple(removed),
-            findings=(*self.findings, *self._unproven()),
+            findings=(*self.findings, *self._stale_bytecode()),
             unread=tuple(self.unread),
             lines=len(self.needles.items),
             scanned_files=self.files,
@@ -160,16 +167,16 @@ async def scan_image(
     """Scan the whole root of an image, read in a fresh box."""
     started = time.monotonic()
     scanner = Scanner(needles)
-    async with box_of(sandboxes, image) as box:
+    async with scan_box(sandboxes, image) as box:
         await _scan(scanner, await Root.of(box, owner_of(sandboxes)), "/")
     return scanner.report(removed, time.monotonic() - started)
 
 
-async def scan_some(sandboxes: Sandboxes, image: str, paths: Iterable[str], needles: Needles) -> SealReport:
+async def scan_paths(sandboxes: Sandboxes, image: str, paths: Iterable[str], needles: Needles) -> SealReport:
     """Scan only these files of an image."""
     started = time.monotonic()
     scanner = Scanner(needles)
-    async with box_of(sandboxes, image) as box:
+    async with scan_box(sandboxes, image) as box:
         for path in paths:
             with suppress(FileNotFoundError, PermissionError):
                 scanner.add(path, await box.read_file(path, max_bytes=LARGEST))
@@ -184,5 +191,6 @@ async def _scan(scanner: Scanner, root: Root, top: str) -> None:
             await asyncio.to_thread(scanner.add_tar, piece.folder, piece.tar)
 
 
-def box_of(sandboxes: Sandboxes, image: str) -> AbstractAsyncContextManager[Box]:
+def scan_box(sandboxes: Sandboxes, image: str) -> AbstractAsyncContextManager[Box]:
+    """Create a fresh box to scan an image in."""
     return fresh_box(sandboxes, BoxSpec(image, limits=LIMITS, name="scan"))

@@ -1,8 +1,8 @@
 """Seals a built image: agents and gradings start from the result, which has no history, caches or copies of the
 package.
 
-Sealing runs in a box without network, as the box's root user, before any agent; what was removed is listed with
-reasons. `scan` proves afterwards that it was enough.
+Sealing runs in a box without network, as the box's root user, before any agent. What was removed is listed with
+reasons, and `scan` checks afterwards that nothing is left.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from etude.tasks.seal.root import LIMITS, Root, owner_of, run
 from etude.tasks.task import TaskError
 
 _AT_ONCE = 100_000
-"""Most bytes of arguments for one `rm`."""
+"""The most bytes of arguments for one `rm`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
+    """A sealed image, and what was removed from it."""
+
     image: str
     workdir: str
     removed: tuple[Removed, ...]
 
 
 async def seal(sandboxes: Sandboxes, image: str, workdir: str = "") -> Sealed:
-    """Seal an image. `workdir` is the image's own unless given. Raises TaskError for an image that cannot be sealed."""
+    """Seal an image. An empty `workdir` stands for the image's own. Raises TaskError for an image that cannot be
+    sealed."""
     async with fresh_box(sandboxes, BoxSpec(image, workdir=workdir, limits=LIMITS, name="seal")) as box:
         workdir = await _workdir(box, workdir)
         removed = await _clean(box, sandboxes, workdir)
@@ -63,7 +66,7 @@ async def _workdir(box: Box, wanted: str) -> str:
     found = wanted or (await run(box, ["/bin/sh", "-c", "pwd -P"], "", cwd=".")).decode("utf-8", "surrogateescape")
     found = found.rstrip("\n").rstrip("/")
     if not found:
-        raise TaskError("the workspace would be the whole image: give environment.workdir, or a WORKDIR")
+        raise TaskError("the workspace would be the whole image: set environment.workdir, or WORKDIR in the Dockerfile")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Task sources: whatever makes tasks, registered by name; one folder per source."""
+"""Task sources: generators of tasks, registered by name. Each has its own folder."""
 
 from etude.tasks.sources.registry import (
     TaskSource,

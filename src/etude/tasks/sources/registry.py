@@ -15,26 +15,28 @@ from etude.tasks.directory import read_task, write_task
 from etude.tasks.task import Split, Task
 
 _BETWEEN_DRAWS = 1_000_000
-"""Seeds of different test draws are this far apart. A run's seed is smaller, so no draw repeats the tasks of another
+"""Distance between the seeds of two test draws. A run's seed is smaller, so no draw repeats the tasks of another
 seed."""
 
 
 class UnknownSource(Exception):
-    """There is no task source of this name; the message lists the known ones."""
+    """There is no task source of this name. The message lists the known names."""
 
 
 @runtime_checkable
 class TaskSource(Protocol):
+    """A generator of tasks."""
+
     @property
     def name(self) -> str: ...
 
     @property
     def version(self) -> int:
-        """Increased with every change that makes the same seed produce other tasks."""
+        """Version of the generator, increased with every change that makes the same seed produce other tasks."""
         ...
 
     def make(self, split: Split, index: int, seed: int, directory: Path) -> tuple[Task, Mapping[str, bytes]]:
-        """Return the task and the files of its directory, without writing anything. The family must belong to
+        """Return the task and the files of its directory, without writing anything. The task's family must belong to
         `split`."""
         ...
 
@@ -81,6 +83,7 @@ def source_names() -> list[str]:
 
 
 def open_source(name: str, recipe: TasksRecipe | None = None) -> TaskSource:
+    """Return the task source of this name. Raises UnknownSource if there is none."""
     if name not in _SOURCES:
         raise UnknownSource(f"no task source {name!r}; there are: {', '.join(sorted(_SOURCES))}")
     return _SOURCES[name](recipe or TasksRecipe())
@@ -123,8 +126,8 @@ def make_tasks(
 
 
 def _made_already(directory: Path, source: TaskSource, seed: int) -> bool:
-    """Whether a directory already holds this task. Directories are written whole, so the right provenance means it is
-    complete."""
+    """Return whether a directory already holds this task. Directories are written atomically, so one with the right
+    provenance is complete."""
     try:
         config = tomllib.loads((directory / "task.toml").read_text(encoding="utf-8"))
         made = config["metadata"]["etude"]["provenance"]

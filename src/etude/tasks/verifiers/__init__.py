@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from etude.tasks.task import Task, TaskError
-from etude.tasks.verifiers.contract import Proves, Stand, Verifier
+from etude.tasks.verifiers.contract import GradingContext, ProvingVerifier, Verifier
 
 _VERIFIERS: dict[str, Callable[[Task], Verifier]] = {
     # Imported by name, so that a verifier is loaded only when it is used.
@@ -28,7 +28,8 @@ _VERIFIERS: dict[str, Callable[[Task], Verifier]] = {
 
 
 def open_verifier(task: Task) -> Verifier:
-    """The verifier that the task names, or the one implied by its files. Raises TaskError if they are malformed."""
+    """Return the verifier that the task names, or the one implied by its files. Raises TaskError if they are
+    malformed."""
     name = verifier_name(task)
     if name not in _VERIFIERS:
         place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.type"
@@ -37,13 +38,14 @@ def open_verifier(task: Task) -> Verifier:
 
 
 def verifier_name(task: Task) -> str:
-    """The name of the task's verifier, inferred from its files if the task does not say; empty if nothing shows it."""
-    if said := task.verifier.get("type"):
-        return str(said)
+    """Return the name of the task's verifier, inferred from its files if the task does not give one. Return an empty
+    string if nothing shows which verifier it is."""
+    if declared := task.verifier.get("type"):
+        return str(declared)
     if (task.directory / "tests/cases.json").is_file():
         return "cases"
     foreign = "etude" not in task.config.get("metadata", {}) or task.config.get("steps")
     return "harbor" if foreign or (task.directory / "tests/test.sh").is_file() else ""
 
 
-__all__ = ["Proves", "Stand", "Verifier", "open_verifier", "verifier_name"]
+__all__ = ["GradingContext", "ProvingVerifier", "Verifier", "open_verifier", "verifier_name"]

@@ -13,11 +13,11 @@ _MOST = 2000
 
 
 class ArchiveError(Exception):
-    """The bytes are no archive that can be read; the message says what was expected."""
+    """The bytes are not an archive that can be read. The message says what was expected."""
 
 
 def members_of(data: bytes) -> dict[str, bytes]:
-    """The plain files of an archive by path, without a leading `./`. Folders are skipped."""
+    """Return the plain files of an archive by path, without a leading `./`. Folders are skipped."""
     try:
         found = _zip(data) if data.startswith(b"PK") else _tar(data)
     except (

@@ -19,17 +19,19 @@ from etude.tasks.cases import Case, CasesError, load_cases
 from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.contract import GradingContext
 
 FILE = "tests/cases.json"
 RUNNER = (resources.files("etude.tasks.box") / "run_cases.py").read_text(encoding="utf-8")
 CPU_SECONDS = 2
-"""CPU time of the agent's code in the verifier. CPU time rather than wall-clock time, so that a busy host does not use
-it up."""
+"""Limit of the CPU time that the agent's code may use. It limits CPU time rather than wall-clock time, so that a busy
+host does not use it up."""
 LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=4, file_mb=4, disk_mb=16, output_bytes=2_000_000)
 
 
 class CasesVerifier:
+    """Grades by calling functions with hidden arguments and comparing their results."""
+
     sealed = True
 
     def __init__(self, task: Task) -> None:
@@ -44,26 +46,26 @@ class CasesVerifier:
     def protects(self, path: str) -> bool:
         return is_protected(path)
 
-    async def examine(self, stand: Stand) -> Verdict:
+    async def examine(self, context: GradingContext) -> Verdict:
         started = time.monotonic()
         nonce = secrets.token_hex(16)
         calls = [
             {"id": c.id, "module": c.module, "function": c.function, "arguments": list(c.arguments)} for c in self.cases
         ]
-        if stand.conditions.order is not None:
-            random.Random(stand.conditions.order).shuffle(calls)
-        job = {"workdir": stand.pristine.workdir, "cpu_seconds": CPU_SECONDS, "cases": calls}
+        if context.conditions.order is not None:
+            random.Random(context.conditions.order).shuffle(calls)
+        job = {"workdir": context.pristine.workdir, "cpu_seconds": CPU_SECONDS, "cases": calls}
         data = json.dumps(job).encode()
-        async with stand.box(LIMITS) as box:
+        async with context.box(LIMITS) as box:
             result = await box.exec(
                 ["python3", "-I", "-S", "-B", "-c", RUNNER],
-                timeout=stand.task.limits.verifier_seconds,
+                timeout=context.task.limits.verifier_seconds,
                 cwd="/",
                 stdin=b"%08d" % len(data) + data + nonce.encode(),
-                user=stand.user,
+                user=context.user,
             )
         seconds = time.monotonic() - started
-        return judge(result, self.cases, nonce, touched=stand.change.touched, seconds=seconds)
+        return judge(result, self.cases, nonce, touched=context.change.touched, seconds=seconds)
 
 
 def judge(
@@ -74,7 +76,8 @@ def judge(
     touched: tuple[str, ...] = (),
     seconds: float = 0.0,
 ) -> Verdict:
-    """The verdict that follows from a box's output. Pure, so that every way of lying can be tested."""
+    """Return the verdict that follows from a box's output. It is a pure function, so that every kind of forged output
+    can be tested."""
     lines = result.stdout.decode("utf-8", "replace").split("\n")
     reports = [line[len(REPORT) :] for line in lines if line.startswith(REPORT)]
     log = (result.stderr[-2000:]).decode("utf-8", "replace")
@@ -93,15 +96,15 @@ def judge(
             return verdict(Judgement.ERROR, "the wall clock expired on a host that gave the code no time")
         return verdict(Judgement.FAIL, "the code outlasted the verifier's time limit")
     if not reports:
-        return verdict(Judgement.FAIL, f"the code ended its verifier (exit code {result.code})")
+        return verdict(Judgement.FAIL, f"the code terminated the verifier (exit code {result.code})")
     try:
         report = json.loads(reports[0])
         rows = [(identity, outcome) for identity, outcome in report["rows"]]
         named = {identity: outcome.get("value") for identity, outcome in rows}
-        status, said = report["status"], report["nonce"]
+        status, reported_nonce = report["status"], report["nonce"]
     except (ValueError, KeyError, TypeError, AttributeError):
         return verdict(Judgement.SUSPECT, "the report is not one that the runner writes")
-    if len(reports) > 1 or said != nonce or len(named) != len(rows) or named.keys() - {c.id for c in cases}:
+    if len(reports) > 1 or reported_nonce != nonce or len(named) != len(rows) or named.keys() - {c.id for c in cases}:
         return verdict(Judgement.SUSPECT, "the report was tampered with")
     failed = tuple(case.id for case in cases if named.get(case.id) != case.expected)
     passed = len(cases) - len(failed)

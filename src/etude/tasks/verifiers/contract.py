@@ -25,41 +25,43 @@ SECOND_USER = "grader"
 SEALED = 1e-2
 """A verdict is sealed if the probability of passing without solving the task is at most this."""
 WALL = 3.0
-"""Wall-clock limit of what is run, as a multiple of its CPU time."""
+"""Wall-clock limit of a program, as a multiple of its CPU time limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
-    """The setting in which one change is examined. Boxes created here are new, contain nothing of an agent's except
-    its change, and are destroyed afterwards."""
+class GradingContext:
+    """What a verifier gets for one grading: the task, the change, and the means to create boxes. Boxes created here are
+    new. They contain nothing from an agent except its change, and are destroyed afterwards."""
 
     task: Task
     sandboxes: Sandboxes
     pristine: Prepared
+    """The prepared environment, without any change."""
     change: Change
+    """The change to grade."""
     conditions: Conditions = USUAL
-    """Conditions of this grading. Every box has their environment variables; verifiers that run tests in some order
-    look it up here."""
+    """Conditions of this grading. Every box gets their environment variables. Verifiers that run tests in some order
+    take the order from here."""
     cpu_seconds: list[float] = field(default_factory=list)
-    """CPU time of each box that was used to the end."""
+    """CPU time of each box of this grading, except boxes that failed."""
     proofs: Proofs | None = None
-    """What earlier processes have proven; None where nothing is stored."""
+    """The store of what earlier processes have proven; None if nothing is stored."""
 
     @property
     def user(self) -> str:
-        """The user that runs the code under test. Where boxes have a second user, it is not the one that owns the
+        """The user that runs the code under test. If boxes have a second user, it is that one, which does not own the
         code's files."""
         return SECOND_USER if Feature.SECOND_USER in self.sandboxes.features else FIRST_USER
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The workspace with the change."""
+        """The workspace's files after the change."""
         after: dict[str, bytes | None] = {**self.pristine.files, **self.change.files}
         return {path: data for path, data in after.items() if data is not None}
 
     @asynccontextmanager
     async def box(self, limits: Limits, change: Change | None = None) -> AsyncIterator[Box]:
-        """A box of the pristine image with the change, or a different one, applied."""
+        """Create a box of the pristine image, and apply the change, or another one if given."""
         pristine, change = self.pristine, change or self.change
         spec = BoxSpec(pristine.image, workdir=pristine.workdir, env=self.conditions.env, limits=limits, name="grader")
         async with fresh_box(self.sandboxes, spec) as box:
@@ -70,34 +72,39 @@ class Stand:
 
 @runtime_checkable
 class Verifier(Protocol):
+    """Decides whether a change solves one task."""
+
     @property
     def sealed(self) -> bool:
-        """Whether its verdict holds against an agent that has read its source, given a second user in the box."""
+        """Whether the verdict holds against an agent that has read the verifier's source, provided that the box has a
+        second user."""
         ...
 
     def protects(self, path: str) -> bool:
-        """Whether this path of the workspace is part of the test surface, which a solution must not change."""
+        """Return whether this path of the workspace belongs to the test surface, which a solution must not change."""
         ...
 
-    async def examine(self, stand: Stand) -> Verdict:
-        """Return the verdict. SandboxError and OSError are infrastructure faults and become an `error`; whatever the
-        code under test does must not raise."""
+    async def examine(self, context: GradingContext) -> Verdict:
+        """Return the verdict. A SandboxError or OSError means an infrastructure fault and becomes an `error`; nothing
+        that the code under test does may raise one."""
         ...
 
 
 @runtime_checkable
-class Proves(Protocol):
+class ProvingVerifier(Protocol):
     """A verifier that must run a task's reference to find out whether its verdicts are sealed."""
 
-    def recall(self, folder: Path) -> bool:
-        """Whether `sealed` is already known from a proof stored in this folder of environments."""
+    def load_stored_proof(self, folder: Path) -> bool:
+        """Load what a proof in this folder of environments says about `sealed`. Return whether `sealed` is known
+        afterwards."""
         ...
 
 
 async def _apply(box: Box, change: Change) -> None:
+    """Apply a change to a box of the pristine image."""
     gone = [path for path, data in change.files.items() if data is None]
     # A new file may take the place of a folder whose files are all deleted; diffs do not mention the folder itself.
-    emptied = [path for path, data in change.files.items() if data is not None and _holds(path, gone)]
+    emptied = [path for path, data in change.files.items() if data is not None and _has_files_below(path, gone)]
     if gone:
         # The image's own `rm` is safe to use: nothing of the agent's is in the box yet.
         done = await box.exec(["rm", "-rf", "--", *gone, *emptied], timeout=60)
@@ -108,5 +115,5 @@ async def _apply(box: Box, change: Change) -> None:
             await box.write_file(path, data, executable=path in change.executable)
 
 
-def _holds(folder: str, paths: list[str]) -> bool:
+def _has_files_below(folder: str, paths: list[str]) -> bool:
     return any(path.startswith(f"{folder}/") for path in paths)

@@ -1,4 +1,5 @@
-"""Runs examples in a box: sequences of steps that share a namespace. Reports what each step printed or raised.
+"""Runs examples in a box. An example is a sequence of steps that share a namespace; the report says what each step
+printed or raised.
 
 The report can be believed only for code in the restricted language of `language.py`, which cannot forge it.
 """
@@ -14,31 +15,31 @@ from etude.sandbox.contract import Limits
 from etude.tasks.box.run_examples import REPORT
 from etude.tasks.change import Change
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.contract import GradingContext
 
 RUNNER = (resources.files("etude.tasks.box") / "run_examples.py").read_text(encoding="utf-8")
 SECONDS = 2
-"""CPU time of one sequence of steps."""
+"""Limit of the CPU time of one sequence of steps."""
 LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=60, disk_mb=16, output_bytes=8_000_000)
 
 
 async def run_examples(
-    stand: Stand, runs: Sequence[Mapping[str, object]], change: Change, env: Mapping[str, str] | None = None
+    context: GradingContext, runs: Sequence[Mapping[str, object]], change: Change, env: Mapping[str, str] | None = None
 ) -> list[list[object]] | Verdict:
-    """Return the outcomes of every step of every run, or a verdict if there is no valid report. `change` is applied to
-    the pristine library."""
+    """Return the outcomes of every step of every run, or a verdict if there is no valid report. The box gets `change`
+    instead of the context's change."""
     nonce = secrets.token_hex(16)
-    wall = stand.task.limits.verifier_seconds
-    job = {"workdir": stand.pristine.workdir, "seconds": SECONDS, "runs": list(runs)}
+    wall = context.task.limits.verifier_seconds
+    job = {"workdir": context.pristine.workdir, "seconds": SECONDS, "runs": list(runs)}
     data = json.dumps(job).encode()
-    async with stand.box(LIMITS, change) as box:
+    async with context.box(LIMITS, change) as box:
         done = await box.exec(
             ["python3", "-s", "-B", "-c", RUNNER],
             timeout=wall,
             cwd="/",
             env=dict(env or {}),
             stdin=b"%08d" % len(data) + data + nonce.encode(),
-            user=stand.user,
+            user=context.user,
         )
     if done.limit:
         evidence = Evidence(timed_out=done.timed_out)

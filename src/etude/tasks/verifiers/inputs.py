@@ -1,5 +1,5 @@
-"""Reads a verifier's inputs from its task: the table in task.toml, and JSON files. Mistakes raise a TaskError that
-names the place, the field, what was expected and what was found."""
+"""Reads a verifier's inputs from its task: the settings table in task.toml, and JSON files. A mistake raises a
+TaskError that names the file, the field, what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ _LONGEST = 200
 
 
 def read_table(task: Task, model: type[_Model]) -> _Model:
-    """The settings in [metadata.etude.verifier], without `type`."""
+    """Return the settings in [metadata.etude.verifier], without `type`, as a validated model."""
     try:
         return model.model_validate({key: value for key, value in task.verifier.items() if key != "type"})
     except ValidationError as error:
-        raise _told(f"{task.directory / 'task.toml'}: metadata.etude.verifier.", error) from error
+        raise _task_error(f"{task.directory / 'task.toml'}: metadata.etude.verifier.", error) from error
 
 
 def read_json(path: Path, kind: type[_Read]) -> _Read:
+    """Return the contents of a JSON file, validated as `kind`."""
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except OSError as error:
         raise TaskError(f"{path}: expected a file: {error.strerror}") from error
     except ValidationError as error:
-        raise _told(f"{path}: ", error) from error
+        raise _task_error(f"{path}: ", error) from error
 
 
-def _told(place: str, error: ValidationError) -> TaskError:
+def _task_error(place: str, error: ValidationError) -> TaskError:
     first = error.errors()[0]
     where = (place + ".".join(map(str, first["loc"]))).rstrip(".: ")
-    said = first["msg"].replace("Invalid JSON", "expected JSON") if first["type"] == "json_invalid" else first["msg"]
-    return TaskError(f"{where}: {said}, found {repr(first['input'])[:_LONGEST]}")
+    message = first["msg"].replace("Invalid JSON", "expected JSON") if first["type"] == "json_invalid" else first["msg"]
+    return TaskError(f"{where}: {message}, found {repr(first['input'])[:_LONGEST]}")

@@ -1,9 +1,9 @@
-"""The restricted language of tests and examples that an agent writes, where their outcome is what is graded.
+"""The restricted language for tests and examples that an agent writes, in tasks that grade the outcome of these.
 
-Code in this language can call the library under test and compare results, and can look at nothing else: no source,
-bytecode, frames, files, environment or clock. So its outcome depends on what the library does and not on how it is
-written, and what it reports in the box can be believed. The check works on the syntax tree, outside of any box, and
-refuses whatever is not known to be harmless.
+Code in this language can call the library under test and compare results. It has no access to source, bytecode, frames,
+files, environment or clock. So its outcome depends on what the library does and not on how it is written, and what it
+reports in the box can be believed. The check works on the syntax tree, outside of any box, and refuses whatever is not
+known to be harmless.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ _NAMES = re.compile(
     | id | input | locals | memoryview | open | quit | setattr | type | vars | load_tests""",
     re.VERBOSE,
 )
-_INSIDES = re.compile(r"__.*|(f|co|tb|gi|cr|ag)_.*")
-"""Attributes that lead from a value to the code that made it."""
+_INTERNAL_ATTRIBUTES = re.compile(r"__.*|(f|co|tb|gi|cr|ag)_.*")
+"""Matches attributes that lead from a value to the code that made it."""
 _REFUSED = re.compile(
     r"""_.* | format | format_map | mro | today | now | utcnow | fromtimestamp
     | loadTests.* | addTypeEqualityFunc""",
     re.VERBOSE,
 )
-"""Private names, the clock, and whatever takes an attribute's name as a string."""
-_OWN = frozenset(("self", "cls"))
+"""Matches private names, the clock, and functions that take an attribute's name as a string."""
+_SELF_NAMES = frozenset(("self", "cls"))
 _PLAIN = re.compile(r"(?:[^{}]|\{\{|\}\}|\{\w*(?:![rsa])?(?::[^{}]*)?\})*")
 """Matches a format string without attribute or item access."""
 _MAIN = "if __name__ == '__main__':\n    unittest.main()"
 
 
 def problems(source: str, library: Mapping[str, frozenset[str]], where: str = "") -> list[str]:
-    """Everything in this code that the language does not allow, with line numbers. `library` maps the modules under
-    test to their names."""
+    """Return everything in this code that the language does not allow, with line numbers. `library` maps the modules
+    under test to their names; `where` precedes the line numbers."""
     try:
         tree = ast.parse(source)
         tree.body = [node for node in tree.body if ast.unparse(node) != _MAIN]
-        found = list(_imports(tree, {**MODULES, **library}))
+        found = list(_violations(tree, {**MODULES, **library}))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return [f"{where}: not Python: {error}"]
     return [f"{where}:{getattr(node, 'lineno', 1)}: {what}" for node, what in found]
 
 
 def module_name(path: str) -> str:
-    """The import name of a file, whose path is relative to the import root."""
+    """Return the import name of a file, whose path is relative to the import root."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def own_names(source: str) -> frozenset[str]:
-    """The public names that a module defines itself, without those it imports."""
+    """Return the public names that a module defines itself, without those it imports."""
     names: set[str] = set()
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -79,7 +79,7 @@ def own_names(source: str) -> frozenset[str]:
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """All names and attributes that a piece of code mentions."""
+    """Return all names and attributes that a piece of code mentions."""
     nodes = list(ast.walk(tree))
     return {node.id for node in nodes if isinstance(node, ast.Name)} | {
         node.attr for node in nodes if isinstance(node, ast.Attribute)
@@ -90,7 +90,7 @@ def _stored(name: ast.Name) -> bool:
     return isinstance(name.ctx, ast.Store)
 
 
-def _imports(tree: ast.Module, modules: Mapping[str, frozenset[str]]) -> _Found:
+def _violations(tree: ast.Module, modules: Mapping[str, frozenset[str]]) -> _Found:
     bound: dict[str, str] = {}
     """Names that stand for modules."""
     for node in ast.walk(tree):
@@ -106,11 +106,11 @@ def _imports(tree: ast.Module, modules: Mapping[str, frozenset[str]]) -> _Found:
                 allowed = modules.get(node.module or "", frozenset()) if not node.level else frozenset()
                 if alias.name not in allowed or _NAMES.fullmatch(alias.asname or ""):
                     yield node, f"{node.module}.{alias.name} may not be imported"
-    reached = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    accessed = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
-        yield from _said(node)
-        if isinstance(node, ast.Name) and node.id in bound and id(node) not in reached:
-            yield node, f"the module {node.id} may not be handed on"
+        yield from _forbidden_names(node)
+        if isinstance(node, ast.Name) and node.id in bound and id(node) not in accessed:
+            yield node, f"the module {node.id} may only be used with an attribute"
         elif isinstance(node, ast.Attribute):
             base = node.value
             of = modules.get(bound[base.id]) if isinstance(base, ast.Name) and base.id in bound else None
@@ -118,7 +118,7 @@ def _imports(tree: ast.Module, modules: Mapping[str, frozenset[str]]) -> _Found:
                 yield node, f"{ast.unparse(node)} may not be used"
 
 
-def _said(node: ast.AST) -> _Found:
+def _forbidden_names(node: ast.AST) -> _Found:
     if isinstance(node, ast.Name) and _NAMES.fullmatch(node.id):
         yield node, f"{node.id} may not be used"
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -128,15 +128,15 @@ def _said(node: ast.AST) -> _Found:
             yield node, "a class may have no keywords"
     elif isinstance(node, ast.MatchClass):
         for name in node.kwd_attrs:
-            if _INSIDES.fullmatch(name) or _REFUSED.fullmatch(name):
+            if _INTERNAL_ATTRIBUTES.fullmatch(name) or _REFUSED.fullmatch(name):
                 yield node, f"{name} may not be matched"
 
 
 def _harmless(node: ast.Attribute) -> bool:
     base = node.value
-    if _INSIDES.fullmatch(node.attr):
+    if _INTERNAL_ATTRIBUTES.fullmatch(node.attr):
         return False
-    if isinstance(base, ast.Name) and base.id in _OWN and node.attr.startswith("_"):
+    if isinstance(base, ast.Name) and base.id in _SELF_NAMES and node.attr.startswith("_"):
         # Private attributes of a test's own are allowed, except those that unittest uses.
         return not node.attr.startswith(("_test", "_outcome", "_get", "_call", "_type"))
     if node.attr == "format" and isinstance(base, ast.Constant) and isinstance(base.value, str):

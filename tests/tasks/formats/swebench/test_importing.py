@@ -161,7 +161,7 @@ def test_a_clone_beside_an_image_tells_more(tmp_path: Path) -> None:
     assert "rename from" in patch
     new = "--- /dev/null\n+++ b/tests/test_new.py\n@@ -0,0 +1 @@\n+import ledger.cents\n"
     row = made.classic(repository, base_commit=base, patch=patch, test_patch=new)
-    assert "of a file that is not known here" in refusal(tmp_path, row, image=IMAGE)
+    assert "of a file whose contents are not known" in refusal(tmp_path, row, image=IMAGE)
     (task,) = imported(tmp_path, row, image=IMAGE, clones=repository.folder)
     assert set(apply_diff({"ledger/money.py": made.RIGHT}, reference_diff(task))) == {"ledger/cents.py"}
     assert not (task.directory / "environment").exists()
@@ -208,11 +208,14 @@ def test_a_runner_of_its_own_is_run_by_the_rows_script(tmp_path: Path, repositor
     ("changes", "said"),
     [
         (DJANGO, "it has no eval_script"),
-        ({"FAIL_TO_PASS": ["TestParse/tenths"]}, "is no id of pytest, unittest or node"),
+        ({"FAIL_TO_PASS": ["TestParse/tenths"]}, "is not an id of pytest, unittest or node"),
         ({**DJANGO, "eval_script": SCRIPT, "log_parser": "parse_log_redis"}, "its log is read by 'parse_log_redis'"),
-        ({"problem_statement": ""}, "nothing to ask of an agent"),
+        ({"problem_statement": ""}, "an agent would have no instruction"),
         ({"patch": "diff --git a/p.png b/p.png\nBinary files a/p.png and b/p.png differ\n"}, "a binary part"),
-        ({"patch": "diff --git a/a b/b\nrename from a\nrename to b\n"}, "a rename to b of a file that is not known"),
+        (
+            {"patch": "diff --git a/a b/b\nrename from a\nrename to b\n"},
+            "a rename to b of a file whose contents are not known",
+        ),
     ],
 )
 def test_rows_that_are_refused_by_name(
@@ -267,7 +270,7 @@ def test_some_rows_by_their_ids(tmp_path: Path, repository: Repository) -> None:
     with pytest.raises(TaskError, match="there are none: acme__ledger-9"):
         import_rows(source, tmp_path / "tasks", image=IMAGE, only=["acme__ledger-9"])
     made.write_rows(source, rows[0], rows[0])
-    with pytest.raises(TaskError, match=r"line 2: instance_id: expected each once, .*line 1"):
+    with pytest.raises(TaskError, match=r"line 2: instance_id: expected different ids, .*line 1"):
         import_rows(source, tmp_path / "tasks", image=IMAGE)
 
 

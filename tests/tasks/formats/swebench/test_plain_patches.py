@@ -59,7 +59,7 @@ def test_renames_copies_and_modes_as_git_writes_them(tmp_path: Path) -> None:
     names = git(tmp_path, "ls-files", "-z").split("\0")[:-1]
     after = apply_diff(before, plain_diff(patch, as_bytes(before).get))
     assert after == {name: (tmp_path / name).read_text() for name in names}
-    with pytest.raises(DiffError, match="not known here"):
+    with pytest.raises(DiffError, match="whose contents are not known"):
         plain_diff(patch, {}.get)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.tasks.verifiers.swebench import dotted, is_cut, is_open, resolved, stands_for
-from etude.tasks.verifiers.swebench.suite import settled
+from etude.tasks.verifiers.swebench import dotted, is_ambiguous, is_cut, may_mean, runner_ids
+from etude.tasks.verifiers.swebench.suite import with_runner_ids
 from etude.tasks.verifiers.tests import Suite, SuiteConfig
-from etude.tasks.verifiers.tests.account import Rows
+from etude.tasks.verifiers.tests.run_output import Rows
 
 PARAMETERS = st.text("abc -/.[]", max_size=10)
 IDS = st.tuples(st.sampled_from(["t.py::a", "t.py::ab", "t.py::A::a"]), PARAMETERS).map(
@@ -20,27 +20,27 @@ IDS = st.tuples(st.sampled_from(["t.py::a", "t.py::ab", "t.py::A::a"]), PARAMETE
 def test_a_cut_id_stands_for_all_that_begin_so(found: list[str], data: st.DataObject) -> None:
     test = data.draw(IDS | st.just("t.py::a"))
     cut = test[: data.draw(st.integers(1, len(test)))]
-    names = resolved(cut, found)
+    names = runner_ids(cut, found)
     assert names, "never nothing: nothing would pass"
     if is_cut(cut):
         begun = tuple(sorted(name for name in found if name.startswith(cut)))
         assert names == ((cut,) if cut in found else begun or (cut,))
-    elif not is_open(cut):
+    elif not is_ambiguous(cut):
         assert names == (cut,)
-    assert all(name == cut or stands_for(cut, name) for name in names)
+    assert all(name == cut or may_mean(cut, name) for name in names)
 
 
 def test_an_exact_id_stands_for_itself_alone() -> None:
     found = ["t.py::a[1]", "t.py::a[12]", "t.py::a"]
-    assert resolved("t.py::a[1]", found) == ("t.py::a[1]",)
-    assert resolved("t.py::a", found) == ("t.py::a",)
-    assert resolved("t.py::a[1", found) == ("t.py::a[12]", "t.py::a[1]")
-    assert resolved("t.py::b[", found) == ("t.py::b[",), "absent: it will not be heard of, and fails"
+    assert runner_ids("t.py::a[1]", found) == ("t.py::a[1]",)
+    assert runner_ids("t.py::a", found) == ("t.py::a",)
+    assert runner_ids("t.py::a[1", found) == ("t.py::a[12]", "t.py::a[1]")
+    assert runner_ids("t.py::b[", found) == ("t.py::b[",), "absent: it will not be heard of, and fails"
 
 
 def test_a_path_of_which_the_last_part_was_kept() -> None:
     found = ["t.py::a[/home/x/file]", "t.py::a[/home/x/other]", "t.py::b[/home/x/file]"]
-    assert resolved("t.py::a[/file]", found) == ("t.py::a[/home/x/file]",)
+    assert runner_ids("t.py::a[/file]", found) == ("t.py::a[/home/x/file]",)
 
 
 def test_what_unittest_prints_becomes_what_it_loads() -> None:
@@ -54,7 +54,7 @@ def test_what_unittest_prints_becomes_what_it_loads() -> None:
 def test_a_suite_is_settled_by_the_run_of_its_reference() -> None:
     suite = Suite(SuiteConfig(runner="pytest"), {}, ("t.py::a[x",), ("t.py::a[x 1]", "t.py::s", "t.py::f", "t.py::e"))
     outcomes = {"t.py::a[x 1]": "passed", "t.py::a[x 2]": "passed", "t.py::s": "skipped", "t.py::f": "xfailed"}
-    found = settled(suite, Rows(outcomes=outcomes))
+    found = with_runner_ids(suite, Rows(outcomes=outcomes))
     assert found.fail_to_pass == ("t.py::a[x 1]", "t.py::a[x 2]")
     assert found.pass_to_pass == ("t.py::s", "t.py::f", "t.py::e")
     assert found.may_skip == {"t.py::s", "t.py::f"}, "what the reference skips, and nothing else"
@@ -62,4 +62,4 @@ def test_a_suite_is_settled_by_the_run_of_its_reference() -> None:
 
 def test_a_test_to_be_mended_may_not_be_skipped() -> None:
     suite = Suite(SuiteConfig(runner="pytest"), {}, ("t.py::a",))
-    assert settled(suite, Rows(outcomes={"t.py::a": "skipped"})).may_skip == frozenset()
+    assert with_runner_ids(suite, Rows(outcomes={"t.py::a": "skipped"})).may_skip == frozenset()

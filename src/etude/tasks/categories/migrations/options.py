@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.tasks.categories.migrations.program import Program
-from etude.tasks.verifiers.migration import Old, copied_functions
+from etude.tasks.verifiers.migration import OldInterface, copied_functions
 
 SUBJECTS = {
     "tea": "cups:int:2 milk:flag sort:choice:green,black,white add:list loud:count note:text",
@@ -83,7 +83,7 @@ def draw(subject: str, rng: random.Random) -> Program:
         after=head + _argparse(chosen) + end,
         other=head + _argparse_from_rows(chosen) + end,
         tests=_tests(subject, chosen, rng),
-        old=Old((module,), _NAMES[module], _functions(module)),
+        old=OldInterface((module,), _NAMES[module], _functions(module)),
         new=("argparse",),
         absent=(f"{module}.py",),
         dulled={"tests/__init__.py": _DULLED},

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from etude.tasks.verifiers.migration import Old
+from etude.tasks.verifiers.migration import OldInterface
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Program:
     """On the new interface too, written in another way."""
     tests: str
     """A unittest module with one class, ProgramTest."""
-    old: Old
+    old: OldInterface
     new: tuple[str, ...]
     absent: tuple[str, ...]
     """Files that stand in the old interface's way at grading."""

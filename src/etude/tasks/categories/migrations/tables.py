@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from etude.tasks.categories.migrations.program import Program
-from etude.tasks.verifiers.migration import Old, copied_functions
+from etude.tasks.verifiers.migration import OldInterface, copied_functions
 
 SUBJECTS = {
     "league": "club:text points:number won:number city:text lost:number",
@@ -149,7 +149,7 @@ def draw(rng: random.Random) -> Program:
         after=_after(subject, layout),
         other=_other(subject, layout),
         tests=_tests(subject, columns, layout, rng),
-        old=Old(
+        old=OldInterface(
             ("grids1",),
             ("Table", "add_row", "set_align", "sort_rows", "quick_table"),
             copied_functions(OLD.encode()),

@@ -1,6 +1,6 @@
 """SWE-bench: imports instances, reads and writes predictions, writes reports.
 
-To understand it, read rows.py, instance.py and importing.py in this order; grading.py is independent.
+Read rows.py, instance.py and importing.py in this order. grading.py can be read alone.
 """
 
 from etude.tasks.formats.swebench.grading import Graded, grade_predictions, make_report, read_graded

@@ -17,15 +17,17 @@ _ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_CONFI
 
 @dataclass(frozen=True, slots=True)
 class Clones:
+    """Local clones of the instances' repositories."""
+
     folder: Path
     """A clone, or a folder of clones named owner__name, owner/name or name."""
 
     def files(self, instance: Instance, *, links: bool = False) -> dict[str, bytes]:
-        """The files of the instance's base commit, without submodules, as in a plain clone. With `links`, symbolic
-        links are skipped, because the image contains them; otherwise a link raises UnsupportedRow."""
+        """Return the files of the instance's base commit, without submodules, as in a plain clone. With `links`,
+        symbolic links are skipped, because the image contains them. Without it, a link raises UnsupportedRow."""
         if not instance.base_commit:
             raise UnsupportedRow(
-                f"{instance.place}: base_commit: expected one, to find the files of {instance.repo} by"
+                f"{instance.place}: base_commit: expected a commit, which identifies the files of {instance.repo}"
             )
         clone = self._clone(instance)
         entries = _git(instance, clone, "ls-tree", "-r", "-z", "--full-tree", f"{instance.base_commit}^{{commit}}")
@@ -39,7 +41,8 @@ class Clones:
                 continue
             if mode == b"120000":
                 raise UnsupportedRow(
-                    f"{instance.place}: {path} is a link at {instance.base_commit[:12]}, and files alone have none: "
+                    f"{instance.place}: {path} is a link at {instance.base_commit[:12]}, which files over "
+                    f"the host's base cannot contain: "
                     "name an image (--image)"
                 )
             if kind == b"blob":
@@ -63,11 +66,11 @@ def _git(instance: Instance, clone: Path, *words: str, given: bytes = b"") -> by
             [*_GIT, "-C", str(clone), *words], input=given, capture_output=True, env=os.environ | _ENVIRONMENT
         )
     except FileNotFoundError as error:
-        raise TaskError("git: expected it on this machine, to read a clone with: install it") from error
+        raise TaskError("git: expected the program on this machine, to read a clone: install it") from error
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().split("\n")[-1]
+        last_line = done.stderr.decode("utf-8", "replace").strip().split("\n")[-1]
         raise TaskError(
-            f"{instance.place}: base_commit: expected a commit of {clone}, found {instance.base_commit!r}: {said}"
+            f"{instance.place}: base_commit: expected a commit of {clone}, found {instance.base_commit!r}: {last_line}"
         )
     return done.stdout
 

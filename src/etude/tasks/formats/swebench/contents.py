@@ -1,6 +1,6 @@
-"""A task's contents: the reference, the hidden tests and, where it is known, the workspace.
+"""A task's contents: the reference, the hidden tests and, if it is known, the workspace.
 
-Invariant: the reference is a plain diff and, if the workspace is known, applies to it exactly. Where a row's patch
+Invariant: the reference is a plain diff and, if the workspace is known, applies to it exactly. If a row's patch
 introduces the bug, the reference is the reversed patch.
 """
 
@@ -14,28 +14,30 @@ from etude.tasks.change import change_of
 from etude.tasks.diff import DiffError
 from etude.tasks.formats.swebench.instance import Instance, UnsupportedRow, Variant
 from etude.tasks.formats.swebench.plain_patches import plain_diff, reversed_diff
-from etude.tasks.formats.swebench.suites import Plan
+from etude.tasks.formats.swebench.suites import TestPlan
 from etude.tasks.task import TaskError
 from etude.tasks.verifiers.swebench import WIDE
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
+    """The contents of a task that is made from one row."""
+
     reference: str
     tests: Mapping[str, bytes]
-    """Files placed over the workspace at grading."""
+    """Files that the grader writes over the workspace."""
     test_patch: str = ""
-    """Applied before `tests`, where tests exist only as a patch."""
+    """A patch that the grader applies before it writes `tests`, for rows whose tests exist only as a patch."""
     workspace: Mapping[str, bytes] = field(default_factory=dict)
     """The files that the agent sees; empty if they are in an image."""
     hidden: frozenset[str] = frozenset()
     """Files of the commit that are left out of the workspace."""
 
 
-def contents_of(instance: Instance, plan: Plan, files: Mapping[str, bytes] | None) -> Contents:
-    """The contents of an instance. `files` are those of the base commit, if there is a clone."""
+def contents_of(instance: Instance, plan: TestPlan, files: Mapping[str, bytes] | None) -> Contents:
+    """Return the contents of an instance. `files` are the files of the base commit, or None if there is no clone."""
     if instance.variant is Variant.SMITH:
-        return _undone(instance, plan, files)
+        return _bug_patch_contents(instance, plan, files)
     known, assets = files or {}, instance.row.assets()
     reference = _plain(instance, "patch", instance.patch, known)
     tests = _plain(instance, "test_patch", instance.test_patch, known, assets)
@@ -43,23 +45,23 @@ def contents_of(instance: Instance, plan: Plan, files: Mapping[str, bytes] | Non
         return Contents(reference, assets, tests)
     _applied(instance, "patch", reference, files)
     after = _applied(instance, "test_patch", tests, files)
-    return Contents(reference, {**_present(after), **assets}, workspace=files)
+    return Contents(reference, {**_without_deleted(after), **assets}, workspace=files)
 
 
-def _undone(instance: Instance, plan: Plan, sound: Mapping[str, bytes] | None) -> Contents:
-    """The contents of an instance whose patch introduces the bug. Tests that show the bug are hidden from the agent,
-    if their files are known and can be restored at grading."""
-    bug = _plain(instance, "patch", instance.patch, sound or {})
-    if sound is None:
+def _bug_patch_contents(instance: Instance, plan: TestPlan, fixed: Mapping[str, bytes] | None) -> Contents:
+    """Return the contents of an instance whose patch introduces the bug. `fixed` are the workspace's files without the
+    bug. Tests that show the bug are hidden from the agent, if their files are known and can be restored at grading."""
+    bug = _plain(instance, "patch", instance.patch, fixed or {})
+    if fixed is None:
         return Contents(reversed_diff(bug), {})
-    changed = _applied(instance, "patch", bug, sound)
-    broken = _present({**sound, **changed})
+    changed = _applied(instance, "patch", bug, fixed)
+    broken = _without_deleted({**fixed, **changed})
     reference = unified_diff(
         {path: broken[path] for path in changed if path in broken},
-        {path: sound[path] for path in changed if path in sound},
+        {path: fixed[path] for path in changed if path in fixed},
     )
-    hidden = _files_of(plan.fail_to_pass) & sound.keys()
-    tests = {path: sound[path] for path in _files_of(plan.fail_to_pass + plan.pass_to_pass) & sound.keys()}
+    hidden = _files_of(plan.fail_to_pass) & fixed.keys()
+    tests = {path: fixed[path] for path in _files_of(plan.fail_to_pass + plan.pass_to_pass) & fixed.keys()}
     seen = {path: data for path, data in broken.items() if path not in hidden}
     return Contents(reference, tests, workspace=seen, hidden=frozenset(hidden))
 
@@ -71,8 +73,8 @@ def _files_of(tests: Collection[str]) -> set[str]:
 def _plain(
     instance: Instance, field: str, patch: str, files: Mapping[str, bytes], left_out: Collection[str] = ()
 ) -> str:
-    """The patch as a plain diff. Raises UnsupportedRow if a plain diff cannot express it, and TaskError if it is no
-    diff."""
+    """Return the patch as a plain diff. Raises UnsupportedRow if a plain diff cannot express it, and TaskError if it is
+    not a diff."""
     try:
         diff = plain_diff(patch, files.get, left_out)
     except DiffError as error:
@@ -94,5 +96,5 @@ def _applied(instance: Instance, field: str, diff: str, files: Mapping[str, byte
         raise TaskError(f"{instance.place}: {field}: expected a diff of {where}: {error}") from error
 
 
-def _present(files: Mapping[str, bytes | None]) -> dict[str, bytes]:
+def _without_deleted(files: Mapping[str, bytes | None]) -> dict[str, bytes]:
     return {path: data for path, data in files.items() if data is not None}

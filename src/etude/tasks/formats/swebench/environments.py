@@ -12,50 +12,53 @@ from etude.tasks.formats.swebench.instance import Instance, UnsupportedRow, Vari
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """What the user provides for an import."""
+class ImportSources:
+    """What the user provides for an import: clones, an image name, an interpreter."""
 
     clones: Clones | None = None
     image: str = ""
-    """An image name with {id}, {repo} or {tag} in it."""
+    """An image name that contains {id}, {repo} or {tag}."""
     python: str = ""
-    """The interpreter in the images, if it is not the variant's usual one."""
+    """The interpreter in the images; empty for the variant's usual one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
+    """The environment of an imported task."""
+
     config: dict[str, Any]
     """Entries for task.toml."""
     python: str
     files: Mapping[str, bytes]
     """Files below environment/."""
     bare: bool = False
-    """The workspace's files over the host's base, and nothing else."""
+    """Whether the environment is only the workspace's files over the host's base."""
 
 
-def environment_of(instance: Instance, places: Places, hidden: Collection[str]) -> Environment:
-    """The image that the user names, else a clone's files, else the task's own Dockerfile, else the row's own image.
+def environment_of(instance: Instance, sources: ImportSources, hidden: Collection[str]) -> Environment:
+    """Return the environment of an instance: the image that the user names, else a clone's files, else the task's own
+    Dockerfile, else the row's own image.
 
-    `hidden` are files that are restored at grading; an image that is built here does not contain them.
+    `hidden` are files that the grader restores; an image that is built here does not contain them.
     """
-    python = places.python or instance.python
-    if places.clones and not places.image:
+    python = sources.python or instance.python
+    if sources.clones and not sources.image:
         config = {"source": "swe-bench", "metadata": {"etude": {"environment": {"base": "host"}}}}
-        return Environment(config, places.python or "python3", {}, bare=True)
+        return Environment(config, sources.python or "python3", {}, bare=True)
     inside: dict[str, Any] = {"workdir": instance.workdir}
     config = {"source": "swe-bench", "environment": inside}
     context = instance.row.context()
-    if "Dockerfile" in context and not places.image:
+    if "Dockerfile" in context and not sources.image:
         return Environment(config, python, context)
-    named = places.image or instance.image
+    named = sources.image or instance.image
     if not named:
         raise UnsupportedRow(
-            f"{instance.place}: image: the row names none: give a name for all "
+            f"{instance.place}: image: the row names no image: give a name for all rows "
             "(--image registry.example/name:{id}) or a folder of clones (--clones)"
         )
     image = image_name(named, instance)
     if instance.variant is Variant.SMITH:
-        return Environment(config, python, _damaged(instance, image, hidden))
+        return Environment(config, python, _dockerfile_with_bug(instance, image, hidden))
     inside["docker_image"] = image
     return Environment(config, python, {})
 
@@ -67,12 +70,14 @@ def image_name(template: str, instance: Instance) -> str:
     for key, value in values.items():
         name = name.replace(f"{{{key}}}", value.lower().replace("__", "_1776_"))
     if "{tag}" in name and not instance.tag:
-        raise UnsupportedRow(f"{instance.place}: dockerhub_tag: the image's name asks for one, and the row has none")
+        raise UnsupportedRow(
+            f"{instance.place}: dockerhub_tag: the image name contains {{tag}}, but the row has no tag"
+        )
     return name.replace("{tag}", instance.tag)
 
 
-def _damaged(instance: Instance, image: str, hidden: Collection[str]) -> dict[str, bytes]:
-    """A Dockerfile that applies the row's patch, which introduces the bug, to the image with the sound code."""
+def _dockerfile_with_bug(instance: Instance, image: str, hidden: Collection[str]) -> dict[str, bytes]:
+    """Return a Dockerfile that applies the row's patch, which introduces the bug, to an image with the correct code."""
     lines = [f"FROM {image}", f"WORKDIR {instance.workdir}", "COPY bug.patch /tmp/bug.patch"]
     lines.append("RUN git apply --whitespace=nowarn /tmp/bug.patch && rm /tmp/bug.patch")
     if hidden:

@@ -1,6 +1,6 @@
 """Grades predictions, writes a row of evidence for each, and reports the results as SWE-bench does.
 
-A row is written when its grading is done, so an interrupted run continues where it stopped. Infrastructure faults are
+A row is written when its grading is done, so an interrupted run continues after its last row. Infrastructure faults are
 graded again next time and count as errors, never as unresolved.
 """
 
@@ -30,6 +30,8 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Graded:
+    """One row of evidence: the result of grading one prediction."""
+
     instance_id: str
     model: str
     digest: str
@@ -49,8 +51,8 @@ async def grade_predictions(
     concurrency: int = 4,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Grade predictions and return the report. `evidence` is a .jsonl file of rows; a prediction that has a valid row
-    there is not graded again."""
+    """Grade predictions and return the report. `evidence` is a .jsonl file of rows; a prediction with a valid row in it
+    is not graded again."""
     by_id = {task.id: task for task in tasks}
     given = list(predictions)
     known = {row.digest: row for row in read_graded(evidence) if row.judgement is not Judgement.ERROR}
@@ -63,7 +65,7 @@ async def grade_predictions(
         async with turn:
             digest = await asyncio.to_thread(_digest, task, prediction)
             if (row := known.get(digest)) is None:
-                verdict = await _grade(_alone(grader), task, prediction.patch)
+                verdict = await _grade(_single_task_grader(grader), task, prediction.patch)
                 seen = verdict.evidence
                 row = Graded(
                     prediction.instance_id,
@@ -85,23 +87,23 @@ async def grade_predictions(
             for prediction in asked:
                 group.create_task(one(prediction, by_id[prediction.instance_id]))
     except ExceptionGroup as several:
-        raise several.exceptions[0] from several  # Such as a full disk: shown as one line.
+        raise several.exceptions[0] from several  # One error, such as a full disk, is shown as one line.
     return make_report(by_id, given, graded.values())
 
 
-def _alone(grader: Grader) -> Grader:
-    """A grader for a single task: the workspaces of a whole benchmark do not fit in memory."""
-    return Grader(grader.sandboxes, environments=grader.environments.for_one())
+def _single_task_grader(grader: Grader) -> Grader:
+    """Return a grader that caches one workspace, because the workspaces of a whole benchmark do not fit in memory."""
+    return Grader(grader.sandboxes, environments=grader.environments.for_one_task())
 
 
 async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
-    """Grade a patch. If it fails, the reference is graded too: where that also fails, the result says nothing of the
-    model and is an error. This matters because tasks may be graded that the gate has never seen."""
+    """Grade a patch. If it fails, grade the reference too. If the reference also fails, the result says nothing about
+    the model and is an error. This matters because the gate may not have seen the task."""
     try:
         prepared = await grader.environments.prepare(task)
         patch = plain_diff(patch, prepared.files.get)
     except DiffError:
-        pass  # The grader says what is wrong with it.
+        pass  # The grader reports what is wrong with the patch.
     except (TaskError, SandboxError, OSError) as error:
         return Verdict(Judgement.ERROR, f"no environment: {error}")
     verdict = await grader.grade(task, patch)
@@ -117,7 +119,7 @@ async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
 
 
 def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded: Iterable[Graded]) -> dict[str, Any]:
-    """A report with SWE-bench's own fields, and ours beside them: suspect and sealed instances."""
+    """Return a report with SWE-bench's own fields, and with lists of the suspect and the sealed instances."""
     total, rows = set(tasks), list(graded)
     submitted = {prediction.instance_id for prediction in predictions}
     empty = {one.instance_id for one in predictions if not one.patch.strip()} & total
@@ -153,7 +155,7 @@ def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded:
 
 
 def read_graded(path: Path) -> list[Graded]:
-    """Every valid row. A line that is torn or invalid is skipped, so its prediction is graded again."""
+    """Return every valid row. A torn or invalid line is skipped, so its prediction is graded again."""
     found = []
     for line in whole_lines(path):
         try:

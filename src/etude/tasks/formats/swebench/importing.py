@@ -16,10 +16,10 @@ from typing import Any
 from etude.tasks.directory import REFERENCE_DIFF, REPOSITORY, read_task, write_task
 from etude.tasks.formats.swebench.clones import Clones
 from etude.tasks.formats.swebench.contents import Contents, contents_of
-from etude.tasks.formats.swebench.environments import Environment, Places, environment_of
+from etude.tasks.formats.swebench.environments import Environment, ImportSources, environment_of
 from etude.tasks.formats.swebench.instance import Instance, UnsupportedRow, family_of, instance_of
 from etude.tasks.formats.swebench.rows import read_rows
-from etude.tasks.formats.swebench.suites import Plan, plan_of
+from etude.tasks.formats.swebench.suites import TestPlan, plan_of
 from etude.tasks.task import SplitViolation, Task, TaskError, TaskLimits, split_of
 from etude.tasks.verifiers.swebench import EVAL_SCRIPT, TEST_PATCH
 from etude.tasks.verifiers.tests import suite_files
@@ -30,9 +30,11 @@ LIMITS = TaskLimits(turns=200, tool_calls=400, tokens=200_000, wall_seconds=3600
 
 @dataclass(frozen=True, slots=True)
 class Imported:
+    """The result of an import."""
+
     tasks: tuple[Task, ...]
     refused: Mapping[str, str]
-    """Why rows of unsupported kinds were not imported, by id."""
+    """Why rows of unsupported kinds were not imported, by instance id."""
 
 
 def import_rows(
@@ -45,27 +47,28 @@ def import_rows(
     only: Collection[str] = (),
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Imported:
-    """Write `<dest>/<split>/<instance id>/` for every row of the source, or for the ids in `only`. Identical tasks
-    already there are kept.
+    """Write `<dest>/<split>/<instance id>/` for every row of the source, or only for the ids in `only`. Identical tasks
+    that are already there are kept.
 
     The environment of a task is the image that `image` names, else the files of a local clone below `clones` over the
-    host's base, else the Dockerfile of a task repository, else the row's own image. A clone beside an image provides
-    what patches alone do not: renamed files, and tests as files.
+    host's base, else the Dockerfile of a task repository, else the row's own image. If both an image and a clone are
+    given, the clone provides what patches alone do not: renamed files, and tests as files.
 
-    Raises TaskError for an invalid row, naming its place, field and expectation. All rows are read before the first is
-    written, but whether a patch fits its clone is only found when its turn comes.
+    Raises TaskError for an invalid row; the message says where it is, and names the field and what was expected. All
+    rows are read before the first task is written, but whether a patch applies to its clone is only found when its task
+    is made.
     """
-    places = Places(Clones(clones) if clones else None, image, python)
+    sources = ImportSources(Clones(clones) if clones else None, image, python)
     refused: dict[str, str] = {}
     instances = list(_instances(source, set(only), refused))
     tasks: list[Task] = []
     for number, instance in enumerate(instances, 1):
         try:
-            task, files = make_task(instance, places, dest)
+            task, files = make_task(instance, sources, dest)
         except UnsupportedRow as error:
             refused[instance.id] = str(error)
         else:
-            if not _is_there(task, files):
+            if not _is_written(task, files):
                 write_task(task, files)
             tasks.append(task)
         if on_progress:
@@ -81,7 +84,7 @@ def _instances(source: Path, only: Collection[str], refused: dict[str, str]) -> 
             continue
         if identity in seen:
             raise TaskError(
-                f"{row.place}: instance_id: expected each once, found {identity!r} again ({seen[identity]})"
+                f"{row.place}: instance_id: expected different ids, found {identity!r} again ({seen[identity]})"
             )
         seen[identity] = row.place
         try:
@@ -92,29 +95,28 @@ def _instances(source: Path, only: Collection[str], refused: dict[str, str]) -> 
         raise TaskError(f"{source}: expected rows of these ids, there are none: {', '.join(missing)}")
 
 
-def _is_there(task: Task, files: Mapping[str, bytes]) -> bool:
-    """Whether the same task was written before, from the same row. What a gate has added or set since is not
-    compared."""
+def _is_written(task: Task, files: Mapping[str, bytes]) -> bool:
+    """Return whether the same task was written before, from the same row. Additions by a gate do not matter."""
     try:
         found = read_task(task.directory, {task.split})
         if any((task.directory / name).read_bytes() != data for name, data in files.items()):
             return False
     except (TaskError, SplitViolation, OSError):
         return False
-    return _made_of(found) == _made_of(task)
+    return _identity_of(found) == _identity_of(task)
 
 
-def _made_of(task: Task) -> tuple[object, ...]:
+def _identity_of(task: Task) -> tuple[object, ...]:
     made = [task.provenance.get(key) for key in ("version", "digest")]
     return (*made, task.config.get("environment"), *(task.verifier.get(key) for key in ("type", "python")))
 
 
-def make_task(instance: Instance, places: Places, dest: Path) -> tuple[Task, dict[str, bytes]]:
+def make_task(instance: Instance, sources: ImportSources, dest: Path) -> tuple[Task, dict[str, bytes]]:
     """Return the task and the files of its directory, without writing anything."""
     plan = plan_of(instance)
-    files = places.clones.files(instance, links=bool(places.image)) if places.clones else None
+    files = sources.clones.files(instance, links=bool(sources.image)) if sources.clones else None
     contents = contents_of(instance, plan, files)
-    environment = environment_of(instance, places, contents.hidden)
+    environment = environment_of(instance, sources, contents.hidden)
     family = family_of(instance.repo)
     split = split_of(family)
     task = Task(
@@ -133,7 +135,7 @@ def make_task(instance: Instance, places: Places, dest: Path) -> tuple[Task, dic
     return task, _files(instance, plan, environment, contents)
 
 
-def _verifier(plan: Plan, environment: Environment, contents: Contents) -> dict[str, Any]:
+def _verifier(plan: TestPlan, environment: Environment, contents: Contents) -> dict[str, Any]:
     verifier = dict(plan.verifier)
     if verifier.get("runner") in ("pytest", "unittest"):
         verifier |= {"python": environment.python, "path": _path(contents.workspace)}
@@ -142,7 +144,7 @@ def _verifier(plan: Plan, environment: Environment, contents: Contents) -> dict[
     return verifier
 
 
-def _files(instance: Instance, plan: Plan, environment: Environment, contents: Contents) -> dict[str, bytes]:
+def _files(instance: Instance, plan: TestPlan, environment: Environment, contents: Contents) -> dict[str, bytes]:
     tests: Mapping[str, bytes] = contents.tests
     found = {f"environment/{name}": data for name, data in environment.files.items()}
     if environment.bare:
@@ -160,12 +162,12 @@ def _files(instance: Instance, plan: Plan, environment: Environment, contents: C
 
 
 def _path(files: Collection[str]) -> list[str]:
-    """Folders where Python finds code that is not installed."""
+    """Return the folders to put on Python's path, so that code that is not installed can be imported."""
     apart = any(name.startswith("src/") for name in files) and "src/__init__.py" not in files
     return [".", "src"] if apart else ["."]
 
 
-def _provenance(instance: Instance, plan: Plan) -> dict[str, Any]:
+def _provenance(instance: Instance, plan: TestPlan) -> dict[str, Any]:
     row = json.dumps(dict(instance.row.values), sort_keys=True, default=str)
     known = {
         "source": "swe-bench",

@@ -1,7 +1,7 @@
 """A SWE-bench instance: one row, of any variant with the same shape, with its fields validated.
 
-An invalid field raises a TaskError that names the row's place, the field and the expectation. A valid row that needs
-something unsupported raises UnsupportedRow.
+An invalid field raises a TaskError that says where the row is, and names the field and what was expected. A valid row
+that needs something unsupported raises UnsupportedRow.
 """
 
 from __future__ import annotations
@@ -24,35 +24,39 @@ _MIRROR = re.compile(r"(?P<owner>.+?)__(?P<name>.+)\.(?P<commit>[0-9a-f]{7,40})"
 
 
 class UnsupportedRow(TaskError):
-    """The row is valid, but of a kind that is not imported. The message says which, and what would help."""
+    """The row is valid, but of a kind that is not imported. The message names the kind and what would help."""
 
 
 class Variant(StrEnum):
+    """The data sets that share the shape of SWE-bench's rows."""
+
     CLASSIC = "swe-bench"
-    """Also Lite, Verified and Multilingual, with or without the columns of version 5."""
+    """SWE-bench itself, Lite, Verified and Multilingual, with or without the columns of version 5."""
     REBENCH = "swe-rebench"
     REBENCH_V2 = "swe-rebench-v2"
     SMITH = "swe-smith"
-    """Its patch introduces the bug."""
+    """SWE-smith, whose patch introduces the bug."""
     PRO = "swe-bench-pro"
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
+    """One instance with validated fields."""
+
     row: Row
     variant: Variant
     id: str
     repo: str
-    """owner/name of the repository that the code comes from; for a mirror, that of the original."""
+    """Name (owner/name) of the repository that the code comes from. For a mirror it is the original's name."""
     base_commit: str
     patch: str
     test_patch: str
     statement: str
-    """What the agent is told: the problem and, where the variant has them, requirements and interfaces."""
+    """The instruction for the agent: the problem and, where the variant has them, requirements and interfaces."""
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     image: str = ""
-    """The image that the row names."""
+    """The image that the row names; may be empty."""
     tag: str = ""
     eval_script: str = ""
     log_parser: str = ""
@@ -60,26 +64,28 @@ class Instance:
 
     @property
     def place(self) -> str:
+        """Return where the row was read from, for error messages."""
         return self.row.place
 
     @property
     def workdir(self) -> str:
-        """The folder of the code in the variant's images."""
+        """Return the folder of the code in the variant's images."""
         if self.variant is Variant.REBENCH_V2:
             return "/" + self.repo.rpartition("/")[2]
         return "/app" if self.variant is Variant.PRO else "/testbed"
 
     @property
     def python(self) -> str:
-        """The interpreter for the code in the variant's images."""
+        """Return the interpreter for the code in the variant's images."""
         plain = self.variant in (Variant.REBENCH_V2, Variant.PRO)
         return "python3" if plain else "/opt/miniconda3/envs/testbed/bin/python"
 
 
 def instance_of(row: Row) -> Instance:
+    """Validate a row and return its instance."""
     field = _Fields(row)
     variant = _variant(field)
-    _refuse(field)
+    _require_supported(field)
     repo, commit = field.name("repo", _REPO, "owner/name"), ""
     if variant is Variant.SMITH:
         if mirror := _MIRROR.fullmatch(repo.partition("/")[2]):
@@ -112,7 +118,7 @@ def instance_of(row: Row) -> Instance:
 
 
 def _variant(field: _Fields) -> Variant:
-    """Recognise the variant by the columns that only it has."""
+    """Return the row's variant, recognised by the columns that only this variant has."""
     if field.has("before_repo_set_cmd", "selected_test_files_to_run", "dockerhub_tag"):
         return Variant.PRO
     if field.has("install_config"):
@@ -127,7 +133,8 @@ def _variant(field: _Fields) -> Variant:
     return Variant.CLASSIC
 
 
-def _refuse(field: _Fields) -> None:
+def _require_supported(field: _Fields) -> None:
+    """Raise UnsupportedRow for a row with images, or with another way of evaluation."""
     assets = field.values.get("image_assets") or {}
     if isinstance(assets, str):
         assets = _literal(assets) or {}
@@ -137,24 +144,25 @@ def _refuse(field: _Fields) -> None:
         )
     if (kind := field.text("eval_type", "") or "pass_and_fail") != "pass_and_fail":
         raise UnsupportedRow(
-            f"{field.place}: eval_type: rows of type {kind} are not imported: a test that did not run would pass"
+            f"{field.place}: eval_type: rows of type {kind} are not imported: "
+            "in these rows a test that did not run counts as passed"
         )
 
 
 def _statement(field: _Fields, variant: Variant) -> str:
-    said = field.text("problem_statement", "").strip()
-    if not said:
+    problem = field.text("problem_statement", "").strip()
+    if not problem:
         raise UnsupportedRow(
-            f"{field.place}: problem_statement: the row has none, so there is nothing to ask of an agent"
+            f"{field.place}: problem_statement: the row has none, so an agent would have no instruction"
         )
     # The column `requirements` of SWE-rebench is a list of packages, which the agent does not need.
     more = {Variant.PRO: ("requirements", "interface"), Variant.REBENCH_V2: ("interface",)}.get(variant, ())
     parts = [(column, field.text(column, "").strip()) for column in more]
-    return "\n\n".join([said, *(f"{column.capitalize()}:\n{text}" for column, text in parts if text)])
+    return "\n\n".join([problem, *(f"{column.capitalize()}:\n{text}" for column, text in parts if text)])
 
 
 class _Fields:
-    """Typed access to the values of a row by name; a value of the wrong type raises an error that says so."""
+    """Typed access to the values of a row. A value of the wrong type raises a TaskError."""
 
     def __init__(self, row: Row, values: dict[str, Any] | None = None, below: str = "") -> None:
         self.place = row.place
@@ -184,8 +192,8 @@ class _Fields:
         return value
 
     def ids(self, name: str) -> tuple[str, ...]:
-        """Test ids without duplicates, from a list or its text form. Some variants write the column's name in lower
-        case."""
+        """Return the test ids of a column without duplicates. The value is a list or the text form of one. Some
+        variants write the column's name in lower case."""
         name = name if name in self.values or name.lower() not in self.values else name.lower()
         value = self.values.get(name)
         if isinstance(value, str):
@@ -221,5 +229,6 @@ def _literal(text: str) -> object:
 
 
 def family_of(repo: str) -> str:
-    """The family, which decides the split: all tasks of a repository are in the same split, whoever made them."""
+    """Return the family, which decides the split. All tasks of a repository get the same family, whichever data set
+    they come from."""
     return repo.lower()

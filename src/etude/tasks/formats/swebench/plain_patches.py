@@ -1,7 +1,7 @@
 """Converts patches of other tools to Étude's strict form: no renames, no binary parts, every blank line explicit.
 
-The grader accepts only plain diffs (tasks/diff.py). What git would also accept is converted where this needs no
-guessing, and refused where it does: hunks are never moved, and context is never ignored.
+The grader accepts only plain diffs (tasks/diff.py). Patches in git's wider syntax are converted if that needs no
+guessing, and refused otherwise: hunks are never moved, and context is never ignored.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _MOVED = re.compile(r"(rename|copy) (from|to) (.+)")
 
 
 def plain_diff(patch: str, read: Read, left_out: Collection[str] = ()) -> str:
-    """The patch as a plain diff. `read` returns the files before the patch, from which renames are rewritten. Binary
-    parts of paths in `left_out` are dropped. Raises DiffError for other binary parts, and for a rename of an unknown
-    file."""
+    """Return the patch as a plain diff. `read` returns a file's contents before the patch, which renames and copies
+    need. Binary parts of paths in `left_out` are dropped. Raises DiffError for any other binary part, and for a rename
+    of an unknown file."""
     patch = patch if not patch or patch.endswith("\n") else patch + "\n"
     return "".join(text for section in _sections(patch) for text in _plain(section, read, left_out))
 
 
 def reversed_diff(diff: str) -> str:
-    """The reverse of a diff. Context lines become lines that are removed and added again."""
+    """Return the reverse of a diff. Each context line becomes a removed and an added line."""
     return "".join(
-        _render(FilePatch(patch.after, patch.before, _turned(patch.hunks))) for patch in parse_diff(diff, WIDE)
+        _render(FilePatch(patch.after, patch.before, _reversed_hunks(patch.hunks))) for patch in parse_diff(diff, WIDE)
     )
 
 
 def _sections(patch: str) -> Iterator[list[str]]:
-    """Split a patch into one section per file, at git's headers: no line inside a hunk begins like one."""
+    """Split a patch into one section per file, at git's headers. No line inside a hunk begins like such a header."""
     section: list[str] = []
     for line in patch.split("\n")[:-1]:
         if line.startswith("diff --git ") and section:
@@ -54,22 +54,22 @@ def _plain(lines: list[str], read: Read, left_out: Collection[str]) -> Iterator[
         path = head[0].rpartition(" b/")[2]
         if path in left_out:
             return
-        raise DiffError(f"{path}: a binary part, which a text diff cannot carry")
+        raise DiffError(f"{path}: a binary part, which a text diff cannot express")
     if not lines[0].startswith("diff --git "):
         # Text above the first header is prose.
-        yield "".join(f"{line}\n" for line in _spelt(lines[body:]))
+        yield "".join(f"{line}\n" for line in _with_context_blanks(lines[body:]))
         return
     moves = [found for line in head if (found := _MOVED.fullmatch(line))]
     if not moves:
         kept = [line for line in head if not _DROPPED.fullmatch(line)]
-        yield "".join(f"{line}\n" for line in (*kept, *_spelt(lines[body:])))
+        yield "".join(f"{line}\n" for line in (*kept, *_with_context_blanks(lines[body:])))
         return
     kind, ends = moves[0][1], {found[2]: found[3] for found in moves}
     before, after = ends.get("from", ""), ends.get("to", "")
     content = read(before)
     if content is None:
-        raise DiffError(f"{before}: a {kind} to {after} of a file that is not known here")
-    hunks = "".join(f"{line}\n" for line in _spelt(lines[body + 2 :]))
+        raise DiffError(f"{before}: a {kind} to {after} of a file whose contents are not known")
+    hunks = "".join(f"{line}\n" for line in _with_context_blanks(lines[body + 2 :]))
     text = content.decode("utf-8", "surrogateescape")
     if hunks:
         text = apply_diff({before: text}, f"--- a/{before}\n+++ b/{before}\n{hunks}", WIDE)[before]
@@ -77,8 +77,9 @@ def _plain(lines: list[str], read: Read, left_out: Collection[str]) -> Iterator[
     yield unified_diff(gone, {after: text.encode("utf-8", "surrogateescape")})
 
 
-def _spelt(lines: list[str]) -> Iterator[str]:
-    """Restore the blank at the start of empty context lines, which some tools strip; drop empty lines between hunks."""
+def _with_context_blanks(lines: list[str]) -> Iterator[str]:
+    """Yield the lines with the blank at the start of empty context lines restored, which some tools strip. Empty lines
+    between hunks are dropped."""
     old = new = 0
     for line in lines:
         if not (old or new):
@@ -92,7 +93,8 @@ def _spelt(lines: list[str]) -> Iterator[str]:
         yield line or " "
 
 
-def _turned(hunks: list[Hunk]) -> list[Hunk]:
+def _reversed_hunks(hunks: list[Hunk]) -> list[Hunk]:
+    """Return the hunks with old and new lines exchanged, and with their starts adjusted."""
     turned, shift = [], 0
     for hunk in hunks:
         turned.append(Hunk(hunk.start + shift, hunk.new, hunk.old))
@@ -107,8 +109,8 @@ def _render(patch: FilePatch) -> str:
     if not patch.hunks:
         if patch.before is not None and patch.after is not None:
             return ""  # Only its mode changed.
-        way = "new" if patch.before is None else "deleted"
-        return f"diff --git a/{path} b/{path}\n{way} file mode 100644\n"
+        verb = "new" if patch.before is None else "deleted"
+        return f"diff --git a/{path} b/{path}\n{verb} file mode 100644\n"
     parts, shift = [f"--- {before}\n+++ {after}\n"], 0
     for hunk in patch.hunks:
         parts.append(f"@@ -{_range(hunk.start, hunk.old)} +{_range(hunk.start + shift, hunk.new)} @@\n")

@@ -20,14 +20,17 @@ from etude.trace.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
+    """A model's patch for one instance."""
+
     instance_id: str
     model: str
     patch: str
-    """A diff of the workspace; empty if the model made none."""
+    """A diff of the workspace; empty if the model did not produce one."""
 
 
 def read_predictions(path: Path) -> list[Prediction]:
-    """Predictions in the file's order. A TaskError names the row, the field and the expectation."""
+    """Return the predictions in the file's order. Raises a TaskError that names the row, the field and what was
+    expected."""
     if path.suffix not in (".json", ".jsonl"):
         raise TaskError(f"{path}: expected predictions in a .json or .jsonl file")
     found: dict[str, Prediction] = {}
@@ -48,7 +51,7 @@ def read_predictions(path: Path) -> list[Prediction]:
 
 
 def export_predictions(predictions: Iterable[Prediction], path: Path) -> int:
-    """Write predictions as .json (an object keyed by instance id) or .jsonl, by the file's suffix. Returns their
+    """Write predictions as .json (an object keyed by instance id) or .jsonl, chosen by the file's suffix. Return their
     number."""
     rows = {prediction.instance_id: _row(prediction) for prediction in predictions}
     if path.suffix not in (".json", ".jsonl"):
@@ -60,8 +63,8 @@ def export_predictions(predictions: Iterable[Prediction], path: Path) -> int:
 
 
 def predictions_of(traces: Iterable[Trace], model: str) -> list[Prediction]:
-    """Predictions from rollouts: the first finished one of each task. A task has one prediction, and none is picked by
-    score."""
+    """Return the predictions of rollouts: for each task, its first rollout without an error. A benchmark counts one
+    prediction per instance, and picking it by score would be cheating."""
     first: dict[str, Prediction] = {}
     for trace in traces:
         if not trace.error:

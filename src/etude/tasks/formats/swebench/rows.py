@@ -1,6 +1,6 @@
 """Reads SWE-bench rows from a file (jsonl, json, parquet) or a repository of tasks (version 5).
 
-Rows are not validated here. Whoever reads their fields reports mistakes, with the row's place.
+Rows are not validated here. The code that reads their fields reports mistakes, and says which row they are in.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ _COLUMNS = {
     "eval_script": "eval.sh",
 }
 """Columns that a task repository stores as separate files."""
-_ELSEWHERE = frozenset((*_COLUMNS.values(), "task.yaml", "tests.json", "hints.md", "test_assets", ".git"))
+_NO_CONTEXT = frozenset((*_COLUMNS.values(), "task.yaml", "tests.json", "hints.md", "test_assets", ".git"))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
+    """One row as it was read, before validation."""
+
     place: str
     """The file and the line or row in it, for error messages."""
     values: Mapping[str, Any]
     folder: Path | None = None
-    """In a task repository: the folder with the task's Dockerfile and assets."""
+    """The folder with the task's Dockerfile and assets, for a row from a task repository; else None."""
 
     def context(self) -> dict[str, bytes]:
-        """The Dockerfile and the files it may copy, without anything that an agent must not see."""
-        return {} if self.folder is None else _files(self.folder, lambda first: first not in _ELSEWHERE)
+        """Return the Dockerfile and the files that it may copy, without anything that an agent must not see."""
+        return {} if self.folder is None else _files(self.folder, lambda first: first not in _NO_CONTEXT)
 
     def assets(self) -> dict[str, bytes]:
-        """Files that tests need and a text patch cannot carry, by their paths in the workspace."""
+        """Return the files that tests need and a text patch cannot carry, by their paths in the workspace."""
         below = self.folder / "test_assets" if self.folder else None
         return _files(below) if below and below.is_dir() else {}
 
 
 def read_rows(source: Path) -> Iterator[Row]:
-    """The rows in the source's order. Raises TaskError for a source that is empty or cannot be read."""
+    """Return the rows in the source's order. Raises TaskError for a source that is empty or cannot be read."""
     if source.is_dir():
         return _repository(source)
     readers = {".jsonl": _lines, ".json": _document, ".parquet": _table}
@@ -65,7 +67,7 @@ def _lines(path: Path) -> Iterator[Row]:
 
 def _document(path: Path) -> Iterator[Row]:
     found = _json(path.read_bytes(), str(path))
-    if isinstance(found, dict):  # An object of rows, keyed by id.
+    if isinstance(found, dict):  # The document is an object of rows, keyed by id.
         found = list(found.values())
     if not isinstance(found, list):
         raise TaskError(f"{path}: expected a list of rows, or an object of them by id")
@@ -99,7 +101,7 @@ def _repository(folder: Path) -> Iterator[Row]:
     for file in files:
         values = _yaml(file)
         if values.get("split", "test") not in splits:
-            continue  # In the repository, but not published, such as dropped tasks.
+            continue  # The task is in the repository but not published, for example because it was dropped.
         if values.get("instance_id", file.parent.name) != file.parent.name:
             raise TaskError(f"{file}: instance_id: expected the folder's name, found {values['instance_id']!r}")
         values.setdefault("instance_id", file.parent.name)

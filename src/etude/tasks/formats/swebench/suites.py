@@ -1,4 +1,4 @@
-"""Chooses the runner for an instance's tests, and translates its test ids to that runner's."""
+"""Chooses the runner for an instance's tests, and translates its test ids to the runner's ids."""
 
 from __future__ import annotations
 
@@ -13,48 +13,53 @@ from etude.tasks.verifiers.swebench import END, PARSERS, START, dotted
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TestPlan:
+    """How an instance's tests are run, and which of them must pass."""
+
     verifier: dict[str, Any]
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     passed_over: tuple[str, ...] = ()
-    """Ids of pass_to_pass that are not valid for the runner: a log parser took them for tests."""
+    """Ids of pass_to_pass that are not valid for the runner. They are lines that a log parser took for tests."""
     script: str = ""
-    """A script that runs the tests, where none of our runners can."""
+    """A script that runs the tests; empty if one of Étude's runners runs them."""
 
 
-ROOM = {"seconds": 1800.0, "memory_mb": 4096, "disk_mb": 2048, "processes": 512}
-"""Default limits: rows do not say what their tests need. This is enough for most, until the gate has measured them."""
+DEFAULT_LIMITS = {"seconds": 1800.0, "memory_mb": 4096, "disk_mb": 2048, "processes": 512}
+"""Default limits, because rows do not say what their tests need. They are enough for most tests, and apply until the
+gate has measured better ones."""
 _NAMES: dict[str, Callable[[str], str | None]] = {
     "pytest": lambda test: test if ".py::" in test else None,
     "node": lambda test: test if re.search(r"\.[cm]?[jt]s > ", test) else None,
     "unittest": dotted,
 }
-"""Each runner's id for a test, or None if the id is not one of its own."""
+"""Functions by runner, which return the runner's id for a test of a row, or None if the test is not one of that
+runner."""
 _OWN_RUNNERS = frozenset(("django/django", "sympy/sympy"))
 """Python projects whose tests only their own script can set up."""
 
 
-def plan_of(instance: Instance) -> Plan:
-    """How to run an instance's tests. Raises UnsupportedRow if neither our runners nor the row's own script can."""
+def plan_of(instance: Instance) -> TestPlan:
+    """Return how to run an instance's tests. Raises UnsupportedRow if neither Étude's runners nor the row's own script
+    can run them."""
     if instance.repo.lower() not in _OWN_RUNNERS:
         for runner, name in _NAMES.items():
             if all(map(name, instance.fail_to_pass)):
-                return _named(instance, runner, name)
+                return _plan_for_runner(instance, runner, name)
     if (script := _script(instance)) and instance.log_parser in PARSERS:
         verifier = {"type": "eval-script", "log_parser": instance.log_parser}
-        return Plan(verifier, instance.fail_to_pass, instance.pass_to_pass, script=script)
+        return TestPlan(verifier, instance.fail_to_pass, instance.pass_to_pass, script=script)
     unread = f"its log is read by {instance.log_parser!r}, which is not known here"
     raise UnsupportedRow(
-        f"{instance.place}: FAIL_TO_PASS: {instance.fail_to_pass[0]!r} is no id of pytest, unittest or node, and "
+        f"{instance.place}: FAIL_TO_PASS: {instance.fail_to_pass[0]!r} is not an id of pytest, unittest or node, and "
         f"{unread if script else 'it has no eval_script, as rows of version 5 do'}"
     )
 
 
-def _named(instance: Instance, runner: str, name: Callable[[str], str | None]) -> Plan:
+def _plan_for_runner(instance: Instance, runner: str, name: Callable[[str], str | None]) -> TestPlan:
     fails, passes = ([(test, name(test)) for test in tests] for tests in (instance.fail_to_pass, instance.pass_to_pass))
-    return Plan(
-        verifier={"type": "swebench", "runner": runner, **ROOM},
+    return TestPlan(
+        verifier={"type": "swebench", "runner": runner, **DEFAULT_LIMITS},
         fail_to_pass=tuple(known for _, known in fails if known),
         pass_to_pass=tuple(dict.fromkeys(known for _, known in passes if known)),
         passed_over=tuple(test for test, known in passes if not known),
@@ -62,7 +67,7 @@ def _named(instance: Instance, runner: str, name: Callable[[str], str | None]) -
 
 
 def _script(instance: Instance) -> str:
-    """The row's own script, or one made around its test command."""
+    """Return the row's own script, or a script around its test command."""
     if instance.eval_script or not instance.test_command:
         return instance.eval_script
     lines = [f"cd {shlex.quote(instance.workdir)}", f"echo '{START}'", instance.test_command, f"echo '{END}'", ""]

@@ -1,4 +1,4 @@
-"""Generates bugs: every way to damage one line of a function, by kind.
+"""Generates bugs: every mutation of one line of a function, by kind.
 
 A mutation changes exactly one line and keeps its indentation, so that a single line edit undoes it.
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 SEEN_KINDS = ("op", "cmp", "const", "var", "minmax", "swap", "start", "noret")
 UNSEEN_KINDS = ("off1", "bool")
-"""Kinds that occur only in test tasks, and in no document, train or dev task. `off1` is close to what is seen: it
-mostly damages the comparisons that `cmp` turns, in another way. `bool` is far: nothing else touches `and`, `or`,
-`not`, True or False."""
+"""Kinds that occur only in test tasks, and in no document, train or dev task. `off1` is close to the seen kinds: it
+mostly changes the comparisons that `cmp` reverses, in another way. `bool` is far from them: no other kind changes
+`and`, `or`, `not`, True or False."""
 KINDS = SEEN_KINDS + UNSEEN_KINDS
 
 _OPERATORS = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"),
@@ -26,6 +26,8 @@ _LOOSENED = {ast.Lt: ("<", "<="), ast.Gt: (">", ">="), ast.LtE: ("<=", "<"), ast
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
+    """A bug: one line of a function with another text."""
+
     kind: str
     line: int
     """Index within the function's source, from 0."""
@@ -39,7 +41,8 @@ class Mutation:
 
 
 def mutations(source: str, groups: Mapping[str, str], rng: random.Random) -> list[Mutation]:
-    """All single-line mutations of a function, without duplicates. `rng` picks wrong constants and variables."""
+    """Return all single-line mutations of a function, without duplicates. `groups` is the type of each name; `rng`
+    picks wrong constants and variables."""
     function = ast.parse(source).body[0]
     assert isinstance(function, ast.FunctionDef)
     lines = source.split("\n")
@@ -52,7 +55,7 @@ def mutations(source: str, groups: Mapping[str, str], rng: random.Random) -> lis
 
 
 Edit = tuple[str, ast.expr | ast.stmt, int, int, str]
-"""Kind, a node on the line, columns to replace, replacement."""
+"""The kind of bug, a node on the line, the first and last column to replace, and the replacement."""
 
 
 def _edits(
@@ -108,7 +111,7 @@ def _call(node: ast.Call, name: ast.Name) -> Iterator[Edit]:
 
 
 def _swap(node: ast.BinOp, line: str) -> Iterator[Edit]:
-    """Exchange the operands where their order matters."""
+    """Yield an edit that exchanges two operands, if their order matters."""
     sign = {ast.Sub: "-", ast.FloorDiv: "//"}.get(type(node.op))
     if sign is None or node.left.end_col_offset is None or node.end_col_offset is None:
         return
@@ -122,7 +125,7 @@ def _swap(node: ast.BinOp, line: str) -> Iterator[Edit]:
 def _symbol(
     kind: str, lines: list[str], left: ast.expr, right: ast.expr, pair: tuple[str, str] | None
 ) -> Iterator[Edit]:
-    """Replace the operator between two operands on one line."""
+    """Yield an edit that replaces the operator between two operands on one line."""
     if pair is None or left.end_col_offset is None or left.lineno != right.lineno:
         return
     at = lines[left.lineno - 1].find(pair[0], left.end_col_offset, right.col_offset)

@@ -1,4 +1,5 @@
-"""Families composed from parts: an optional guard that returns early, a core computation, and an end for its result.
+"""Families composed from parts: an optional guard that returns early, a core computation, and an end that finishes the
+result.
 
 From a few hand-written templates, a small model learns their names and not their meaning: it repairs what it has seen
 and nothing else. Composition gives hundreds of families, and a held-out one is a new combination of parts that each
@@ -13,17 +14,24 @@ from itertools import product
 
 @dataclass(frozen=True, slots=True)
 class Part:
+    """A guard or an end of a composed function."""
+
     name: str
-    kin: str
-    """Parts that a single bug can turn into each other share a kin, so that they are on the same side of the split."""
+    split_group: str
+    """Group name. Parts that a single bug can turn into each other have the same one, so that they are on the same side
+    of the split."""
     lines: tuple[str, ...]
-    """Code lines. Each comment says what the lines under it should do."""
+    """Code lines. Each comment describes what the lines under it should do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Core(Part):
+    """The main computation of a composed function."""
+
     inputs: str = ""
+    """Slots of the parameters, separated by blanks."""
     verbs: str = ""
+    """Possible first words of the function's name, separated by blanks."""
 
 
 def _loop(intent: str, condition: str, then: str) -> tuple[str, ...]:
@@ -77,6 +85,8 @@ GUARDS = (
 
 @dataclass(frozen=True, slots=True)
 class Combination:
+    """A guard, a core and an end, which together make one family."""
+
     guard: Part
     core: Core
     end: Part
@@ -86,8 +96,8 @@ class Combination:
         return "_".join(part.name for part in (self.guard, self.core, self.end) if part.name)
 
     @property
-    def kin(self) -> str:
-        return "_".join(part.kin for part in (self.guard, self.core, self.end) if part.name)
+    def split_group(self) -> str:
+        return "_".join(part.split_group for part in (self.guard, self.core, self.end) if part.name)
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -95,11 +105,12 @@ class Combination:
 
 
 def combinations() -> list[Combination]:
-    """Every combination in which each line matters."""
+    """Return every combination in which each line matters."""
     return [Combination(*parts) for parts in product(GUARDS, CORES, ENDS) if _sensible(*parts)]
 
 
 def _sensible(guard: Part, core: Core, end: Part) -> bool:
+    """Return whether no line of this combination is pointless."""
     if core.name == "many" and end.name != "more":  # a count is seldom near the bounds of an end
         return False
     if not guard.name:

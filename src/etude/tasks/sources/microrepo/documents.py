@@ -1,13 +1,14 @@
-"""Generates documents for pretraining, only from what may be learnt: train families, train instances, seen bug kinds.
+"""Generates documents for pretraining, only from what may be learnt: train families, train instances, seen kinds of
+bugs.
 
 There are three kinds of document. "module": code with assertions. "lookup": a short numbered listing, then some of its
-lines by file and number, because copying must be learnt first. "fix": a FAIL line, the numbered file, and the edit
-that fixes it; the edit usually rewrites the whole failing function, else only the wrong line, and in some documents it
-follows an edit that changed nothing. Listings are made by the code of the harness's `read` tool and edits are written
-as its calls, so that the model learns what the agent will see.
+lines by file and number, because copying must be learnt first. "fix": a FAIL line, the numbered file, and the edit that
+fixes it. The edit usually rewrites the whole failing function, else only the wrong line; in some documents it follows
+an edit that changed nothing. The code of the harness's `read` tool makes the listings, and edits are written as calls
+of its `edit` tool, so that the model learns what the agent will see.
 
 Fixes show every seen kind of bug, also those that demonstrations leave out. RL can only reinforce what the model
-sometimes does, so a kind may be rare to it but must not be unknown.
+sometimes does, so a kind may be rare in the documents but must not be missing.
 """
 
 from __future__ import annotations
@@ -35,15 +36,17 @@ VERSION = 8
 PER_FILE = 2000
 SHARES = (("lookup", 0.22), ("fix", 0.66), ("module", 0.12))
 REWRITES = 0.85
-"""Share of first-try fixes that rewrite the whole function."""
+"""Share of fixes, among those without a failed first edit, that rewrite the whole function."""
 RETRIES = 0.12
-"""Share of fixes that follow a failed first edit. An agent that has never seen a retry produces nothing after its
+"""Share of fixes that follow a failed first edit. An agent that has never seen a retry generates nothing after its
 first failure."""
 POOL = pool_of(Split.TRAIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
+    """One document for pretraining."""
+
     kind: str
     text: str
     generator: str = "microrepo"
@@ -69,6 +72,7 @@ def write_documents(folder: Path, count: int, seed: int) -> list[Path]:
 
 
 def make_document(seed: int, index: int) -> Document:
+    """Return the document with this index."""
     rng = random.Random(f"microrepo-documents/{VERSION}/{seed}/{index}")
     kind = rng.choices([name for name, _ in SHARES], [share for _, share in SHARES])[0]
     if kind == "lookup":
@@ -79,14 +83,15 @@ def make_document(seed: int, index: int) -> Document:
 
 
 def listing(file: str, text: str) -> str:
-    """A call that reads a file, and the tool's answer."""
+    """Return a call that reads a file, followed by the tool's answer."""
     lines = text.removesuffix("\n").split("\n")
     shown = "\n".join(numbered(lines, 1, len(lines)))
     return f"{format_call('read', {'path': file}, builtin_schema('read').call_schema())}\n{shown}\n"
 
 
 def edit_call(file: str, lines: Iterable[tuple[int, str]]) -> str:
-    """A call that changes these numbered lines. The texts are stripped, because the tool keeps the indentation."""
+    """Return a call that changes these numbered lines. Indentation is stripped, because the tool keeps the old line's
+    indentation."""
     text = "\n".join(f"{number} {line.strip()}" for number, line in lines)
     return format_call("edit", {"path": file, "lines": text}, builtin_schema("edit").call_schema())
 
@@ -136,10 +141,10 @@ def _fix(rng: random.Random, kind: str) -> str:
         else:
             text += function.text
     file = _file(rng)
-    sound = list(enumerate(broken.function.source.split("\n"), first))
+    fixed = list(enumerate(broken.function.source.split("\n"), first))
     # Leave out the def line, and the comments, which say what each line should be.
-    code = [(number, line) for number, line in sound[1:] if not line.strip().startswith("#")]
-    alone = [pair for pair, wrong in zip(sound, damaged, strict=True) if pair[1] != wrong]
+    code = [(number, line) for number, line in fixed[1:] if not line.strip().startswith("#")]
+    alone = [pair for pair, wrong in zip(fixed, damaged, strict=True) if pair[1] != wrong]
     shown = f"{fail_line(broken)}\n{listing(file, text)}"
     in_vain = [pair for pair in code if pair not in alone]
     if in_vain and rng.random() < RETRIES:

@@ -1,8 +1,9 @@
 """The function families: each is a template of one small function with its inputs, and comments that say what it does.
 
-Names (of the kin) alone decide the split, so none may ever change. Some families are written by hand (families.toml);
-most are composed from parts (composed.py). The comments name every choice that the lines under them make (constants,
-which side of a comparison counts, which variable), so that each injected bug can be recognised from them.
+A family's `split_group` alone decides its split, so it may never change. Some families are hand-written
+(families.toml); most are composed from parts (composed.py). The comments name every choice that the lines under them
+make (constants, which side of a comparison counts, which variable), so that each injected bug can be recognised from
+them.
 
 Slots: x y numbers, n a small number, xs a list of numbers and v one of them, ws a list of words and w one of them, t a
 local result, i an index, lo hi a pair of bounds, p q flags; constants: j (2-4), k m (2-9), c b (c < b); g0 g1 g2
@@ -22,29 +23,31 @@ from etude.tasks.task import Split, split_of
 
 @dataclass(frozen=True, slots=True)
 class Family:
+    """A template of one small function."""
+
     name: str
     verbs: tuple[str, ...]
     """Possible first halves of the function's name."""
     inputs: tuple[str, ...]
     """The slot of each parameter, in order. The slot decides the type of the values (see function.py)."""
     body: str
-    """The code without the def line, indented once. Comments say what the lines under them should do."""
-    kin: str
-    """Decides the split. Families that a single bug can turn into each other have the same kin."""
+    """The code without the def line, indented once. Comments describe what the lines under them should do."""
+    split_group: str
+    """Group name that decides the split. Families that a single bug can turn into each other have the same group."""
 
     @property
     def split(self) -> Split:
-        return split_of(self.kin)
+        return split_of(self.split_group)
 
 
-def _family(name: str, verbs: str, inputs: str, body: str, kin: str = "") -> Family:
-    return Family(name, tuple(verbs.split()), tuple(inputs.split()), indent(body, "    "), kin or name)
+def _family(name: str, verbs: str, inputs: str, body: str, split_group: str = "") -> Family:
+    return Family(name, tuple(verbs.split()), tuple(inputs.split()), indent(body, "    "), split_group or name)
 
 
 _BY_HAND = tomllib.loads((resources.files(__package__) / "families.toml").read_text(encoding="utf-8"))
 FAMILIES: tuple[Family, ...] = (
     *(_family(name, **table) for name, table in _BY_HAND.items()),
-    *(_family(c.name, c.core.verbs, c.core.inputs, "\n".join(c.lines), c.kin) for c in combinations()),
+    *(_family(c.name, c.core.verbs, c.core.inputs, "\n".join(c.lines), c.split_group) for c in combinations()),
 )
 
 

@@ -1,4 +1,5 @@
-"""Draws a function from a family: fills in names and constants, and draws inputs that reach its boundaries."""
+"""Draws a function from a family: fills in names and constants, and draws inputs near its constants, where bugs
+show."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ NUMBERS = frozenset(("x", "y", "n", "lo", "hi", "v", "i", "t"))
 
 @dataclass(frozen=True, slots=True)
 class Function:
+    """A function with names and constants filled in."""
+
     family: Family
     name: str
     source: str
@@ -31,7 +34,7 @@ class Function:
 
 
 def draw_function(family: Family, rng: random.Random, taken: Collection[str] = ()) -> Function:
-    """Fill a family's slots. The function's name is not in `taken`."""
+    """Fill a family's slots. The function's name differs from all names in `taken`."""
     nouns = rng.sample(name_words.NOUNS, 4)
     low, high = rng.choice(name_words.BOUNDS)
     flags = rng.sample(name_words.FLAGS, 2)
@@ -73,7 +76,8 @@ def _group(slot: str, textual: bool) -> str:
 
 
 def draw_inputs(function: Function, rng: random.Random, count: int) -> list[tuple[Value, ...]]:
-    """Distinct inputs, many of them at the function's boundaries; fewer than `count` if not enough are found."""
+    """Return distinct inputs, many of them at the function's boundaries. There are fewer than `count` if not enough are
+    found."""
     seen: dict[str, tuple[Value, ...]] = {}
     for _ in range(count * 3):
         values = _draw_arguments(function, rng)
@@ -115,8 +119,8 @@ def _number(rng: random.Random, near: list[int]) -> int:
 
 
 def compile_function(source: str, name: str) -> Callable[..., object]:
-    """Compile a function. Only for code of our own templates, which ends on every input and so may run in this
-    process."""
+    """Compile a function in this process. This is safe only for code of Étude's own templates, which ends on every
+    input."""
     code: CodeType = compile(source, "<microrepo>", "exec")
     scope: dict[str, object] = {}
     exec(code, scope)

@@ -16,7 +16,7 @@ NOUNS = (
     "load", "mass", "money", "pay", "points", "power", "price", "rain", "rate", "score", "size", "speed", "steps",
     "time", "value", "water", "weight", "width", "wind",
 )  # fmt: skip
-"""Names of numbers, and second halves of function names."""
+"""Names of numbers, which also serve as second halves of function names."""
 
 LISTS = ("data", "entries", "figures", "items", "numbers", "results", "rows", "samples", "series", "values")
 ITEMS = ("entry", "item", "n", "number", "x")

@@ -1,4 +1,4 @@
-"""A micro-repository: one to three modules with one function each, rarely two, and exactly one damaged line.
+"""A micro-repository: one to three modules with one function each, rarely two, and exactly one line with a bug.
 
 Guarantees: the check script shows a FAIL line on the visible inputs; the hidden inputs are different ones; the
 reference edit restores the original text byte for byte.
@@ -26,6 +26,8 @@ _CHECK_SCRIPT = (resources.files(__package__) / "check_script.txt").read_text(en
 
 @dataclass(frozen=True, slots=True)
 class Damage:
+    """The injected bug: its file and line, the wrong text and the right text."""
+
     function: Function
     kind: str
     file: str
@@ -38,6 +40,8 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Module:
+    """One file of a micro-repository."""
+
     name: str
     functions: tuple[Function, ...]
 
@@ -52,13 +56,15 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
+    """One micro-repository, with its bug and the cases that show it."""
+
     modules: tuple[Module, ...]
     damage: Damage
     visible: tuple[Case, ...]
     hidden: tuple[Case, ...]
 
     def files(self) -> dict[str, str]:
-        """The workspace as the agent finds it."""
+        """Return the workspace as the agent finds it, with the bug."""
         texts = {module.file: module.text for module in self.modules}
         lines = texts[self.damage.file].split("\n")
         lines[self.damage.line - 1] = self.damage.wrong
@@ -67,14 +73,15 @@ class Repository:
 
 @cache
 def kinds_of(family: Family) -> frozenset[str]:
-    """The kinds of bug that can be made in a family's code."""
+    """Return the kinds of bug that can be injected in a family's code."""
     function = draw_function(family, random.Random(family.name))
     return frozenset(m.kind for m in mutations(function.source, function.groups, random.Random(0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A function with a bug that shows. `inputs` starts with the visible ones, and the first of these fails."""
+    """A function with a bug that some inputs show. `inputs` starts with the visible ones, and the first of these
+    fails."""
 
     function: Function
     mutation: Mutation
@@ -85,8 +92,8 @@ class Broken:
 
 
 def draw_broken(pool: Pool, kind: str, rng: random.Random, inputs: int = 24) -> Broken:
-    """A function of the pool with a bug of this kind that changes the results of some inputs. The pool admits both the
-    sound and the damaged version."""
+    """Draw a function of the pool with a bug of this kind that changes the results of some inputs. The pool admits both
+    the correct and the broken version."""
     able = pool.keeping(lambda family: kind in kinds_of(family))
     while True:
         function = able.draw(rng)
@@ -134,7 +141,7 @@ def _got(value: str | None, raised: str | None) -> str:
 
 
 def show(value: str) -> str:
-    """A canonical value written as Python does."""
+    """Return a canonical value as Python source."""
     return repr(_CONSTANTS[value] if value in _CONSTANTS else eval(value, {"__builtins__": {}}))
 
 
@@ -142,14 +149,14 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 def fail_line(broken: Broken) -> str:
-    """The line that the check prints for this bug."""
+    """Return the line that the check script prints for this bug."""
     call = ", ".join(map(repr, broken.inputs[0]))
     return f"FAIL {broken.function.name}({call}) {broken.got}, expected {show(broken.expected[0])}"
 
 
 def draw_repository(pool: Pool, rng: random.Random, kinds: Collection[str]) -> Repository:
-    """Draw a repository. The kind of bug is drawn first, so that each is equally likely, then a family that
-    offers it."""
+    """Draw a repository. The kind of bug is drawn first, so that each kind is equally likely, and then a family in
+    which it is possible."""
     offered = [kind for kind in KINDS if kind in kinds and any(kind in kinds_of(f) for f in pool.families)]
     broken = draw_broken(pool, rng.choice(offered), rng)
     # Most repositories are small; some are large enough that working on them outgrows a small context. Two functions in
@@ -211,7 +218,8 @@ def _sound_cases(function: Function, module: str, rng: random.Random) -> tuple[l
 
 
 def check_script(cases: Sequence[Case]) -> str:
-    """The script that the agent may run. It prints no time, path or address, so that a rollout can be repeated."""
+    """Return the check script that the agent may run. It prints no time, path or address, so that a rollout can be
+    repeated."""
     rows = "".join(
         f"    ({case.module!r}, {case.function!r}, {case.arguments!r}, {show(case.expected)}),\n" for case in cases
     )

@@ -1,7 +1,7 @@
 """The microrepo task source: makes repositories with one injected bug as Harbor task directories.
 
 The cell of a task depends only on its split and index. Train tasks have seen families and kinds. Dev tasks have seen
-kinds, half of them in families of their own. Test tasks come from all four cells in the recipe's shares.
+kinds, and half of them have families of their own. Test tasks come from all four cells in the recipe's shares.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 class MicroRepoSource:
+    """The task source `microrepo`."""
+
     name = "microrepo"
     version = 5
 
@@ -78,15 +80,15 @@ class MicroRepoSource:
 
 
 def cell_at(index: int, shares: Mapping[Cell, float]) -> Cell:
-    """The cell of a task. Multiples of the golden ratio are spread evenly, so among any number of tasks each cell has
-    its share, give or take one or two."""
+    """Return the cell of the task with this index. Multiples of the golden ratio are spread evenly, so among any number
+    of tasks each cell has its share, give or take one or two."""
     point = (index + 0.5) * _GOLDEN % 1.0
     reached = zip(shares, accumulate(shares.values()), strict=True)
     return next((cell for cell, end in reached if point < end), list(shares)[-1])
 
 
 def instruction(repository: Repository, rng: random.Random) -> str:
-    """One short line that gives away more or less about the bug."""
+    """Return one short instruction, which says more or less about where the bug is."""
     damage = repository.damage
     style = rng.random()
     if style < 0.4:

@@ -1,4 +1,4 @@
-"""Parses what a docstring says of parameters, results and exceptions, and finds what is missing or wrong.
+"""Parses what a docstring states about parameters, results and exceptions, and finds what is missing or wrong.
 
 Two styles are understood: sections (`Args:`, `Returns:`, `Raises:`) and fields (`:param x:`, `:returns:`, `:raises
 X:`).
@@ -16,7 +16,7 @@ from etude.tasks.verifiers.documentation.interface import Public
 _SECTION = re.compile(r"(Args|Arguments|Parameters|Returns|Yields|Raises):\s*(.*)")
 _ENTRY = re.compile(r"\*{0,2}(\w[\w.]*)\s*(?:\([^)]*\))?:\s*(.*)")
 _FIELD = re.compile(r":(param|arg|returns?|yields?|raises?)((?:\s+[^\s:]+)*)\s*:\s*(.*)")
-"""The last word before the second colon is the name; a word before it is a type."""
+"""Matches a field. The last word before its second colon is the parameter's name; a word before that name is a type."""
 _DEFAULT = re.compile(
     r"\bdefaults?(?:\s+to|\s+is|\s*[:=])?\s+`*(\"[^\"]*\"|'[^']*'|-?\d+(?:\.\d+)?|None|True|False|\(\)|\[\]|\{\})"
 )
@@ -25,13 +25,16 @@ _FEWEST_WORDS = 3
 
 @dataclass(slots=True)
 class Claims:
+    """What a docstring states."""
+
     summary: str = ""
     parameters: dict[str, str] = field(default_factory=dict)
-    answers: str = ""
+    returns: str = ""
     raises: dict[str, str] = field(default_factory=dict)
 
 
 def claims_of(docstring: str) -> Claims:
+    """Parse a docstring."""
     lines = docstring.splitlines()
     claims = Claims(summary=lines[0].strip() if lines else "")
     section, depth = "", 0
@@ -43,11 +46,11 @@ def claims_of(docstring: str) -> Claims:
         elif (found := _SECTION.fullmatch(text)) and indent == 0:
             section, depth, last = found[1], 0, None
             if section in ("Returns", "Yields"):
-                claims.answers = found[2]
+                claims.returns = found[2]
         elif not text or text.startswith(">>>"):
             last = None
         elif section in ("Returns", "Yields") and indent:
-            claims.answers += f" {text}"
+            claims.returns += f" {text}"
         elif section and indent and (not depth or indent <= depth) and (found := _ENTRY.fullmatch(text)):
             depth = indent
             into = claims.raises if section == "Raises" else claims.parameters
@@ -57,13 +60,13 @@ def claims_of(docstring: str) -> Claims:
             last[0][last[1]] += f" {text}"
         elif not indent:
             section = ""
-    claims.answers = claims.answers.strip()
+    claims.returns = claims.returns.strip()
     return claims
 
 
 def _take_field(claims: Claims, kind: str, words: list[str], text: str) -> tuple[dict[str, str], str] | None:
     if kind.startswith(("return", "yield")):
-        claims.answers = text
+        claims.returns = text
     if kind.startswith(("return", "yield")) or not words:
         return None
     into = claims.raises if kind.startswith("raise") else claims.parameters
@@ -72,24 +75,24 @@ def _take_field(claims: Claims, kind: str, words: list[str], text: str) -> tuple
     return into, name
 
 
-def wrong_with(public: Public, shown: frozenset[str]) -> Iterator[str]:
-    """What is missing or wrong in the docstring of a public name. `shown` are the exceptions that its examples
+def docstring_problems(public: Public, shown: frozenset[str]) -> Iterator[str]:
+    """Yield what is missing or wrong in the docstring of a public name. `shown` are the exceptions that its examples
     demonstrate."""
     claims = claims_of(public.docstring)
     if not public.docstring:
         yield "has no docstring"
         return
     words = re.findall(r"\w+", claims.summary)
-    if len(words) < _FEWEST_WORDS or set(map(str.lower, words)) <= set(public.called.lower().split("_")):
-        yield "its first line does not say what it does"
+    if len(words) < _FEWEST_WORDS or set(map(str.lower, words)) <= set(public.short_name.lower().split("_")):
+        yield "the docstring's first line does not describe it"
     yield from _wrong_parameters(public, claims)
-    if public.answers and not claims.answers:
-        yield "what it returns is not said"
-    if claims.answers and not public.answers:
-        yield "it returns nothing, and something is said to be returned"
-    said = {name.rpartition(".")[2] for name in claims.raises}
-    yield from (f"that it raises {name} is not said" for name in sorted(public.raises - said))
-    yield from (f"it does not raise {name}" for name in sorted(said - public.may_raise - shown))
+    if public.returns_value and not claims.returns:
+        yield "the docstring does not say what it returns"
+    if claims.returns and not public.returns_value:
+        yield "the docstring describes a result, but nothing is returned"
+    documented = {name.rpartition(".")[2] for name in claims.raises}
+    yield from (f"the docstring does not say that it raises {name}" for name in sorted(public.raises - documented))
+    yield from (f"it does not raise {name}" for name in sorted(documented - public.may_raise - shown))
 
 
 def _wrong_parameters(public: Public, claims: Claims) -> Iterator[str]:
@@ -97,19 +100,19 @@ def _wrong_parameters(public: Public, claims: Claims) -> Iterator[str]:
     for name in public.parameters:
         text = claims.parameters.get(name, "")
         if not text:
-            yield f"nothing is said of its parameter {name}"
+            yield f"the docstring does not describe the parameter {name}"
             continue
         found = _DEFAULT.search(text)
         default = public.defaults.get(name)
         if found is None:
             if default is not None:
-                yield f"the default of {name} is not said"
+                yield f"the docstring does not give the default of {name}"
         elif default is None or not _same(found[1], default):
             yield f"the default of {name} is {default or 'none'}, not {found[1]}"
 
 
-def _same(said: str, written: str) -> bool:
+def _same(documented: str, written: str) -> bool:
     try:
-        return bool(ast.literal_eval(said) == ast.literal_eval(written))
+        return bool(ast.literal_eval(documented) == ast.literal_eval(written))
     except (ValueError, SyntaxError):
-        return said == written
+        return documented == written

@@ -1,4 +1,4 @@
-"""Parses examples in docstrings and text files into steps that run one after another, with the output each should
+"""Parses examples in docstrings and text files into steps that run one after another, each with the output it should
 print."""
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ _CHECKER = doctest.OutputChecker()
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """One statement of an example, with its expected output."""
+
     source: str
     mode: str
-    """The mode of `compile`: "single" prints the value of an expression."""
+    """The mode of `compile`: "single" prints the value of an expression, "exec" does not."""
     want: str = ""
+    """The expected output."""
     raised: str = ""
     """The last line of the expected traceback; empty if none is expected."""
 
-    def holds(self, outcome: object) -> bool:
-        """Whether the outcome that the box reported matches; None as outcome means that the step was not reached."""
+    def matches(self, outcome: object) -> bool:
+        """Return whether the outcome that the box reported is the expected one. The outcome is None if the step was not
+        reached."""
         if not isinstance(outcome, dict):
             return False
         printed, raised = outcome.get("printed"), outcome.get("raised")
@@ -37,9 +41,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Steps that share a namespace."""
+    """Steps that share a namespace, such as the examples of one docstring."""
 
     where: str
+    """Where the examples were read from, for messages."""
     module: str
     """The module whose names are available from the start; empty for a text file."""
     steps: tuple[Step, ...]
@@ -49,13 +54,14 @@ class Group:
         return "\n".join(step.source for step in self.steps)
 
     def calls(self, name: str) -> bool:
-        """Whether a function or method of this name is called, and never mentioned in any other way."""
+        """Return whether the steps call a function or method of this name, and mention the name in no other way."""
         nodes = list(ast.walk(ast.parse(self.source)))
         mentions = sum(_is(node, name) for node in nodes)
         return 0 < mentions == sum(_is(node.func, name) for node in nodes if isinstance(node, ast.Call))
 
     @property
     def exceptions(self) -> frozenset[str]:
+        """Names of the exceptions that the steps expect."""
         return frozenset(step.raised.partition(":")[0].strip().rpartition(".")[2] for step in self.steps if step.raised)
 
 
@@ -64,13 +70,13 @@ def _is(node: ast.AST, name: str) -> bool:
 
 
 def of_docstring(where: str, module: str, docstring: str) -> list[Group]:
-    """The examples of a docstring. Raises ValueError if they cannot be parsed."""
+    """Return the examples of a docstring. Raises ValueError if they cannot be parsed."""
     steps = tuple(_steps(docstring, where))
     return [Group(where, module, steps)] if steps else []
 
 
 def of_text(where: str, text: str) -> list[Group]:
-    """The fenced Python blocks of a text, each a group of its own."""
+    """Return the fenced Python blocks of a text, each as a group of its own."""
     groups = []
     for number, found in enumerate(_FENCED.finditer(text), 1):
         block = found[1]
@@ -83,5 +89,5 @@ def of_text(where: str, text: str) -> list[Group]:
 def _steps(text: str, where: str) -> Iterator[Step]:
     for example in _PARSER.get_examples(text, where):
         if example.options:
-            raise ValueError(f"{where}: examples with directives are not counted: {example.source.strip()}")
+            raise ValueError(f"{where}: examples may not have directives: {example.source.strip()}")
         yield Step(example.source, "single", example.want, example.exc_msg or "")

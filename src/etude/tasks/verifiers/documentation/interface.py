@@ -1,4 +1,4 @@
-"""Finds what must be documented in a module, and the facts that its syntax tree shows."""
+"""Finds the names of a module that must be documented, and what its syntax tree shows about them."""
 
 from __future__ import annotations
 
@@ -13,34 +13,38 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Public:
+    """A public function, class or method, and the facts that its docstring must state."""
+
     module: str
     name: str
-    """The name in its module, with the class if it is a method: "Queue.push"."""
+    """The name in its module, preceded by the class for a method: "Queue.push"."""
     docstring: str
     parameters: tuple[str, ...]
     defaults: dict[str, str]
-    """Source text of the defaults, by parameter."""
-    answers: bool
-    """Whether it returns or yields a value."""
+    """Source text of the default values, by parameter."""
+    returns_value: bool
+    """Whether the function returns or yields a value."""
     raises: frozenset[str]
-    """Exceptions raised by its own statements."""
+    """Exceptions raised by the function's own statements."""
     may_raise: frozenset[str]
-    """Those, and the exceptions of the functions in its module that it may call."""
+    """The exceptions in `raises`, and those of the functions in its module that it may call."""
 
     @property
-    def called(self) -> str:
+    def short_name(self) -> str:
+        """The name without its class."""
         return self.name.rpartition(".")[2]
 
 
 def public_of(module: str, source: str) -> list[Public]:
+    """Return the public functions, classes and methods of a module."""
     tree = ast.parse(source)
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, _Function)}
     return [_public(module, name, node, functions) for name, node in _nodes(tree)]
 
 
 def without_docstrings(source: str) -> str:
-    """A string that is equal for sources with the same code, whatever their docstrings. Raises SyntaxError or
-    ValueError if the source does not parse."""
+    """Return a string that is equal for sources with the same code, whatever their docstrings. Raises SyntaxError or
+    ValueError if the source cannot be parsed."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | _Function) and ast.get_docstring(node, clean=False) is not None:
@@ -76,7 +80,7 @@ def _public(module: str, name: str, node: _Function | ast.ClassDef, functions: d
         ast.get_docstring(node) or "",
         parameters,
         defaults,
-        answers=isinstance(node, _Function) and _answers(node),
+        returns_value=isinstance(node, _Function) and _returns_value(node),
         raises=_raises(function) if function else frozenset(),
         may_raise=_may_raise(function, functions) if function else frozenset(),
     )
@@ -93,7 +97,7 @@ def _parameters(function: _Function) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def _own(function: _Function) -> Iterator[ast.AST]:
-    """The nodes of a function's body without those of functions and classes inside it."""
+    """Yield the nodes of a function's body, without those of functions and classes inside it."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()
@@ -102,7 +106,7 @@ def _own(function: _Function) -> Iterator[ast.AST]:
             waiting.extend(ast.iter_child_nodes(node))
 
 
-def _answers(function: _Function) -> bool:
+def _returns_value(function: _Function) -> bool:
     for node in _own(function):
         if isinstance(node, ast.Yield | ast.YieldFrom):
             return True

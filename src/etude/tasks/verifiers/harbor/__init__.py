@@ -1,6 +1,6 @@
 """Runs Harbor tasks: test.sh in a fresh box, its reward as the verdict, and solve.sh as the reference.
 
-The verdict of a foreign task's own script is `open`: it can be trusted only as far as the box that the script shares.
+The verdict of a foreign task's own script is `open`: code in the box that the script shares could forge it.
 """
 
 from etude.tasks.verifiers.harbor.solving import reference_of

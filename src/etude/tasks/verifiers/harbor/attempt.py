@@ -1,7 +1,7 @@
 """One attempt at one part of a Harbor task: runs its test.sh in a fresh box and reads the reward.
 
 In shared mode, the box is the task's own with the change applied. In separate mode, only the declared artifacts are
-taken from the task's box, and test.sh sees them in another box, made from the verifier's image.
+copied from the task's box to another box, made from the verifier's image, in which test.sh runs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from etude.sandbox.contract import Box, BoxSpec, RequestRefused
 from etude.tasks.change import Change
 from etude.tasks.fresh_box import fresh_box
 from etude.tasks.harbor import Artifact, Environment, Healthcheck, Part
-from etude.tasks.verifiers.contract import Stand
-from etude.tasks.verifiers.harbor.places import (
+from etude.tasks.verifiers.contract import GradingContext
+from etude.tasks.verifiers.harbor.box_setup import (
     ARTIFACTS,
     MAX_BYTES,
     TESTS,
     VERIFIER_LOGS,
     fresh_logs,
-    lay_tests,
     limits_of,
-    put,
+    place_tests,
     read_or_none,
     tail,
+    unpack_into,
     user_of,
 )
 from etude.tasks.verifiers.harbor.reward import LARGEST, BadReward, Reward, parse_reward
@@ -39,20 +39,23 @@ from etude.tasks.verifiers.harbor.reward import LARGEST, BadReward, Reward, pars
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
+    """The result of running one part's tests once."""
+
     reward: Reward | None
+    """The reward that test.sh wrote; None if it wrote no valid one."""
     problem: str = ""
-    """Why there is no reward."""
+    """Why there is no reward; empty if there is one."""
     limit: str = ""
-    """The limit that ended test.sh."""
+    """Name of the limit that ended test.sh; empty if none did."""
     starved: bool = False
-    """The limit was the wall clock, and it expired because the host gave the box no time."""
+    """Whether the wall clock expired because the host gave the box no time."""
     code: int | None = None
     log: str = ""
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Exam:
+class PartSetup:
     """Everything needed to run the tests of one part, collected from the task."""
 
     part: Part
@@ -62,9 +65,10 @@ class Exam:
     seconds: float
     env: Mapping[str, str]
     image: str = ""
-    """The verifier's own image in separate mode; empty for a fresh box of the task's image."""
+    """Name of the verifier's own image in separate mode; empty if the tests run in the task's image or in a built
+    one."""
     build: Path | None = None
-    """Folder of the Dockerfile to build the verifier's image from, if it has one."""
+    """Folder of the Dockerfile that the verifier's image is built from; None if it is not built."""
 
     @property
     def brings_tests(self) -> bool:
@@ -72,54 +76,57 @@ class Exam:
         return bool(self.image or self.build)
 
 
-async def attempt(stand: Stand, exam: Exam, change: Change) -> Attempt:
+async def attempt(context: GradingContext, setup: PartSetup, change: Change) -> Attempt:
+    """Run the tests of one part on a change."""
     started = time.monotonic()
-    box_limits = limits_of(exam.environment, exam.seconds)
-    async with stand.box(box_limits, change) as box:
-        await fresh_logs(box, user_of(None, stand.sandboxes))
-        if problem := await _unhealthy(box, exam.part.healthcheck, exam):
+    box_limits = limits_of(setup.environment, setup.seconds)
+    async with context.box(box_limits, change) as box:
+        await fresh_logs(box, user_of(None, context.sandboxes))
+        if problem := await _unhealthy(box, setup.part.healthcheck, setup):
             return Attempt(None, problem, seconds=time.monotonic() - started)
-        for hook in exam.part.verifier.collect:
-            agent = user_of(exam.part.agent.user, stand.sandboxes)
-            await box.exec(hook.command, timeout=hook.timeout_sec, env=dict(exam.env), user=agent)
-        if not exam.part.verifier.separate:
-            return await _test(stand, exam, box, started)
-        artifacts = [found for item in _declared(exam.part) if (found := await _taken(box, item, stand))]
-    return await _test_apart(stand, exam, artifacts, started)
+        for hook in setup.part.verifier.collect:
+            agent = user_of(setup.part.agent.user, context.sandboxes)
+            await box.exec(hook.command, timeout=hook.timeout_sec, env=dict(setup.env), user=agent)
+        if not setup.part.verifier.separate:
+            return await _test(context, setup, box, started)
+        artifacts = [found for item in _artifacts_of(setup.part) if (found := await _read_artifact(box, item, context))]
+    return await _test_apart(context, setup, artifacts, started)
 
 
-async def _test_apart(stand: Stand, exam: Exam, artifacts: list[tuple[str, bytes]], started: float) -> Attempt:
-    own = exam.part.verifier.environment or exam.environment
+async def _test_apart(
+    context: GradingContext, setup: PartSetup, artifacts: list[tuple[str, bytes]], started: float
+) -> Attempt:
+    own = setup.part.verifier.environment or setup.environment
     spec = BoxSpec(
-        await _image(stand, exam),
-        workdir=own.workdir or ("" if exam.brings_tests else stand.pristine.workdir),
-        env=stand.conditions.env,
-        limits=limits_of(own, exam.seconds),
+        await _image(context, setup),
+        workdir=own.workdir or ("" if setup.brings_tests else context.pristine.workdir),
+        env=context.conditions.env,
+        limits=limits_of(own, setup.seconds),
         name="grader",
     )
-    async with fresh_box(stand.sandboxes, spec) as box:
-        await fresh_logs(box, user_of(None, stand.sandboxes))
+    async with fresh_box(context.sandboxes, spec) as box:
+        await fresh_logs(box, user_of(None, context.sandboxes))
         for place, tar in artifacts:
-            await put(box, place, tar, user_of(None, stand.sandboxes))
-        if problem := await _unhealthy(box, own.healthcheck, exam):
+            await unpack_into(box, place, tar, user_of(None, context.sandboxes))
+        if problem := await _unhealthy(box, own.healthcheck, setup):
             return Attempt(None, problem, seconds=time.monotonic() - started)
-        found = await _test(stand, exam, box, started)
-        stand.cpu_seconds.append((await box.stats()).cpu_seconds)
+        found = await _test(context, setup, box, started)
+        context.cpu_seconds.append((await box.stats()).cpu_seconds)
         return found
 
 
-async def _image(stand: Stand, exam: Exam) -> str:
-    if exam.image:
-        return await stand.sandboxes.pull_image(exam.image)
-    if exam.build:
-        return await stand.sandboxes.build_image(exam.build)
-    return stand.pristine.image
+async def _image(context: GradingContext, setup: PartSetup) -> str:
+    if setup.image:
+        return await context.sandboxes.pull_image(setup.image)
+    if setup.build:
+        return await context.sandboxes.build_image(setup.build)
+    return context.pristine.image
 
 
-async def _test(stand: Stand, exam: Exam, box: Box, started: float) -> Attempt:
-    await lay_tests(box, {} if exam.brings_tests else exam.tests, user_of(None, stand.sandboxes))
-    user = user_of(exam.part.verifier.user, stand.sandboxes)
-    done = await box.exec(f"{TESTS}/test.sh", timeout=exam.seconds, env=dict(exam.env), user=user)
+async def _test(context: GradingContext, setup: PartSetup, box: Box, started: float) -> Attempt:
+    await place_tests(box, {} if setup.brings_tests else setup.tests, user_of(None, context.sandboxes))
+    user = user_of(setup.part.verifier.user, context.sandboxes)
+    done = await box.exec(f"{TESTS}/test.sh", timeout=setup.seconds, env=dict(setup.env), user=user)
     reward, problem = None, ""
     try:
         files = [await _reward_file(box, name) for name in ("reward.json", "reward.txt")]
@@ -128,7 +135,7 @@ async def _test(stand: Stand, exam: Exam, box: Box, started: float) -> Attempt:
         problem = str(error)
     if done.limit:
         # A reward written before does not count: test.sh did not run to its end.
-        reward, problem = None, f"it went beyond its limit of {done.limit}"
+        reward, problem = None, f"test.sh exceeded its limit of {done.limit}"
     return Attempt(reward, problem, done.limit, done.starved, done.code, tail(done), time.monotonic() - started)
 
 
@@ -139,14 +146,14 @@ async def _reward_file(box: Box, name: str) -> bytes | None:
         raise BadReward(f"{name}: {error}") from None
 
 
-async def _unhealthy(box: Box, check: Healthcheck | None, exam: Exam) -> str:
-    """Run the healthcheck until it succeeds. Returns empty, or the problem after too many failures; failures during
-    the start period do not count."""
+async def _unhealthy(box: Box, check: Healthcheck | None, setup: PartSetup) -> str:
+    """Run the healthcheck until it succeeds, and return an empty string. Return the problem after too many failures;
+    failures during the start period do not count."""
     if check is None:
         return ""
     began, failures = time.monotonic(), 0
     while True:
-        done = await box.exec(check.command, timeout=check.timeout_sec, env=dict(exam.env))
+        done = await box.exec(check.command, timeout=check.timeout_sec, env=dict(setup.env))
         if done.code == 0:
             return ""
         starting = time.monotonic() - began < check.start_period_sec
@@ -156,14 +163,14 @@ async def _unhealthy(box: Box, check: Healthcheck | None, exam: Exam) -> str:
         await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
 
 
-def _declared(part: Part) -> tuple[Artifact, ...]:
+def _artifacts_of(part: Part) -> tuple[Artifact, ...]:
     return (Artifact(source=ARTIFACTS), *part.artifacts)
 
 
-async def _taken(box: Box, artifact: Artifact, stand: Stand) -> tuple[str, bytes] | None:
-    """The folder and the tar of an artifact. Only plain files and folders are kept, because a link could lead test.sh
-    anywhere."""
-    source = posixpath.normpath(posixpath.join(stand.pristine.workdir, artifact.source))
+async def _read_artifact(box: Box, artifact: Artifact, context: GradingContext) -> tuple[str, bytes] | None:
+    """Return the folder and the tar of an artifact, or None if it does not exist or is too large. Only plain files and
+    folders are kept, because test.sh would follow a link out of the artifact."""
+    source = posixpath.normpath(posixpath.join(context.pristine.workdir, artifact.source))
     try:
         tar = await box.read_tree(source, max_bytes=MAX_BYTES)
     except (FileNotFoundError, RequestRefused):

@@ -12,23 +12,26 @@ LARGEST = 64 << 10
 
 
 class BadReward(Exception):
-    """There is no valid reward; the message says why."""
+    """There is no valid reward. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
+    """The reward that test.sh gave."""
+
     score: float
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """All numbers that were measured, including the score as `reward`."""
+    """All measured numbers, including the score under the key `reward`."""
 
 
 def parse_reward(as_json: bytes | None, as_text: bytes | None) -> Reward:
-    """Parse the reward. Raises BadReward if there is none, or it is not a finite number."""
+    """Parse the contents of reward.json or else reward.txt; None stands for a missing file. Raises BadReward if there
+    is no reward, or if it is not a finite number."""
     if as_json is not None:
-        return _of_json(_short(as_json, "reward.json"))
+        return _of_json(_bounded(as_json, "reward.json"))
     if as_text is None:
-        raise BadReward("it left neither reward.json nor reward.txt")
-    text = _short(as_text, "reward.txt").decode("utf-8", "replace").strip()
+        raise BadReward("test.sh wrote neither reward.json nor reward.txt")
+    text = _bounded(as_text, "reward.txt").decode("utf-8", "replace").strip()
     try:
         number = float(text)
     except ValueError:
@@ -63,7 +66,7 @@ def _reward(found: Mapping[str, object], name: str) -> Reward:
     return Reward(metrics["reward"], metrics)
 
 
-def _short(data: bytes, name: str) -> bytes:
+def _bounded(data: bytes, name: str) -> bytes:
     if len(data) > LARGEST:
         raise BadReward(f"{name}: expected at most {LARGEST} bytes, found {len(data)}")
     return data

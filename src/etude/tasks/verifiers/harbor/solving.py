@@ -1,6 +1,6 @@
-"""Gets a task's reference solution as a diff: the stored one, or one made by running solve.sh in a separate box.
+"""Returns a task's reference solution as a diff: the stored diff, or one made by running solve.sh in a separate box.
 
-Only changes of solve.sh to text files of the workspace count, as with an agent's work.
+Only the script's changes to text files of the workspace count, as with an agent's work.
 """
 
 from __future__ import annotations
@@ -16,16 +16,25 @@ from etude.tasks.fresh_box import fresh_box
 from etude.tasks.harbor import Harbor, Part, parse_harbor, parts_of
 from etude.tasks.seal.sealing import Sealed
 from etude.tasks.task import Task, TaskError
-from etude.tasks.verifiers.harbor.places import SOLUTION, fresh_logs, limits_of, put, tail, tar_of, user_of, variables
+from etude.tasks.verifiers.harbor.box_setup import (
+    SOLUTION,
+    fresh_logs,
+    limits_of,
+    tail,
+    tar_of,
+    unpack_into,
+    user_of,
+    variables,
+)
 
 _SECONDS = 600.0
 
 
 async def reference_of(task: Task, environments: Environments) -> list[str]:
-    """One diff; or for a task with steps and solve.sh scripts, one for each step. All are against the pristine
-    workspace.
+    """Return one diff or, for a task with steps and solve.sh scripts, one diff for each step. All are diffs of the
+    pristine workspace.
 
-    Raises TaskError if there is no reference, its script fails, or its changes are not a valid diff.
+    Raises TaskError if there is no reference, if its script fails, or if its changes are not a valid diff.
     """
     path = task.directory / REFERENCE_DIFF
     if path.is_file():
@@ -58,15 +67,15 @@ async def _solve(task: Task, harbor: Harbor, part: Part, box: Box, environments:
         await box.write_tree(".", tar_of(list_files(folder, "workdir")))
         if (folder / "workdir/setup.sh").is_file():
             await _run(box, folder / "workdir/setup.sh", "./setup.sh", seconds, env, user)
-    await put(box, SOLUTION, tar_of(list_files(folder, "solution")), user_of(None, environments.sandboxes))
+    await unpack_into(box, SOLUTION, tar_of(list_files(folder, "solution")), user_of(None, environments.sandboxes))
     await _run(box, folder / "solution/solve.sh", f"{SOLUTION}/solve.sh", seconds, env, user)
 
 
 async def _run(box: Box, script: Path, command: str, seconds: float, env: dict[str, str], user: str) -> None:
     done = await box.exec(command, timeout=seconds, env=env, user=user)
     if done.code != 0:
-        said = tail(done).strip()[-300:].replace("\n", " | ")
-        raise TaskError(f"{script}: expected exit code 0, found {done.limit or done.code}: {said}")
+        last_output = tail(done).strip()[-300:].replace("\n", " | ")
+        raise TaskError(f"{script}: expected exit code 0, found {done.limit or done.code}: {last_output}")
 
 
 def _diff(script: Path, pristine: Prepared, solved: Prepared) -> str:

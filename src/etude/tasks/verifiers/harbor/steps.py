@@ -1,7 +1,7 @@
 """Grades a task of several steps step by step, each on the state in which the agent ended it.
 
-A single diff of such a task is graded with the tests of all steps (`Grader.grade`). With one diff per step, all
-against the pristine workspace, each is graded with the tests of its own step.
+A single diff of such a task is graded with the tests of all steps (`Grader.grade`). With one diff per step, each a diff
+of the pristine workspace, each diff is graded with the tests of its own step.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from etude.tasks.verdict import Evidence, Judgement, Verdict
 
 
 class Grades(Protocol):
+    """The part of `Grader` that is needed here."""
+
     async def grade(self, task: Task, diff: str, *, fresh: bool = False) -> Verdict: ...
 
 
 def step_tasks(task: Task) -> list[Task]:
-    """One task per step; a task without steps is returned as it is."""
+    """Return one task per step. A task without steps is returned as it is."""
     parts = parts_of(parse_harbor(task.config, task.directory / "task.toml"))
     if not parts[0].name:
         return [task]
@@ -33,7 +35,9 @@ async def grade_steps(grader: Grades, task: Task, diffs: Sequence[str], *, fresh
     if len(diffs) == 1:
         return await grader.grade(task, diffs[0], fresh=fresh)
     if len(diffs) != len(steps):
-        raise TaskError(f"{task.directory}: expected a diff, or one for each of {len(steps)} steps, found {len(diffs)}")
+        raise TaskError(
+            f"{task.directory}: expected one diff, or one for each of {len(steps)} steps, found {len(diffs)}"
+        )
     verdicts = []
     for step, diff in zip(steps, diffs, strict=True):
         verdicts.append(await grader.grade(step, diff, fresh=fresh))
@@ -51,7 +55,7 @@ def _together(names: Sequence[str], verdicts: Sequence[Verdict]) -> Verdict:
     """Combine the verdicts of all steps: all must pass, and the first that does not decides."""
     passed = [verdict.passed for verdict in verdicts]
     worst = next((verdict for verdict in verdicts if not verdict.passed), verdicts[-1])
-    said = ", ".join(f"{name}: {verdict.reason}" for name, verdict in zip(names, verdicts, strict=False))
+    reasons = ", ".join(f"{name}: {verdict.reason}" for name, verdict in zip(names, verdicts, strict=False))
     evidence = Evidence(
         exit_code=worst.evidence.exit_code,
         tests_expected=len(names),
@@ -62,4 +66,4 @@ def _together(names: Sequence[str], verdicts: Sequence[Verdict]) -> Verdict:
         sealed=all(verdict.evidence.sealed for verdict in verdicts),
         score=sum(verdict.evidence.score or 0.0 for verdict in verdicts) / len(names),
     )
-    return Verdict(worst.judgement, f"{sum(passed)} of {len(names)} steps passed ({said})", evidence)
+    return Verdict(worst.judgement, f"{sum(passed)} of {len(names)} steps passed ({reasons})", evidence)

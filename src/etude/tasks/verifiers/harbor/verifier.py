@@ -1,7 +1,7 @@
-"""The verifier of Harbor tasks: their own tests/test.sh decides what a change is worth (`type = "harbor"`).
+"""The verifier of Harbor tasks: their own tests/test.sh decides about a change (`type = "harbor"`).
 
-In shared mode, test.sh and the code under test share a box, and any code there can write the reward; such a verdict is
-open and marked so. It is sealed where test.sh runs in a separate box that receives only data.
+In shared mode, test.sh and the code under test share a box, and any code there can write the reward. Such a verdict is
+marked as open. It is sealed if test.sh runs in a separate box that receives only data.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from etude.tasks.directory import list_files
 from etude.tasks.harbor import Harbor, Part, parse_harbor, parts_of
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers.contract import Stand
-from etude.tasks.verifiers.harbor.attempt import Attempt, Exam, attempt
-from etude.tasks.verifiers.harbor.places import variables
+from etude.tasks.verifiers.contract import GradingContext
+from etude.tasks.verifiers.harbor.attempt import Attempt, PartSetup, attempt
+from etude.tasks.verifiers.harbor.box_setup import variables
 
 _DATA = frozenset(
     (".csv", ".json", ".jsonl", ".log", ".md", ".parquet", ".png", ".svg", ".tsv", ".txt", ".xml", ".yaml")
 )
-"""Suffixes of artifacts that test.sh can only read as data. A folder or another kind of file might be executed."""
+"""Suffixes of artifacts that test.sh can only read as data. A folder, or a file of another kind, might be executed."""
 
 
 class HarborVerifier:
@@ -37,53 +37,56 @@ class HarborVerifier:
         parts = [part for part in parts_of(self.harbor) if step in (None, part.name)]
         if not parts:
             raise TaskError(f"{path}: metadata.etude.verifier.step: expected a step's name, found {step!r}")
-        self.exams = tuple(_exam(task, self.harbor, part) for part in parts)
-        self._works: dict[str, bool] = {}
-        self._asking = asyncio.Lock()
+        self.setups = tuple(_setup_of(task, self.harbor, part) for part in parts)
+        self._works_unchanged: dict[str, bool] = {}
+        self._check_lock = asyncio.Lock()
 
     @property
     def sealed(self) -> bool:
-        return all(exam.part.verifier.separate and _only_data(exam.part) for exam in self.exams)
+        return all(setup.part.verifier.separate and _only_data(setup.part) for setup in self.setups)
 
     def protects(self, path: str) -> bool:
-        """Always False: a foreign task's tests come from outside the workspace, and it does not say which of its files
-        are the agent's to change."""
+        """Return False: a foreign task's tests come from outside the workspace, and the task does not say which of its
+        files the agent may change."""
         return False
 
-    async def examine(self, stand: Stand) -> Verdict:
+    async def examine(self, context: GradingContext) -> Verdict:
         results: list[Result] = []
-        for exam in self.exams:
-            found = await attempt(stand, exam, stand.change)
-            needed = exam.part.min_reward or {"reward": self.pass_at}
-            results.append(Result(exam.part.name, found, needed, await self._blame(stand, exam, found)))
-            if exam.part.min_reward and not results[-1].passed:
+        for setup in self.setups:
+            found = await attempt(context, setup, context.change)
+            needed = setup.part.min_reward or {"reward": self.pass_at}
+            results.append(Result(setup.part.name, found, needed, await self._blame(context, setup, found)))
+            if setup.part.min_reward and not results[-1].passed:
                 break  # The following steps build on this one.
-        return conclude(results, [exam.part.name for exam in self.exams], self.harbor.multi_step_reward_strategy)
+        return conclude(results, [setup.part.name for setup in self.setups], self.harbor.multi_step_reward_strategy)
 
-    async def _blame(self, stand: Stand, exam: Exam, found: Attempt) -> Judgement:
-        """Who is to blame for a missing reward. test.sh is run on the untouched workspace: if that gives a reward, the
-        environment works, and the change made test.sh fail."""
+    async def _blame(self, context: GradingContext, setup: PartSetup, found: Attempt) -> Judgement:
+        """Return who is to blame for a missing reward. test.sh is run on the untouched workspace. If that gives a
+        reward, the environment works, and the change made test.sh fail."""
         if found.reward is not None:
             return Judgement.PASS
         if found.limit:
             return Judgement.ERROR if found.starved else Judgement.FAIL
-        async with self._asking:
-            name = exam.part.name
-            if name not in self._works:
-                untouched = found if not stand.change.files else await attempt(stand, exam, Change())
+        async with self._check_lock:
+            name = setup.part.name
+            if name not in self._works_unchanged:
+                untouched = found if not context.change.files else await attempt(context, setup, Change())
                 if untouched.reward is None:
                     return Judgement.ERROR  # Not cached, because the fault may be temporary.
-                self._works[name] = True
+                self._works_unchanged[name] = True
         return Judgement.FAIL
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
+    """The result of one part: its attempt, and what it needed to pass."""
+
     name: str
     attempt: Attempt
     needed: Mapping[str, float]
+    """The least value of each required metric."""
     blame: Judgement
-    """Who is to blame for a missing reward: FAIL for the agent, ERROR for the infrastructure. PASS if there is a
+    """Who is to blame for a missing reward: FAIL for the agent, ERROR for the infrastructure. It is PASS if there is a
     reward."""
 
     @property
@@ -98,7 +101,8 @@ class Result:
 
 
 def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> Verdict:
-    """Combine the results of all parts into one verdict: each part must pass. Pure."""
+    """Combine the results of all parts into one verdict: each part must pass. `results` may be shorter than `names`, if
+    a part failed that the following ones build on."""
     passed = [result.name for result in results if result.passed]
     missing = len(names) - len(results)
     score = results[-1].score if strategy == "final" else sum(result.score for result in results) / len(names)
@@ -162,7 +166,8 @@ def require_runnable(harbor: Harbor, path: Path) -> None:
         raise TaskError(f"{path}: artifacts: service: expected main, the only container, found {services[0]!r}")
 
 
-def _exam(task: Task, harbor: Harbor, part: Part) -> Exam:
+def _setup_of(task: Task, harbor: Harbor, part: Part) -> PartSetup:
+    """Collect what is needed to run the tests of one part. Raises TaskError if there is no test.sh."""
     folders = list(dict.fromkeys((task.directory / "tests", part.folder(task.directory) / "tests")))
     tests: dict[str, Path] = {}
     for folder in folders:  # A step's own tests override the shared ones.
@@ -178,7 +183,7 @@ def _exam(task: Task, harbor: Harbor, part: Part) -> Exam:
     env = variables(task.directory / "task.toml", (own or harbor.environment).env, part.verifier.env)
     stated = "timeout_sec" in part.verifier.model_fields_set
     seconds = part.verifier.timeout_sec if stated and part.name else task.limits.verifier_seconds
-    return Exam(part, harbor.environment, tests, seconds, env, image, build)
+    return PartSetup(part, harbor.environment, tests, seconds, env, image, build)
 
 
 def _pass_at(task: Task) -> float:

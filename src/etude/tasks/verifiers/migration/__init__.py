@@ -3,7 +3,7 @@
 The source must no longer use the old interface, and the hidden suite must pass where only the new interface exists.
 """
 
-from etude.tasks.verifiers.migration.old_interface import Old, copied_functions, leftovers
-from etude.tasks.verifiers.migration.verifier import MigrationVerifier, old_file
+from etude.tasks.verifiers.migration.old_interface import OldInterface, copied_functions, old_interface_uses
+from etude.tasks.verifiers.migration.verifier import MigrationVerifier, old_interface_file
 
-__all__ = ["MigrationVerifier", "Old", "copied_functions", "leftovers", "old_file"]
+__all__ = ["MigrationVerifier", "OldInterface", "copied_functions", "old_interface_file", "old_interface_uses"]

@@ -1,8 +1,8 @@
-"""Finds remains of an old interface in a Python file, from its syntax tree and outside of any box.
+"""Finds remaining uses of an old interface in a Python file, from its syntax tree and outside of any box.
 
-It searches for imports and uses under any alias, the interface's own names anywhere (a class of that name is a shim),
-strings that contain them, and functions copied from it under other names. Code that looks names up at run time could
-use anything, so it is refused.
+It searches for imports and uses under any alias, for the interface's own names anywhere (a class of that name is a
+shim), for strings that contain these names, and for functions copied from it under other names. Code that looks names
+up at run time could use anything, so it is refused.
 """
 
 from __future__ import annotations
@@ -22,29 +22,32 @@ _DYNAMIC = frozenset(
     )
 )
 _LEAST_NODES = 40
-"""Smallest function, in nodes, to compare with the old interface's. Smaller ones are alike without being copies."""
+"""Smallest function, in nodes, to compare with the old interface's. Smaller functions may be equal without being
+copies."""
 
 
 @dataclass(frozen=True, slots=True)
-class Old:
+class OldInterface:
+    """The interface that a migration must remove."""
+
     modules: tuple[str, ...]
     """Dotted module names."""
     names: tuple[str, ...]
     """Names that only the old interface has: classes, functions, methods."""
     functions: frozenset[str] = frozenset()
-    """Normalised hashes of its own functions (`copied_functions`)."""
+    """Hashes of the interface's own functions (`copied_functions`)."""
 
 
-def leftovers(source: bytes, old: Old) -> list[str]:
-    """One line per remain, with its line number. Raises SyntaxError if the source is not Python."""
+def old_interface_uses(source: bytes, old: OldInterface) -> list[str]:
+    """Return one line of text for each use of the old interface. Raises SyntaxError if the source is not Python."""
     tree = ast.parse(source)
-    finder = _Finder(old, _aliases(tree), _docstrings(tree) | _inner(tree))
+    finder = _Finder(old, _aliases(tree), _docstrings(tree) | _parts_of_longer(tree))
     copied = ["a function is a copy of one of the old interface"] if copied_functions(source) & old.functions else []
-    return copied + [f"line {line}: {what}" for node in ast.walk(tree) for line, what in finder.look(node)]
+    return copied + [f"line {line}: {what}" for node in ast.walk(tree) for line, what in finder.uses_at(node)]
 
 
 def copied_functions(source: bytes) -> frozenset[str]:
-    """Hashes of a module's functions that are large enough to be recognised under other names."""
+    """Return hashes of a module's functions that are large enough to be recognised under other names."""
     large = (
         node
         for node in ast.walk(ast.parse(source))
@@ -53,8 +56,9 @@ def copied_functions(source: bytes) -> frozenset[str]:
     return frozenset(one for node in large for one in function_hashes(ast.unparse(node)))
 
 
-def used(source: bytes) -> set[str]:
-    """Dotted names of the modules that the file uses outside its import statements, and their parent packages."""
+def used_modules(source: bytes) -> set[str]:
+    """Return the dotted names of the modules that the file uses outside its import statements, and their parent
+    packages."""
     tree = ast.parse(source)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     found = {dotted for alias, dotted in _aliases(tree).items() if alias in names}
@@ -62,11 +66,14 @@ def used(source: bytes) -> set[str]:
 
 
 class _Finder:
-    def __init__(self, old: Old, aliases: dict[str, str], passed_over: set[int]) -> None:
-        self._old, self._aliases, self._passed_over = old, aliases, passed_over
+    """Finds uses of the old interface in single nodes of a syntax tree."""
+
+    def __init__(self, old: OldInterface, aliases: dict[str, str], skipped: set[int]) -> None:
+        self._old, self._aliases, self._passed_over = old, aliases, skipped
         self._said = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, (*old.modules, *old.names)))})(?!\w)")
 
-    def look(self, node: ast.AST) -> Iterator[tuple[int, str]]:
+    def uses_at(self, node: ast.AST) -> Iterator[tuple[int, str]]:
+        """Yield the line and a description of each use at this node."""
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Import | ast.ImportFrom):
             for name in _imports(node):
@@ -85,8 +92,8 @@ class _Finder:
                 yield line, f"looks names up at run time: {name}"
         if _is_lookup(node):
             yield line, "looks names up at run time: getattr"
-        if whole and (match := self._said.search(_folded(node))):
-            yield line, f"says {match[1]!r}"
+        if whole and (match := self._said.search(_literal_text(node))):
+            yield line, f"has a string with {match[1]!r}"
 
     def _is_old(self, dotted: str) -> bool:
         return any(dotted == module or dotted.startswith(f"{module}.") for module in self._old.modules)
@@ -101,7 +108,7 @@ class _Finder:
 
 
 def _aliases(tree: ast.Module) -> dict[str, str]:
-    """What each imported name stands for, for imports anywhere in the file."""
+    """Return the dotted name that each imported name stands for, for imports anywhere in the file."""
     found = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -126,14 +133,15 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _is_lookup(node: ast.AST) -> bool:
-    """Whether a node is a `getattr` whose attribute name is not a literal. Literal names are checked as strings."""
+    """Return whether a node is a `getattr` whose attribute name is not a literal. Literal names are checked as
+    strings."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
         return len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)
     return False
 
 
 def _docstrings(tree: ast.Module) -> set[int]:
-    """Ids of docstring nodes, which are skipped: prose may mention the old interface."""
+    """Return the ids of docstring nodes, which are skipped, because prose may mention the old interface."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
@@ -143,9 +151,9 @@ def _docstrings(tree: ast.Module) -> set[int]:
     return found
 
 
-def _inner(tree: ast.Module) -> set[int]:
-    """Ids of the parts of longer string sums and dotted names. They are checked with the whole, which avoids checking
-    them once per part."""
+def _parts_of_longer(tree: ast.Module) -> set[int]:
+    """Return the ids of nodes that are parts of a longer string sum or dotted name. The longer one is checked, so its
+    parts need no checks of their own."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
@@ -155,12 +163,12 @@ def _inner(tree: ast.Module) -> set[int]:
     return found
 
 
-def _folded(node: ast.AST) -> str:
-    """The text of a string constant, or of several that are concatenated in the code."""
+def _literal_text(node: ast.AST) -> str:
+    """Return the text of a string constant, or of several that are concatenated in the code."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _folded(node.left) + _folded(node.right)
+        return _literal_text(node.left) + _literal_text(node.right)
     if isinstance(node, ast.JoinedStr):
-        return "".join(map(_folded, node.values))
-    return _folded(node.value) if isinstance(node, ast.FormattedValue) else ""
+        return "".join(map(_literal_text, node.values))
+    return _literal_text(node.value) if isinstance(node, ast.FormattedValue) else ""

@@ -2,7 +2,7 @@
 
 tests/old.json    modules, names and functions of the old interface; `new`: modules of which one must be used
 tests/files/...   the hidden suite, and for each file of the old interface a replacement that cannot be imported
-tests/dulled/...  a useless version of the new interface, with which the program must fail its tests (`dulled`)
+tests/dulled/...  a useless version of the new interface, with which the program must fail its tests
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from etude.tasks.diff import DiffError
 from etude.tasks.directory import REFERENCE_DIFF, read_files
 from etude.tasks.task import Task
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.contract import GradingContext
 from etude.tasks.verifiers.inputs import read_json
-from etude.tasks.verifiers.migration.new_interface import FOLDER, Dulled
-from etude.tasks.verifiers.migration.old_interface import Old, leftovers, used
+from etude.tasks.verifiers.migration.new_interface import FOLDER, StubbedInterfaceCheck
+from etude.tasks.verifiers.migration.old_interface import OldInterface, old_interface_uses, used_modules
 from etude.tasks.verifiers.tests import TestsVerifier
 
 FILE = "tests/old.json"
@@ -29,6 +29,8 @@ _MOST_NAMED = 3
 
 
 class _Listed(BaseModel):
+    """The contents of tests/old.json."""
+
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     modules: list[str] = Field(min_length=1)
@@ -43,46 +45,50 @@ class _Listed(BaseModel):
 class MigrationVerifier:
     def __init__(self, task: Task) -> None:
         self._listed = read_json(task.directory / FILE, _Listed)
-        self._old = Old(tuple(self._listed.modules), tuple(self._listed.names), frozenset(self._listed.functions))
+        self._old = OldInterface(
+            tuple(self._listed.modules), tuple(self._listed.names), frozenset(self._listed.functions)
+        )
         self._tests = TestsVerifier(task)
-        self._dulled = None
+        self._stub_check = None
         if (task.directory / FOLDER).is_dir():
-            self._dulled = Dulled(self._tests.suite, read_files(task.directory, FOLDER))
+            self._stub_check = StubbedInterfaceCheck(self._tests.suite, read_files(task.directory, FOLDER))
 
     @property
     def sealed(self) -> bool:
-        """As sealed as the suite: the source is checked outside the box."""
+        """Whether the suite's verdict is sealed. The check of the source runs outside the box and cannot be forged."""
         return self._tests.sealed
 
     def protects(self, path: str) -> bool:
         return self._is_library(path) or self._tests.protects(path)
 
-    async def examine(self, stand: Stand) -> Verdict:
-        if problem := self._unfinished(stand.files):
-            return Verdict(Judgement.FAIL, problem, Evidence(touched_protected=stand.change.touched))
-        verdict = await self._tests.examine(stand)
-        if verdict.passed and self._dulled:
-            resting = await self._dulled.examine(await self._tests.equipped(stand), self._reference(stand))
-            if not resting.passed:
-                return replace(resting, evidence=replace(verdict.evidence, timed_out=resting.evidence.timed_out))
+    async def examine(self, context: GradingContext) -> Verdict:
+        if problem := self._problem_of(context.files):
+            return Verdict(Judgement.FAIL, problem, Evidence(touched_protected=context.change.touched))
+        verdict = await self._tests.examine(context)
+        if verdict.passed and self._stub_check:
+            dependent = await self._stub_check.examine(
+                await self._tests.with_brought_pytest(context), self._reference(context)
+            )
+            if not dependent.passed:
+                return replace(dependent, evidence=replace(verdict.evidence, timed_out=dependent.evidence.timed_out))
         return replace(verdict, reason=f"the old interface is gone; {verdict.reason}")
 
-    def _reference(self, stand: Stand) -> Change:
+    def _reference(self, context: GradingContext) -> Change:
         try:
-            diff = (stand.task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
-            return stand.pristine.change(diff, self.protects)
+            diff = (context.task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
+            return context.pristine.change(diff, self.protects)
         except (DiffError, UnicodeDecodeError) as error:
-            raise OSError(f"{stand.task.directory / REFERENCE_DIFF}: {error}") from error
+            raise OSError(f"{context.task.directory / REFERENCE_DIFF}: {error}") from error
 
-    def _unfinished(self, files: Mapping[str, bytes]) -> str:
-        """Why this is not a complete migration; empty if it is."""
+    def _problem_of(self, files: Mapping[str, bytes]) -> str:
+        """Return why the migration is not complete, or an empty string if it is."""
         new: set[str] = set()
         for path, data in sorted(files.items()):
             if not path.endswith((".py", ".pyi", ".pyw")) or self._is_library(path):
                 continue
             try:
-                found = leftovers(data, self._old)
-                new |= used(data)
+                found = old_interface_uses(data, self._old)
+                new |= used_modules(data)
             except (SyntaxError, ValueError, RecursionError) as error:
                 return f"{path} cannot be read as Python: {type(error).__name__}"
             if found:
@@ -95,8 +101,8 @@ class MigrationVerifier:
         return any(path.startswith(f"{folder}/") for folder in self._listed.libraries)
 
 
-def old_file(old: Old, new: Collection[str], libraries: Collection[str] = ()) -> dict[str, bytes]:
-    """The tests/old.json of a task, to pass to `write_task` beside the hidden suite."""
+def old_interface_file(old: OldInterface, new: Collection[str], libraries: Collection[str] = ()) -> dict[str, bytes]:
+    """Return the tests/old.json of a task, to pass to `write_task` together with the hidden suite."""
     listed = {
         "modules": list(old.modules),
         "names": list(old.names),

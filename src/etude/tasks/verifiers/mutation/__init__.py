@@ -1,6 +1,6 @@
 """The verifier of tasks in which the agent writes tests: `type = "mutation"`.
 
-The score is the share of hidden mutants that the tests tell from the true library.
+The score is the share of hidden mutants that the tests fail on, while they pass on the true library.
 """
 
 from etude.tasks.verifiers.mutation.mutants import Mutant, mutants_of

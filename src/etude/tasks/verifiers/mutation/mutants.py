@@ -1,7 +1,6 @@
 """Mutants of a module: copies of it with one small fault each.
 
-They are generated deterministically, always in the same order. Only a run shows which of them a good suite can tell
-from the true module.
+They are generated deterministically, always in the same order. Only a run shows which of them a good suite fails on.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 _Fault = Callable[[], None]
 
-_COMPARED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+_OTHER_COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
     ast.LtE: (ast.Lt, ast.GtE),
     ast.Gt: (ast.GtE, ast.Lt),
@@ -24,26 +23,31 @@ _COMPARED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Is: (ast.IsNot,),
     ast.IsNot: (ast.Is,),
 }
-_COMPUTED: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
+_OTHER_OPERATORS: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
     ast.Mult: (ast.Add,),
     ast.FloorDiv: (ast.Mult,),
     ast.Mod: (ast.FloorDiv,),
 }
-_CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_OTHER_FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
+    """A module with one small fault."""
+
     path: str
     line: int
-    """Line number in the true module."""
+    """Line of the fault in the true module."""
     fault: str
+    """The kind of fault."""
     source: str
+    """The whole source of the faulty module."""
 
 
 def mutants_of(path: str, source: str) -> Iterator[Mutant]:
+    """Yield every mutant of a module."""
     true = ast.parse(source)
     for place, node in enumerate(ast.walk(true)):
         for which in range(len(list(_faults(node)))):
@@ -59,13 +63,14 @@ def _at(tree: ast.Module, place: int) -> ast.AST:
 
 
 def _faults(node: ast.AST) -> Iterator[tuple[str, _Fault]]:
-    """The faults that can be made at a node; calling one changes the node in place."""
+    """Yield the kinds of faults that can be made at a node, each with a function that makes the fault by changing the
+    node in place."""
     if isinstance(node, ast.Compare):
         for which, sign in enumerate(node.ops):
-            for other in _COMPARED.get(type(sign), ()):
+            for other in _OTHER_COMPARISONS.get(type(sign), ()):
                 yield "comparison", _set_item(node.ops, which, other())
     elif isinstance(node, ast.BinOp | ast.AugAssign):
-        for operator in _COMPUTED.get(type(node.op), ()):
+        for operator in _OTHER_OPERATORS.get(type(node.op), ()):
             yield "operator", _set(node, "op", operator())
     elif isinstance(node, ast.BoolOp):
         yield "logic", _set(node, "op", ast.And() if isinstance(node.op, ast.Or) else ast.Or())
@@ -77,8 +82,8 @@ def _faults(node: ast.AST) -> Iterator[tuple[str, _Fault]]:
         elif isinstance(node.value, int):
             yield "constant", _set(node, "value", node.value + 1)
             yield "constant", _set(node, "value", node.value - 1)
-    elif isinstance(node, ast.Name) and node.id in _CALLED:
-        yield "function", _set(node, "id", _CALLED[node.id])
+    elif isinstance(node, ast.Name) and node.id in _OTHER_FUNCTIONS:
+        yield "function", _set(node, "id", _OTHER_FUNCTIONS[node.id])
     elif isinstance(node, ast.Slice):
         for end in ("lower", "upper"):
             if getattr(node, end) is not None:
@@ -87,11 +92,11 @@ def _faults(node: ast.AST) -> Iterator[tuple[str, _Fault]]:
         statements = getattr(node, field, None)
         if isinstance(statements, list):
             for which, statement in enumerate(statements):
-                if _may_go(statement):
+                if _is_removable(statement):
                     yield "left out", _set_item(statements, which, ast.Pass())
 
 
-def _may_go(statement: ast.stmt) -> bool:
+def _is_removable(statement: ast.stmt) -> bool:
     called = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
     return called or isinstance(statement, ast.AugAssign | ast.Raise | ast.Break | ast.Continue)
 

@@ -1,8 +1,9 @@
 """Rewrites of a module that change how it is written but not what it does.
 
-A suite that tells a rewrite from the true module inspects how the module is written. A rewrite has other names for
-locals, other layout, no comments and functions in another order; in places also equivalent code: comparisons turned
-round, branches swapped, results named before they are returned. Rewrites are drawn anew for each grading.
+A suite that passes on the true module and fails on a rewrite inspects how the module is written. A rewrite has other
+names for locals, other layout, no comments and functions in another order. In places it also has equivalent code:
+comparisons with their sides exchanged, branches swapped, results named before they are returned. Rewrites are drawn
+anew for each grading.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import ast
 import random
 
-_TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+_MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.Gt,
     ast.Gt: ast.Lt,
     ast.LtE: ast.GtE,
@@ -19,22 +20,24 @@ _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotEq: ast.NotEq,
 }
 _WORDS = ("entry", "amount", "current", "outcome", "item", "state", "held", "given", "known", "spare")
-_BLIND = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Match)
-"""In a function that contains one of these, locals are not renamed."""
+_NO_RENAMING = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Match)
+"""Locals are not renamed in a function that contains one of these nodes."""
 
 
 def rewritten(source: str, rng: random.Random) -> str:
+    """Return a rewrite of a module."""
     tree = ast.parse(source)
     taken = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     tree.body = _reordered(tree.body, rng)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             rename_locals(node, taken, rng)
-    return ast.unparse(ast.fix_missing_locations(_Turned(rng).visit(tree))) + "\n"
+    return ast.unparse(ast.fix_missing_locations(_Rewriter(rng).visit(tree))) + "\n"
 
 
 def _reordered(body: list[ast.stmt], rng: random.Random) -> list[ast.stmt]:
-    """Shuffle each run of adjacent functions that need nothing at definition time."""
+    """Return the statements with each sequence of adjacent functions shuffled. Functions that need other names at
+    definition time keep their positions."""
     found: list[ast.stmt] = []
     run: list[ast.stmt] = []
     for node in [*body, ast.Pass()]:
@@ -53,8 +56,10 @@ def _plain_defaults(node: ast.FunctionDef) -> bool:
 
 
 def rename_locals(function: ast.FunctionDef, taken: set[str], rng: random.Random) -> None:
+    """Rename a function's local variables in place. `taken` are names that must not be used; the new names are added to
+    it."""
     inside = list(ast.walk(function))[1:]
-    if any(isinstance(node, _BLIND) for node in inside):
+    if any(isinstance(node, _NO_RENAMING) for node in inside):
         return
     parts = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     parts += [part for part in (function.args.vararg, function.args.kwarg) if part is not None]
@@ -73,15 +78,22 @@ def rename_locals(function: ast.FunctionDef, taken: set[str], rng: random.Random
         node.id = new.get(node.id, node.id)
 
 
-class _Turned(ast.NodeTransformer):
+class _Rewriter(ast.NodeTransformer):
+    """Replaces code by equivalent code, at random."""
+
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
-        simple = len(node.ops) == 1 and type(node.ops[0]) in _TURNED
-        if simple and _still(node.left) and _still(node.comparators[0]) and self._rng.random() < 0.5:
-            other = _TURNED[type(node.ops[0])]()
+        simple = len(node.ops) == 1 and type(node.ops[0]) in _MIRRORED
+        if (
+            simple
+            and _is_order_independent(node.left)
+            and _is_order_independent(node.comparators[0])
+            and self._rng.random() < 0.5
+        ):
+            other = _MIRRORED[type(node.ops[0])]()
             return ast.Compare(node.comparators[0], [other], [node.left])
         return node
 
@@ -108,8 +120,8 @@ class _Turned(ast.NodeTransformer):
         return node
 
 
-def _still(node: ast.expr) -> bool:
-    """Whether evaluating the expression earlier or later gives the same value."""
+def _is_order_independent(node: ast.expr) -> bool:
+    """Return whether the expression has the same value and no effect if it is evaluated earlier or later."""
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id == "len" and all(map(_still, node.args))
+        return isinstance(node.func, ast.Name) and node.func.id == "len" and all(map(_is_order_independent, node.args))
     return isinstance(node, ast.Name | ast.Constant)

@@ -1,4 +1,4 @@
-"""The mutants of a task on disk: tests/mutants.json, which no agent sees."""
+"""Stores the mutants of a task in tests/mutants.json, which no agent sees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dump_mutants(mutants: Sequence[Mutant]) -> bytes:
 
 
 def load_mutants(path: Path) -> tuple[Mutant, ...]:
-    """Load the mutants; raises a TaskError that names what is missing or wrong."""
+    """Load the mutants. Raises a TaskError that names what is missing or wrong."""
     try:
         rows = json.loads(path.read_bytes())["mutants"]
         mutants = tuple(Mutant(row["path"], row["line"], row["fault"], row["source"]) for row in rows)
@@ -28,7 +28,7 @@ def load_mutants(path: Path) -> tuple[Mutant, ...]:
         raise TaskError(f'{path}: expected {{"mutants": [{{"path", "line", "fault", "source"}}]}}: {error}') from error
     wrong = [m for m in mutants if not isinstance(m.line, int) or not all(map(_text, (m.path, m.fault, m.source)))]
     if wrong or not mutants:
-        raise TaskError(f"{path}: mutants: expected at least one, each with texts and the number of a line")
+        raise TaskError(f"{path}: mutants: expected at least one, each with a line number and three texts")
     return mutants
 
 

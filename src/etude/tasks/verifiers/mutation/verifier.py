@@ -1,11 +1,11 @@
 """The verifier of tasks in which the agent writes tests (`type = "mutation"`).
 
 Here the test surface is reversed: only tests may be changed, and the library stays. The tests must pass on the true
-library, and on rewrites of it that behave the same. Then every mutant is tried, each in its own box. Tests that tell a
-rewrite from the true library inspect how it is written, and are suspect.
+library, and on rewrites of it that behave the same. Then every mutant is tried, each in its own box. Tests that fail on
+a rewrite inspect how the library is written, and are suspect.
 
 The outcomes can be believed because the tests are written in a restricted language (`language.py`). A task may allow
-any code (`any_code = true`); then only the rewrites protect against tests that inspect the source, and the verdict is
+any code (`any_code = true`). Then only the rewrites protect against tests that inspect the source, and the verdict is
 not sealed.
 """
 
@@ -23,14 +23,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from etude.tasks.change import Change
 from etude.tasks.task import Task
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers.contract import SEALED, Stand
+from etude.tasks.verifiers.contract import SEALED, GradingContext
 from etude.tasks.verifiers.inputs import read_table
 from etude.tasks.verifiers.language import module_name, own_names, problems
 from etude.tasks.verifiers.mutation.mutants import Mutant
 from etude.tasks.verifiers.mutation.rewrites import rewritten
 from etude.tasks.verifiers.mutation.store import FILE, load_mutants
-from etude.tasks.verifiers.tests import Exam, SuiteConfig, agree, run_exam
-from etude.tasks.verifiers.tests.account import read_rows
+from etude.tasks.verifiers.tests import Exam, SuiteConfig, judge_run, run_exam
+from etude.tasks.verifiers.tests.run_output import read_rows
 
 _AT_ONCE = 2
 
@@ -41,14 +41,15 @@ class MutationConfig(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
     threshold: float = Field(0.8, gt=0, le=1)
-    """Share of the mutants that the tests must tell from the true library."""
+    """Share of the mutants that the tests must fail on."""
     folder: str = Field("tests", min_length=1)
-    """Folder of the agent's tests; the rest of the workspace is the library."""
+    """Folder of the agent's tests. The rest of the workspace is the library."""
     rewrites: int = Field(4, ge=1)
+    """Number of rewrites that the tests must pass on."""
     any_code: bool = False
-    """Whether tests may be any Python code. The task is then not sealed."""
+    """Whether tests may contain any Python code. The verdict is then not sealed."""
     seconds: float = Field(10.0, gt=0)
-    """CPU time of one run of all tests."""
+    """CPU time limit of one run of all tests."""
     memory_mb: int = Field(256, ge=64)
 
 
@@ -67,24 +68,26 @@ class MutationVerifier:
         folder, _, name = path.rpartition("/")
         return folder != self.config.folder or not name.endswith(".py")
 
-    async def examine(self, stand: Stand) -> Verdict:
-        written = {path: data for path, data in stand.files.items() if not self.protects(path)}
+    async def examine(self, context: GradingContext) -> Verdict:
+        written = {path: data for path, data in context.files.items() if not self.protects(path)}
         suites = sorted(path for path in written if path.rpartition("/")[2].startswith("test"))
-        library = {path: data for path, data in stand.pristine.files.items() if self._of_library(path)}
-        touched = Evidence(touched_protected=stand.change.touched)
+        library = {path: data for path, data in context.pristine.files.items() if self._of_library(path)}
+        touched = Evidence(touched_protected=context.change.touched)
         if not suites:
             return Verdict(Judgement.FAIL, f"there are no tests in {self.config.folder}/test*.py", touched)
         if found := self._refused(written, library):
-            return Verdict(Judgement.FAIL, f"tests of this task may not say this: {found[0]}", touched)
+            return Verdict(Judgement.FAIL, f"tests of this task may not contain this: {found[0]}", touched)
         rng = random.Random(secrets.randbits(64))
-        runs = _Runs(stand, self.config, [module_name(path) for path in suites])
+        runs = _Runs(context, self.config, [module_name(path) for path in suites])
         true = await runs.run({})
         if not true.passed:
             return replace(true, reason=f"on the true library: {true.reason}")
         for _ in range(self.config.rewrites):
             verdict = await runs.run({path: rewritten(data.decode(), rng).encode() for path, data in library.items()})
             if verdict.judgement is Judgement.FAIL:
-                reason = f"the tests fail on a library that does the same and is written otherwise: {verdict.reason}"
+                reason = (
+                    f"the tests fail on a library that behaves the same but is written differently: {verdict.reason}"
+                )
                 return replace(verdict, judgement=Judgement.SUSPECT, reason=reason)
             if not verdict.passed:
                 return verdict
@@ -108,7 +111,7 @@ class MutationVerifier:
             score=killed / count,
         )
         judgement = Judgement.PASS if killed >= self._needed else Judgement.FAIL
-        return Verdict(judgement, f"{killed} of {count} mutants told from the true library", evidence)
+        return Verdict(judgement, f"{killed} of {count} mutants detected", evidence)
 
     def _of_library(self, path: str) -> bool:
         return path.endswith(".py") and not path.startswith(f"{self.config.folder}/")
@@ -125,30 +128,31 @@ class MutationVerifier:
 
 
 class _Runs:
-    """Runs the tests of one change, each run with a given library in its own box."""
+    """Runs the tests of one change, each run with another library in its own box."""
 
-    def __init__(self, stand: Stand, config: MutationConfig, suites: list[str]) -> None:
-        self._stand = stand
+    def __init__(self, context: GradingContext, config: MutationConfig, suites: list[str]) -> None:
+        self._stand = context
         self._suite = SuiteConfig(runner="unittest", seconds=config.seconds, memory_mb=config.memory_mb)
         self._suites = {suite: suite for suite in suites}
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self, library: Mapping[str, bytes]) -> Verdict:
-        """Run the tests on a library. A pass means that there was at least one test, and all passed."""
+        """Run the tests on a library. A passing verdict means that there was at least one test, and that all passed."""
         change = Change({**self._stand.change.files, **library}, self._stand.change.touched)
         async with self._turn:
-            account = await run_exam(self._stand, self._suite, Exam({}, self._suites), change)
-        rows = read_rows(account.rows, account.nonce)
+            output = await run_exam(self._stand, self._suite, Exam({}, self._suites), change)
+        rows = read_rows(output.rows, output.nonce)
         found = {test: test for test in rows.outcomes}
-        verdict = agree(Exam({}, found), account, self._stand.change.touched)
+        verdict = judge_run(Exam({}, found), output, self._stand.change.touched)
         if verdict.passed and not found:
             return replace(verdict, judgement=Judgement.FAIL, reason="there are no tests")
         return verdict
 
 
 def chance(mutants: int, needed: int, others: int) -> float:
-    """Probability that tests failing at random pass: they fail on none of the `others` and on enough of the mutants.
-    The failure rate is the one that favours them most."""
+    """Return the probability that tests which fail at random pass: they fail on none of the `others` (the true library
+    and the rewrites) and on at least `needed` of the mutants. The failure rate is the one that is most favourable to
+    them."""
 
     def at(rate: float) -> float:
         enough = (math.comb(mutants, n) * rate**n * (1 - rate) ** (mutants - n) for n in range(needed, mutants + 1))

@@ -1,6 +1,7 @@
 """The verifier of tasks in which the agent restructures code: `type = "refactor"`.
 
-The tests must still pass, the interface must be unchanged, and there must be less to read than before.
+The tests must still pass, the interface must be unchanged, and the code must be shorter and less repetitive than
+before.
 """
 
 from etude.tasks.verifiers.refactor.measure import Measures, measure

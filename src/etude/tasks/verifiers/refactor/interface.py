@@ -1,4 +1,5 @@
-"""Checks what a refactoring must preserve: the public names and how they are called, and that no code is hidden."""
+"""Checks what a refactoring must preserve: the public names with their signatures, and that no code is hidden from the
+measures."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _HIDING = re.compile(
     r"__\w+__ | breakpoint | compile | delattr | eval | exec | getattr | globals | locals | setattr | vars",
     re.VERBOSE,
 )
-"""Names that allow hiding code from the measures, or calling it without naming it."""
+"""Matches names with which code can be hidden from the measures, or called without being named."""
 _USUAL = ("__name__", "__all__")
 _HARMLESS = frozenset(
     {"__future__", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools", "heapq", "itertools"}
@@ -21,27 +22,27 @@ _HARMLESS = frozenset(
 
 
 def changes(before: str, after: str) -> Iterator[str]:
-    """Differences between two versions of a module that its users would notice."""
+    """Yield the differences between two versions of a module that its users would notice."""
     old, new = ast.parse(before), ast.parse(after)
     kept, had = dict(_interface(new)), dict(_interface(old))
     bound = _bound(new)
     for name, how in had.items():
         if name in kept and kept[name] != how:
-            yield f"{name} is called in another way, or its docstring is gone"
+            yield f"{name} has another signature, or its docstring was added or removed"
         elif name not in kept and (name not in bound or "." in name):
-            yield f"{name} is gone"
-    yield from (f"{name} is new, and public" for name in kept if name not in had)
+            yield f"{name} was removed"
+    yield from (f"{name} is new and public" for name in kept if name not in had)
 
 
-def hiding(before: str, after: str, ours: Collection[str] = ()) -> list[str]:
-    """Names for hiding code that are used more often than before, and newly imported modules. Imports are allowed of
-    modules that were imported before, that are in `ours`, or that cannot execute strings."""
+def hidden_code_risks(before: str, after: str, ours: Collection[str] = ()) -> list[str]:
+    """Return the names that can hide code and are used more often than before, and newly imported modules. Imports are
+    allowed of modules that were imported before, of modules in `ours`, and of modules that cannot execute strings."""
     imported = _imported(after) - _imported(before) - _HARMLESS - set(ours)
-    return sorted({*imported, *(_hidden(after) - _hidden(before))})
+    return sorted({*imported, *(_hiding_names(after) - _hiding_names(before))})
 
 
 def _imported(source: str) -> set[str]:
-    """Top-level names of the imported modules."""
+    """Return the top-level names of the imported modules."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -52,20 +53,23 @@ def _imported(source: str) -> set[str]:
 
 
 def _interface(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield each public name of a module with its signature."""
     for node in tree.body:
         if isinstance(node, _Function | ast.ClassDef) and not node.name.startswith("_"):
-            yield node.name, _how(node)
+            yield node.name, _signature(node)
             for inner in node.body if isinstance(node, ast.ClassDef) else ():
                 public = isinstance(inner, _Function) and (inner.name == "__init__" or not inner.name.startswith("_"))
                 if isinstance(inner, _Function) and public:
-                    yield f"{node.name}.{inner.name}", _how(inner)
+                    yield f"{node.name}.{inner.name}", _signature(inner)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name) and not target.id.startswith("_"):
                     yield target.id, "value"
 
 
-def _how(node: _Function | ast.ClassDef) -> str:
+def _signature(node: _Function | ast.ClassDef) -> str:
+    """Return a string that changes with the signature, the decorators and the bases, and if the docstring is added or
+    removed."""
     marks = [ast.dump(decorator) for decorator in node.decorator_list]
     documented = ast.get_docstring(node) is not None
     if isinstance(node, ast.ClassDef):
@@ -74,12 +78,13 @@ def _how(node: _Function | ast.ClassDef) -> str:
 
 
 def _bound(tree: ast.Module) -> set[str]:
-    """Names that a module imports."""
+    """Return the names that a module imports."""
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     return {alias.asname or alias.name for node in imports for alias in node.names}
 
 
-def _hidden(source: str) -> Counter[str]:
+def _hiding_names(source: str) -> Counter[str]:
+    """Count the names in a module that can hide code."""
     tree = ast.parse(source)
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
     names += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]

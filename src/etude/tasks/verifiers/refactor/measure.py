@@ -1,8 +1,8 @@
-"""Measures how much there is to read in a library, from its syntax trees alone.
+"""Measures how much code there is to read in a library, from its syntax trees alone.
 
-Size counts the nodes of all trees: names, layout and comments weigh nothing, strings and numbers in proportion to
-their length. Moving statements or an expression into a function that is called once always raises the size: the code
-itself stays the same, and a definition, a call and its arguments are added. Removing duplicated code lowers it.
+Size counts the nodes of all trees: names, layout and comments weigh nothing, strings and numbers in proportion to their
+length. Moving statements or an expression into a function that is called once always raises the size: the code itself
+stays the same, and a definition, a call and its arguments are added. Removing duplicated code lowers it.
 
 Duplicated counts repeated code: simple statements and the heads of compound ones, ignoring names, each occurrence but
 the first. Writing the same code more tersely does not lower it. The complexity of a function counts the decisions of
@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 SMALLEST = 6
-"""Smallest statement, in nodes, whose repetition counts: smaller ones are alike by chance."""
+"""Smallest statement, in nodes, whose repetition counts. Smaller statements are often equal by chance."""
 LETTERS = 6
-"""Characters of a string or number that weigh as much as a node."""
+"""Number of characters of a string or number that weigh as much as one node."""
 _SIMPLE = (
     ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, ast.Raise, ast.Assert, ast.Delete
 )  # fmt: skip
@@ -30,20 +30,23 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Measures:
+    """The measures of a library."""
+
     size: int
     duplicated: int
+    """Nodes of repeated statements, without their first occurrence."""
     complexity: int
     """The largest complexity of any public function."""
     densest: int
-    """Nodes of the largest simple statement or head."""
+    """Nodes of the largest simple statement or head of a compound statement."""
 
 
 def measure(sources: Mapping[str, str]) -> Measures:
-    """Measure Python modules, given by path. Raises SyntaxError or ValueError if one does not parse."""
+    """Measure Python modules, given by path. Raises SyntaxError or ValueError if one cannot be parsed."""
     trees = [_without_docstrings(ast.parse(source)) for _, source in sorted(sources.items())]
     units = [unit for tree in trees for unit in _units(tree)]
     sizes = [sum(map(_weight, unit)) for unit in units]
-    counts = Counter((tuple(map(_alike, unit)), size) for unit, size in zip(units, sizes, strict=True))
+    counts = Counter((tuple(map(_nameless_dump, unit)), size) for unit, size in zip(units, sizes, strict=True))
     return Measures(
         size=sum(map(_weight, trees)),
         duplicated=sum((count - 1) * size for (_, size), count in counts.items() if size >= SMALLEST),
@@ -57,11 +60,11 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [part for part in body if not _idle(part)]  # type: ignore[attr-defined]
+            node.body = [part for part in body if not _is_lone_constant(part)]  # type: ignore[attr-defined]
     return tree
 
 
-def _idle(node: ast.AST) -> bool:
+def _is_lone_constant(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -76,7 +79,7 @@ def _weight(tree: ast.AST) -> int:
 
 
 def _units(tree: ast.AST) -> Iterator[list[ast.AST]]:
-    """Simple statements, and the heads of compound ones. Moving statements never splits a unit."""
+    """Yield simple statements, and the heads of compound ones. Moving statements never splits a unit."""
     for node in ast.walk(tree):
         if isinstance(node, _SIMPLE):
             yield [node]
@@ -87,14 +90,14 @@ def _units(tree: ast.AST) -> Iterator[list[ast.AST]]:
                 yield head
 
 
-def _alike(node: ast.AST) -> str:
-    """A string that is equal for trees differing only in names."""
+def _nameless_dump(node: ast.AST) -> str:
+    """Return a string that is equal for trees that differ only in names."""
     shape = [type(node).__name__]
     for name, value in ast.iter_fields(node):
         if name == "ctx" or (name in ("id", "arg", "name") and isinstance(value, str)):
             continue
         for item in value if isinstance(value, list) else [value]:
-            shape.append(_alike(item) if isinstance(item, ast.AST) else repr(item))
+            shape.append(_nameless_dump(item) if isinstance(item, ast.AST) else repr(item))
     return f"({' '.join(shape)})"
 
 
@@ -130,7 +133,7 @@ def _decisions(tree: ast.AST) -> int:
 
 
 def _names(function: _Function) -> set[str]:
-    """Names that a function mentions and does not itself assign."""
+    """Return the names that a function mentions and does not itself assign."""
     names = [part for part in ast.walk(function) if isinstance(part, ast.Name)]
     own = {name.id for name in names if isinstance(name.ctx, ast.Store)}
     return {name.id for name in names} - own | {

@@ -1,8 +1,8 @@
 """The verifier of tasks in which the agent restructures code (`type = "refactor"`).
 
-The measures are taken on the source text, outside of any box: the interface is unchanged, no code is hidden, no
-function makes more decisions, and size and duplication (`measure.py`) are at most what the task asks for. Then the
-suite verifier runs the hidden tests, and also decides whether the verdict is sealed.
+The measures are taken from the source text, outside of any box. The interface must be unchanged and no code hidden. No
+function may make more decisions than the most complex one before. Size and duplication (`measure.py`) must be at most
+what the task asks for. Then the suite verifier runs the hidden tests; it also decides whether the verdict is sealed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.contract import GradingContext
 from etude.tasks.verifiers.inputs import read_table
-from etude.tasks.verifiers.refactor.interface import changes, hiding
+from etude.tasks.verifiers.refactor.interface import changes, hidden_code_risks
 from etude.tasks.verifiers.refactor.measure import Measures, measure
 from etude.tasks.verifiers.tests import TestsVerifier
 
 DENSER = 1.25
-"""How much larger the largest statement may become, so that code is not packed into fewer, larger statements."""
+"""Factor by which the largest statement may grow. The limit keeps code from being packed into fewer, larger
+statements."""
 
 
 class RefactorConfig(BaseModel):
@@ -31,8 +32,9 @@ class RefactorConfig(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
     size: int = Field(gt=0)
-    """Largest size of the library afterwards."""
+    """Largest size that the library may have after the change."""
     duplicated: int = Field(ge=0)
+    """Largest amount of duplicated code that the library may have after the change."""
 
 
 class RefactorVerifier:
@@ -48,24 +50,24 @@ class RefactorVerifier:
         # Files of other kinds cannot be changed, so no code can be moved into them.
         return self.tests.protects(path) or is_protected(path) or not path.endswith((".py", ".md"))
 
-    async def examine(self, stand: Stand) -> Verdict:
-        before = self._sources(stand.pristine.files)
-        after = self._sources(stand.files)
-        touched = Evidence(touched_protected=stand.change.touched)
+    async def examine(self, context: GradingContext) -> Verdict:
+        before = self._sources(context.pristine.files)
+        after = self._sources(context.files)
+        touched = Evidence(touched_protected=context.change.touched)
         try:
             was, now = measure(before), measure(after)
             problem = next(self._problems(before, after, was, now), "")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            return Verdict(Judgement.FAIL, f"the code can no longer be read: {error}", touched)
+            return Verdict(Judgement.FAIL, f"the code cannot be parsed any more: {error}", touched)
         # Share of the required saving; more than 1 is possible.
         score = (was.size - now.size) / max(1, was.size - self.config.size)
         if problem:
             return Verdict(Judgement.FAIL, problem, replace(touched, score=score))
-        verdict = await self.tests.examine(stand)
+        verdict = await self.tests.examine(context)
         return replace(verdict, evidence=replace(verdict.evidence, score=score))
 
     def _sources(self, files: Mapping[str, bytes]) -> dict[str, str]:
-        """The library: Python files outside the test surface."""
+        """Return the library: the Python files outside the test surface."""
         return {
             path: data.decode("utf-8", "replace")
             for path, data in files.items()
@@ -75,19 +77,21 @@ class RefactorVerifier:
     def _problems(
         self, before: Mapping[str, str], after: Mapping[str, str], was: Measures, now: Measures
     ) -> Iterator[str]:
+        """Yield why the change is refused, judging by its source alone."""
         ours = {path.partition("/")[0].removesuffix(".py") for path in {**before, **after}}
         for path, source in after.items():
             for change in changes(before[path], source) if path in before else ():
                 yield f"{path}: {change}"
-            if found := hiding(before.get(path, ""), source, ours):
+            if found := hidden_code_risks(before.get(path, ""), source, ours):
                 yield f"{path}: {found[0]} can hide code"
         if gone := sorted(before.keys() - after.keys()):
-            yield f"{gone[0]} is gone"
+            yield f"{gone[0]} was removed"
         if now.complexity > was.complexity:
-            yield f"a public function may decide {now.complexity} times, {was.complexity} before"
+            yield f"a public function may make {now.complexity} decisions, at most {was.complexity} before"
         if now.densest > max(DENSER * was.densest, 30):
-            yield f"one statement holds {now.densest} parts, {was.densest} at most before"
+            yield f"one statement has {now.densest} nodes, at most {was.densest} before"
         if now.duplicated > self.config.duplicated:
-            yield f"{now.duplicated} parts are said again ({was.duplicated} before): at most {self.config.duplicated}"
+            most = self.config.duplicated
+            yield f"{now.duplicated} nodes are repeated ({was.duplicated} before), expected at most {most}"
         if now.size > self.config.size:
-            yield f"the size is {now.size} ({was.size} before): at most {self.config.size}"
+            yield f"the size is {now.size} ({was.size} before), expected at most {self.config.size}"

@@ -20,26 +20,29 @@ _MOST_BYTES = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """One remark of the agent's review."""
+
     path: str
     line: int
     text: str
     example: str = ""
-    """An expression whose value the defect changes."""
+    """An expression whose value the defect changes; may be empty."""
 
 
 class ReviewError(Exception):
-    """A review cannot be parsed; the message says what was expected."""
+    """A review cannot be parsed. The message says what was expected."""
 
 
 def read_review(listed: bytes | None, text: bytes | None) -> list[Finding]:
-    """Parse the findings. Lines of REVIEW.md that name no place are prose. Raises ReviewError if there is no review."""
+    """Parse the findings from review.json (`listed`) or else REVIEW.md (`text`). Lines of REVIEW.md that do not begin
+    with a path and a line number are prose. Raises ReviewError if there is no review."""
     if len(listed or text or b"") > _MOST_BYTES:
         raise ReviewError(f"expected at most {_MOST_BYTES} bytes")
     if listed is not None:
         found = _read_list(listed)
     elif text is not None:
         matches = map(_LINE.fullmatch, text.decode("utf-8", "replace").splitlines())
-        found = [Finding(_path(m["path"]), int(m["line"][:9]), *_apart(m["text"])) for m in matches if m]
+        found = [Finding(_path(m["path"]), int(m["line"][:9]), *_split_example(m["text"])) for m in matches if m]
     else:
         raise ReviewError(f"there is no {TEXT} and no {LIST}")
     if len(found) > _MOST_FINDINGS:
@@ -62,7 +65,7 @@ def _path(text: str) -> str:
     return text.removeprefix("./")
 
 
-def _apart(text: str) -> tuple[str, str]:
+def _split_example(text: str) -> tuple[str, str]:
     """Split a line into text and example. The example is between the last pair of equally long runs of backticks,
     pairing from the left."""
     ticks = [match.span() for match in _TICKS.finditer(text)]

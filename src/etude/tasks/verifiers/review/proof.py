@@ -1,10 +1,11 @@
-"""Decides whether an example shows a defect, by running it on the sound library and on one with only this defect.
+"""Decides whether an example shows a defect, by running it on the library without defects and on one with only this
+defect.
 
 Examples are expressions in the restricted language of tests that agents write, so their value depends on what the
-library does, not on how it is written or where it lies. An example must give the same plain value, or exception, in
-two boxes of the sound library, and another one with the defect. An example that calls everything would show every
-defect without anybody having found it. So each finding needs an example of its own, which names only a few things of
-the library, and among them the defective function or something that leads to it.
+library does, not on how it is written or where it is stored. An example must give the same plain value, or exception,
+in two boxes of the library without defects, and another one with the defect. An example that calls everything would
+show every defect without anybody having found it. So each finding needs an example of its own, which names at most
+three names of the library, and among them the defective function or something that leads to it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from etude.tasks.change import Change
 from etude.tasks.verdict import Verdict
-from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.contract import GradingContext
 from etude.tasks.verifiers.example_runs import run_examples
 from etude.tasks.verifiers.language import module_name, names_in, own_names, problems
 from etude.tasks.verifiers.review.findings import Finding
@@ -23,22 +24,28 @@ from etude.tasks.verifiers.review.score import Defect
 
 LONGEST = 400
 MOST_NAMED = 3
-"""Most names of the library in one example."""
+"""The most names of the library in one example."""
 _MOST_TRIED = 3
-"""Examples tried per defect. Further findings at the same place add nothing."""
+"""Number of examples tried per defect. Further findings at the same lines add nothing."""
 _ENV = {"PYTHONHASHSEED": "0"}
 """Fixes the order of sets, so that it does not affect an example's value."""
 
 
-async def unproven(
-    stand: Stand, findings: Sequence[Finding], defects: Sequence[Defect], slack: int, sound: Mapping[str, str]
+async def unproven_findings(
+    context: GradingContext,
+    findings: Sequence[Finding],
+    defects: Sequence[Defect],
+    slack: int,
+    fixed: Mapping[str, str],
 ) -> set[tuple[int, int]] | Verdict:
-    """Pairs (finding, defect) where a finding is at a defect but its example does not show it, by their indexes."""
-    library = names_of(sound)
+    """Return the pairs (finding, defect), by their indexes, in which a finding is at a defect but its example does not
+    show it. Return a verdict if the examples cannot be run. `slack` is how many lines a finding may be off, and `fixed`
+    are the library's files without any defect."""
+    library = names_of(fixed)
     asked: dict[int, list[int]] = {}
     wrong: set[tuple[int, int]] = set()
-    repeated = _repeated([finding.example for finding in findings])
-    code = {path: data.decode() for path, data in stand.pristine.files.items() if path in defects[0].files}
+    repeated = _repeated_examples([finding.example for finding in findings])
+    code = {path: data.decode() for path, data in context.pristine.files.items() if path in defects[0].files}
     for number, defect in enumerate(defects):
         leading = names_leading_to(code, defect.path, defect.first, defect.last)
         at = [place for place, finding in enumerate(findings) if defect.is_at(finding, slack)]
@@ -52,23 +59,24 @@ async def unproven(
     places = sorted({place for group in asked.values() for place in group})
     twice = []
     for _ in range(2 if places else 0):
-        told = await _answers(stand, [findings[place].example for place in places], library, sound)
-        if isinstance(told, Verdict):
-            return told
-        twice.append(dict(zip(places, told, strict=True)))
+        answers = await _answers(context, [findings[place].example for place in places], library, fixed)
+        if isinstance(answers, Verdict):
+            return answers
+        twice.append(dict(zip(places, answers, strict=True)))
     for number, group in asked.items():
-        told = await _answers(stand, [findings[place].example for place in group], library, defects[number].files)
-        if isinstance(told, Verdict):
-            return told
-        for place, answer in zip(group, told, strict=True):
-            one, other = (answers[place] for answers in twice)
+        answers = await _answers(context, [findings[place].example for place in group], library, defects[number].files)
+        if isinstance(answers, Verdict):
+            return answers
+        for place, answer in zip(group, answers, strict=True):
+            one, other = (by_place[place] for by_place in twice)
             if not one or one != other or answer == one:
                 wrong.add((number, place))
     return {(place, number) for number, place in wrong}
 
 
 def names_of(files: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """The public names of each module of a library: those it defines and those it re-exports from the library."""
+    """Return the public names of each module of a library: those it defines and those it re-exports from the
+    library."""
     library = {}
     for path, source in files.items():
         if path.endswith(".py"):
@@ -86,7 +94,8 @@ def names_of(files: Mapping[str, str]) -> dict[str, frozenset[str]]:
 def problem_of_example(
     example: str, library: Mapping[str, frozenset[str]], leading: frozenset[str] = frozenset()
 ) -> str:
-    """Why an example is not valid; empty if it is. `leading` are the names that lead to the defect, if it has any."""
+    """Return why an example is not valid, or an empty string if it is. `leading` are the names that lead to the defect,
+    if it has any."""
     if not example or len(example) > LONGEST:
         return "no example" if not example else f"longer than {LONGEST} letters"
     try:
@@ -101,8 +110,8 @@ def problem_of_example(
     return found[0] if found else ""
 
 
-def _repeated(examples: Sequence[str]) -> set[int]:
-    """Indexes of examples that repeat an earlier one, ignoring white space."""
+def _repeated_examples(examples: Sequence[str]) -> set[int]:
+    """Return the indexes of examples that repeat an earlier one, ignoring white space."""
     seen: set[str] = set()
     found = set()
     for place, example in enumerate(examples):
@@ -114,7 +123,7 @@ def _repeated(examples: Sequence[str]) -> set[int]:
 
 
 def _imports(library: Mapping[str, frozenset[str]]) -> str:
-    """Import statements for everything that an example may name without importing it: the packages and their
+    """Return import statements for everything that an example may name without importing it: the packages and their
     contents."""
     tops = sorted(name for name in library if "." not in name)
     lines = [f"import {name}" for name in tops]
@@ -123,17 +132,18 @@ def _imports(library: Mapping[str, frozenset[str]]) -> str:
 
 
 async def _answers(
-    stand: Stand, examples: Sequence[str], library: Mapping[str, frozenset[str]], files: Mapping[str, str]
+    context: GradingContext, examples: Sequence[str], library: Mapping[str, frozenset[str]], files: Mapping[str, str]
 ) -> list[str] | Verdict:
-    """The result of each example: a plain value or the name of an exception; empty if it is neither."""
+    """Return the result of each example: a plain value or the name of an exception, or an empty string for anything
+    else."""
     if not examples:
         return []
     start = {"source": _imports(library), "mode": "exec"}
     steps = [[start, {"source": example, "mode": "single"}] for example in examples]
     runs = [{"module": "", "instead": None, "steps": pair} for pair in steps]
     change = Change({path: text.encode() for path, text in files.items()})
-    told = await run_examples(stand, runs, change, _ENV)
-    return told if isinstance(told, Verdict) else [_answer(outcomes) for outcomes in told]
+    answers = await run_examples(context, runs, change, _ENV)
+    return answers if isinstance(answers, Verdict) else [_answer(outcomes) for outcomes in answers]
 
 
 def _answer(outcomes: list[object]) -> str:

@@ -1,6 +1,6 @@
-"""Finds the names through which a line of a library is reached: its function, and everything that leads there.
+"""Finds the names through which a line of a library is reached: its function, and all names that lead to that function.
 
-Names are compared as written, without resolving them: too many may be found, never too few.
+Names are compared as written, without resolving them. So there may be too many, but never too few.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def names_leading_to(files: Mapping[str, str], path: str, first: int, last: int) -> frozenset[str]:
-    """The names that lead to these lines; empty if there is nothing with a name."""
-    found = _named_there(ast.parse(files.get(path, "")), first, last)
+    """Return the names that lead to these lines of a file, or an empty set if nothing there has a name."""
+    found = _names_at(ast.parse(files.get(path, "")), first, last)
     uses = [pair for name, text in files.items() if name.endswith(".py") for pair in _uses(ast.parse(text))]
     while more := {name for name, named in uses if name not in found and named & found}:
         found |= more
     return frozenset(found)
 
 
-def _named_there(tree: ast.Module, first: int, last: int) -> set[str]:
+def _names_at(tree: ast.Module, first: int, last: int) -> set[str]:
+    """Return the name of the innermost definition at these lines, or the names that module-level statements assign
+    there."""
     inside = [name for name, node in _defined(tree) if _begins(node) <= last and first <= (node.end_lineno or 0)]
     if inside:
         return {inside[-1]}
@@ -32,7 +34,7 @@ def _named_there(tree: ast.Module, first: int, last: int) -> set[str]:
 
 
 def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
-    """Each function with the names in its body, and each module-level value with the names in its assignment."""
+    """Yield each function with the names in its body, and each module-level value with the names in its assignment."""
     for name, node in _defined(tree):
         yield name, names_in(node)
     for statement in tree.body:
@@ -43,7 +45,7 @@ def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
 
 
 def _defined(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, _Definition]]:
-    """All definitions, outer ones first. Methods that Python calls itself (`__init__`) are given the name of their
+    """Yield all definitions, outer ones first. Methods that Python itself calls (`__init__`) get the name of their
     class."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, _Definition):

@@ -1,12 +1,8 @@
 """The verifier of code reviews (`type = "review"`): planted defects must be located and shown, false alarms cost.
 
-Findings are text, compared outside the box with places that no box is told. A cheat can only guess, so the verdict is
-sealed if blindly marking changed places passes at most once in a hundred times. With `examples`, a finding must also
-demonstrate its defect with an expression whose value the defect changes, which is tried in boxes.
-
-task.toml           [metadata.etude.verifier]  type = "review", threshold, slack, examples
-tests/defects.json  places: how many places the change touches; defects: path, first, last (lines), tests that show
-                    it, files (with it alone); sound: files of the workspace without any defect
+Findings are text and are compared, outside the box, with lines that no box knows. A cheat can only guess, so the
+verdict is sealed if blindly marking changed lines passes at most once in a hundred times. With `examples`, a finding
+must also demonstrate its defect with an expression whose value the defect changes, which is tried in boxes.
 """
 
 from __future__ import annotations
@@ -17,16 +13,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers.contract import SEALED, Stand
+from etude.tasks.verifiers.contract import SEALED, GradingContext
 from etude.tasks.verifiers.inputs import read_json, read_table
 from etude.tasks.verifiers.review.findings import LIST, TEXT, ReviewError, read_review
-from etude.tasks.verifiers.review.proof import unproven
+from etude.tasks.verifiers.review.proof import unproven_findings
 from etude.tasks.verifiers.review.score import Defect, chance_of_guess, score_of
 
 FILE = "tests/defects.json"
 
 
 class _Listed(BaseModel):
+    """The contents of tests/defects.json."""
+
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     places: int = Field(ge=1)
@@ -50,7 +48,9 @@ class ReviewVerifier:
         path = task.directory / FILE
         self._config, listed = read_table(task, _Config), read_json(path, _Listed)
         if self._config.examples and not (listed.sound and all(defect.files for defect in listed.defects)):
-            raise TaskError(f"{path}: expected sound, and files of each defect: the verifier asks for examples")
+            raise TaskError(
+                f"{path}: expected `sound`, and `files` of each defect, because the verifier requires examples"
+            )
         self._defects, self._sound = listed.defects, listed.sound
         self.chance = chance_of_guess(listed.places, len(listed.defects), self._config.threshold)
 
@@ -61,15 +61,15 @@ class ReviewVerifier:
     def protects(self, path: str) -> bool:
         return path not in (TEXT, LIST)
 
-    async def examine(self, stand: Stand) -> Verdict:
+    async def examine(self, context: GradingContext) -> Verdict:
         started = time.monotonic()
         try:
-            findings = read_review(stand.change.files.get(LIST), stand.change.files.get(TEXT))
+            findings = read_review(context.change.files.get(LIST), context.change.files.get(TEXT))
         except ReviewError as error:
-            return Verdict(Judgement.FAIL, str(error), Evidence(touched_protected=stand.change.touched))
+            return Verdict(Judgement.FAIL, str(error), Evidence(touched_protected=context.change.touched))
         slack, idle = self._config.slack, set[tuple[int, int]]()
         if self._config.examples:
-            wrong = await unproven(stand, findings, self._defects, slack, self._sound)
+            wrong = await unproven_findings(context, findings, self._defects, slack, self._sound)
             if isinstance(wrong, Verdict):
                 return wrong
             idle = wrong
@@ -78,12 +78,12 @@ class ReviewVerifier:
             tests_expected=len(self._defects),
             tests_passed=score.found,
             failed_tests=tuple(f"{defect.path}:{defect.first}" for defect in missed),
-            touched_protected=stand.change.touched,
+            touched_protected=context.change.touched,
             seconds=time.monotonic() - started,
             score=score.value,
         )
         passed = score.value >= self._config.threshold
-        reason = f"{score.found} of {len(self._defects)} defects found, {score.alarms} false alarms"
+        reason = f"{score.found} of {len(self._defects)} defects found, {score.false_alarms} false alarms"
         if idle:
-            reason += f", {len(idle)} examples that show nothing"
+            reason += f", {len(idle)} examples that do not show their defect"
         return Verdict(Judgement.PASS if passed else Judgement.FAIL, reason, evidence)

@@ -1,4 +1,4 @@
-"""Verifiers of builds and CI: the agent's build is tried on sound and on broken products.
+"""Verifiers of builds and CI: the agent's build is tried on correct and on broken products.
 
 The three verifiers differ in what they run on a product: a command, a workflow's steps, or a Dockerfile's build.
 """

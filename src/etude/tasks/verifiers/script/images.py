@@ -35,7 +35,7 @@ from etude.sandbox.images.build.plan import make_plan
 from etude.tasks.change import Change
 from etude.tasks.fresh_box import fresh_box
 from etude.tasks.task import Task
-from etude.tasks.verifiers.contract import WALL, Stand
+from etude.tasks.verifiers.contract import WALL, GradingContext
 from etude.tasks.verifiers.script.products import (
     LARGEST,
     Artifact,
@@ -50,6 +50,8 @@ DOCKERFILE = "Dockerfile"
 
 
 class Answer(BaseModel):
+    """A command to run in the image, and the output that it must print."""
+
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     command: list[str] = Field(min_length=1)
@@ -57,9 +59,12 @@ class Answer(BaseModel):
 
 
 class ImageProduct(Product):
+    """A product for a Dockerfile."""
+
     arguments: dict[str, str] = {}
+    """Arguments of the build."""
     folders: dict[str, dict[str, str]] = {}
-    """Absolute paths in the image, each with all files that must be below it, and no others."""
+    """Folders by absolute path in the image, each with all files that must be below it. No other file may be there."""
     answers: list[Answer] = []
     """Commands and their output. They start in the image's working directory, with its environment variables."""
 
@@ -67,64 +72,70 @@ class ImageProduct(Product):
 class _Config(BuildConfig):
     bases: list[str] = ["host", "scratch"]
     disk_mb: int = Field(256, ge=16)
-    """What a build step may write, and what commands in the image may write."""
+    """Most that a build step may write, and most that commands in the image may write."""
 
 
 class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
+    """Builds the agent's Dockerfile for every product and checks the images."""
+
     def __init__(self, task: Task) -> None:
         super().__init__(task, _Config, ImageProduct)
 
-    def unreadable(self, files: Mapping[str, bytes]) -> str:
+    def invalid_reason(self, files: Mapping[str, bytes]) -> str:
         return "" if DOCKERFILE in files else f"there is no {DOCKERFILE}"
 
-    async def try_on(self, product: ImageProduct, stand: Stand, change: Change) -> Trial:
-        files = {**stand.pristine.files, **change.files}
-        context = {path: data for path, data in files.items() if data is not None}
-        runs = stand.pristine.executable | change.executable
+    async def try_product(self, product: ImageProduct, context: GradingContext, change: Change) -> Trial:
+        files = {**context.pristine.files, **change.files}
+        build_context = {path: data for path, data in files.items() if data is not None}
+        executable = context.pristine.executable | change.executable
         try:
-            if name := _foreign(context[DOCKERFILE].decode(), product.arguments, self.config.bases):
-                return Trial(f"{DOCKERFILE}: {name} is fetched from elsewhere: expected {', '.join(self.config.bases)}")
+            if name := _outside_image(build_context[DOCKERFILE].decode(), product.arguments, self.config.bases):
+                return Trial(f"{DOCKERFILE}: {name} would be fetched: expected one of {', '.join(self.config.bases)}")
         except (ImageError, UnicodeDecodeError) as error:
-            return _failed(product, str(error))
+            return _failed_build(product, str(error))
         with tempfile.TemporaryDirectory(prefix="etude-context-") as place:
-            await asyncio.to_thread(_write, Path(place), context, runs)
-            return await self._build(product, stand, Path(place))
+            await asyncio.to_thread(_write, Path(place), build_context, executable)
+            return await self._build(product, context, Path(place))
 
-    async def _build(self, product: ImageProduct, stand: Stand, context: Path) -> Trial:
-        """Build from scratch for every product, under the stand's conditions: a cached build proves nothing."""
-        if not isinstance(stand.sandboxes, TriesBuilds):
-            raise RequestRefused("dockerfile tasks need builds on trial: sandbox.mode embedded, on this host")
-        terms = BuildTerms(self._limits(), WALL * self.config.seconds, stand.conditions.env)
-        said: deque[str] = deque(maxlen=100)
-        tried = stand.sandboxes.try_build(context, terms, arguments=product.arguments, say=said.append)
+    async def _build(self, product: ImageProduct, context: GradingContext, build_context: Path) -> Trial:
+        """Build from scratch for every product, under the grading's conditions. A cached build would prove nothing."""
+        if not isinstance(context.sandboxes, TriesBuilds):
+            raise RequestRefused(
+                "dockerfile tasks need a sandbox that can try builds: set sandbox.mode to embedded, on this host"
+            )
+        terms = BuildTerms(self._limits(), WALL * self.config.seconds, context.conditions.env)
+        build_log: deque[str] = deque(maxlen=100)
+        tried = context.sandboxes.try_build(build_context, terms, arguments=product.arguments, say=build_log.append)
         async with tried as built:
-            stand.cpu_seconds.append(built.share.cpu_seconds)
-            log = "\n".join(said).encode("utf-8", "replace")
+            context.cpu_seconds.append(built.share.cpu_seconds)
+            log = "\n".join(build_log).encode("utf-8", "replace")
             if (failure := built.failure) is None:
-                trial = await self._look(product, stand, built, log)
+                trial = await self._check_image(product, context, built, log)
             elif failure.limit == "time":
                 trial = Trial("the build was ended by its limit of time", True, built.share.starved, log=log)
             else:
-                trial = _failed(product, str(failure))
+                trial = _failed_build(product, str(failure))
         return replace(trial, memory_bytes=max(trial.memory_bytes, built.memory_bytes))
 
     def _limits(self) -> Limits:
         seconds, memory = self.config.seconds, self.config.memory_mb
         return Limits(memory_mb=memory, cpu_seconds=seconds, disk_mb=self.config.disk_mb)
 
-    async def _look(self, product: ImageProduct, stand: Stand, built: TriedBuild, log: bytes) -> Trial:
+    async def _check_image(
+        self, product: ImageProduct, context: GradingContext, built: TriedBuild, log: bytes
+    ) -> Trial:
         if not product.succeeds:
             return Trial("the build succeeded, though the product is broken", log=log)
-        spec = BoxSpec(built.image, env=stand.conditions.env, limits=self._limits(), name="grader")
+        spec = BoxSpec(built.image, env=context.conditions.env, limits=self._limits(), name="grader")
         async with fresh_box(built.sandboxes, spec) as box:
             # Check the files before running anything in the image: a command may leave files.
             problem = await _wrong_file(box, product)
-            trial = Trial(problem) if problem else await self._ask(box, product)
+            trial = Trial(problem) if problem else await self._check_answers(box, product)
             used = await box.stats()
-            stand.cpu_seconds.append(used.cpu_seconds)
+            context.cpu_seconds.append(used.cpu_seconds)
         return replace(trial, log=log, memory_bytes=used.memory_bytes)
 
-    async def _ask(self, box: Box, product: ImageProduct) -> Trial:
+    async def _check_answers(self, box: Box, product: ImageProduct) -> Trial:
         for answer in product.answers:
             done = await box.exec(answer.command, timeout=WALL * self.config.seconds)
             if done.code or done.limit:
@@ -135,14 +146,14 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
         return Trial()
 
 
-def _failed(product: ImageProduct, said: str) -> Trial:
+def _failed_build(product: ImageProduct, build_log: str) -> Trial:
     problem = "the build failed, though the product is sound" if product.succeeds else ""
-    return Trial(problem, log=said.encode("utf-8", "replace"))
+    return Trial(problem, log=build_log.encode("utf-8", "replace"))
 
 
-def _foreign(text: str, arguments: dict[str, str], bases: list[str]) -> str:
-    """The first image that a build would start or copy from and that is neither one of its own stages nor an allowed
-    base; empty if there is none."""
+def _outside_image(text: str, arguments: dict[str, str], bases: list[str]) -> str:
+    """Return the first image that the build would start or copy from and that is neither one of its own stages nor an
+    allowed base. Return an empty string if there is none."""
     plan = make_plan(parse_dockerfile(text, DOCKERFILE), "", arguments)
     for stage in plan.dockerfile.stages:
         copied = [one.action.stage for one in stage.instructions if isinstance(one.action, Copy) and one.action.stage]
@@ -152,15 +163,16 @@ def _foreign(text: str, arguments: dict[str, str], bases: list[str]) -> str:
     return ""
 
 
-def _write(top: Path, files: Mapping[str, bytes], runs: frozenset[str]) -> None:
+def _write(top: Path, files: Mapping[str, bytes], executable: frozenset[str]) -> None:
     for path, data in files.items():
         place = top / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
-        place.chmod(0o755 if path in runs else 0o644)
+        place.chmod(0o755 if path in executable else 0o644)
 
 
 async def _wrong_file(box: Box, product: ImageProduct) -> str:
+    """Return the first difference between the image's folders and what the product requires, or an empty string."""
     for folder, wanted in product.folders.items():
         try:
             found = set(await box.list_files(folder))

@@ -1,11 +1,10 @@
-"""Products, sound and broken, that an agent's build is tried on, and the judgement of the build by its results.
+"""Correct and broken products that an agent's build is tried on, and the verdict on the build that follows from its
+results.
 
-A build must succeed on every sound product and leave the right artifacts, and fail on every broken one. All products
-are hidden; each is tried in a fresh box, in random order, and nothing in a box tells which kind it is. So a build that
-always succeeds, checks a hash of what it has seen, or carries a finished artifact along fails on the first product
-that is different.
-
-tests/products.json  a list of products: name, succeeds, files (over the workspace; null: deleted), artifacts
+A build must succeed on every correct product and leave the right artifacts, and must fail on every broken one. All
+products are hidden. Each is tried in a fresh box, in random order, and nothing in a box tells which kind it is. So a
+build that always succeeds, compares a hash with that of the visible product, or contains a finished artifact fails on
+the first product for which this is wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from etude.tasks.change import Change
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.archives import ArchiveError, members_of
-from etude.tasks.verifiers.contract import SEALED, Stand
+from etude.tasks.verifiers.contract import SEALED, GradingContext
 from etude.tasks.verifiers.inputs import read_json, read_table
 
 FILE = "tests/products.json"
@@ -49,6 +48,8 @@ class Artifact(BaseModel):
 
 
 class Product(BaseModel):
+    """One variant of the workspace's files to build."""
+
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     name: str
@@ -63,9 +64,9 @@ class BuildConfig(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
     writes: list[str] = Field(min_length=1)
-    """Patterns of the paths that the agent may change; all other files keep their contents."""
+    """Patterns of the paths that the agent may change. All other files keep their contents."""
     seconds: int = Field(30, ge=1)
-    """CPU time of one run; the wall clock is WALL times that."""
+    """CPU time limit of one run. The wall-clock limit is WALL times that."""
     memory_mb: int = Field(512, ge=64)
 
 
@@ -76,9 +77,10 @@ class Trial:
     problem: str = ""
     """What the build did wrong; empty if it handled the product correctly."""
     timed_out: bool = False
-    """Whether the wall clock expired."""
+    """Whether the run reached its wall-clock limit."""
     starved: bool = False
-    """Whether it expired because of the host, so that the problem says nothing about the build."""
+    """Whether the wall clock expired because the host gave the run no time. Then `problem` says nothing about the
+    build."""
     code: int | None = None
     log: bytes = b""
     memory_bytes: int = 0
@@ -89,6 +91,8 @@ _Product = TypeVar("_Product", bound=Product)
 
 
 class ProductsVerifier(ABC, Generic[_Config, _Product]):
+    """Tries a build on all products and judges it. Subclasses define how one product is tried."""
+
     def __init__(self, task: Task, config: type[_Config], product: type[_Product]) -> None:
         path = task.directory / FILE
         self.config = read_table(task, config)
@@ -97,32 +101,33 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
             raise TaskError(f"{path}: expected products that succeed and products that do not")
 
     @abstractmethod
-    async def try_on(self, product: _Product, stand: Stand, change: Change) -> Trial:
+    async def try_product(self, product: _Product, context: GradingContext, change: Change) -> Trial:
         """Run the build on a product. `change` is the agent's change with the product's files on top."""
 
-    def unreadable(self, files: Mapping[str, bytes]) -> str:
-        """Why the agent's files cannot be a build at all; empty if they can. Called before any box is created."""
+    def invalid_reason(self, files: Mapping[str, bytes]) -> str:
+        """Return why the agent's files cannot be a build at all, or an empty string if they can. Called before any box
+        is created."""
         return ""
 
     @property
     def sealed(self) -> bool:
-        """Whether a build that guesses sound or broken for each product is rarely right about all of them."""
+        """Whether a build that guesses for each product if it is broken is unlikely to be right about all of them."""
         return 0.5 ** len(self.products) <= SEALED
 
     def protects(self, path: str) -> bool:
         return not any(fnmatchcase(path, pattern) for pattern in self.config.writes)
 
-    async def examine(self, stand: Stand) -> Verdict:
+    async def examine(self, context: GradingContext) -> Verdict:
         started = time.monotonic()
-        if reason := self.unreadable(stand.files):
-            return Verdict(Judgement.FAIL, reason, Evidence(touched_protected=stand.change.touched))
+        if reason := self.invalid_reason(context.files):
+            return Verdict(Judgement.FAIL, reason, Evidence(touched_protected=context.change.touched))
         # The reason names the first failure found. The order is random, so that retries do not learn the products one
         # by one.
         products = random.Random(secrets.randbits(64)).sample(self.products, len(self.products))
         memory, right, trial = 0, 0, Trial()
         judgement, reason = Judgement.PASS, f"right about all {len(products)} products"
         for product in products:
-            trial = await self.try_on(product, stand, _with_product(stand.change, product))
+            trial = await self.try_product(product, context, _with_product(context.change, product))
             memory = max(memory, trial.memory_bytes)
             if trial.problem:
                 judgement = Judgement.ERROR if trial.starved else Judgement.FAIL
@@ -133,7 +138,7 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
             exit_code=trial.code,
             tests_expected=len(products),
             tests_passed=right,
-            touched_protected=stand.change.touched,
+            touched_protected=context.change.touched,
             seconds=time.monotonic() - started,
             log=trial.log[-2000:].decode("utf-8", "replace"),
             memory_bytes=memory,
@@ -143,8 +148,8 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
 
 
 def difference(data: bytes, artifact: Artifact) -> str:
-    """The difference between a file and what it must contain; empty if none. Trailing white space of a text is
-    ignored."""
+    """Return the difference between a file and what it must contain, or an empty string if there is none. Trailing
+    white space of a text is ignored."""
     if artifact.text is not None:
         return "" if data.rstrip() == artifact.text.encode().rstrip() else "it holds another text"
     try:

@@ -1,8 +1,7 @@
-"""The verifier of build scripts (`type = "script"`): runs a command on every product, and checks its artifacts.
+"""The verifier of build scripts (`type = "script"`): runs a command on every product, reads its artifacts from the box,
+and checks them.
 
-The artifacts are read out of the box.
-
-task.toml  [metadata.etude.verifier]  type = "script", command, writes, seconds, memory_mb
+task.toml: the table [metadata.etude.verifier] has type = "script", command, writes, seconds and memory_mb.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pydantic import Field
 from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
 from etude.tasks.change import Change
 from etude.tasks.task import Task
-from etude.tasks.verifiers.contract import WALL, Stand
+from etude.tasks.verifiers.contract import WALL, GradingContext
 from etude.tasks.verifiers.script.products import (
     LARGEST,
     BuildConfig,
@@ -31,9 +30,9 @@ class ScriptVerifier(ProductsVerifier[_Config, Product]):
     def __init__(self, task: Task) -> None:
         super().__init__(task, _Config, Product)
 
-    async def try_on(self, product: Product, stand: Stand, change: Change) -> Trial:
+    async def try_product(self, product: Product, context: GradingContext, change: Change) -> Trial:
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
-        async with stand.box(limits, change) as box:
+        async with context.box(limits, change) as box:
             done = await box.exec(self.config.command, timeout=WALL * self.config.seconds)
             problem = await _problem(box, product, done)
             used = await box.stats()
@@ -41,7 +40,7 @@ class ScriptVerifier(ProductsVerifier[_Config, Product]):
 
 
 async def _problem(box: Box, product: Product, done: ExecResult) -> str:
-    """What is wrong with a run; empty if nothing is."""
+    """Return what is wrong with a run, or an empty string if nothing is."""
     if done.limit:
         return f"the script was ended by its limit of {done.limit}"
     if not product.succeeds:

@@ -22,10 +22,10 @@ import yaml
 
 LARGEST = 1 << 16
 MOST_JOBS = 24
-"""Most job runs: a job counts once per combination of its matrix's values."""
+"""The most job runs. A job counts once per combination of its matrix's values."""
 MOST_STEPS = 64
 MOST_TEXT = 1 << 20
-"""Most characters of commands and variables over all job runs."""
+"""The most characters of commands and variables over all job runs."""
 _OPEN, _CLOSE = "${{", "}}"
 _MATRIX = re.compile(r"matrix\.([\w-]+)")
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
@@ -35,11 +35,14 @@ Values = Mapping[str, str]
 
 
 class WorkflowError(ValueError):
-    """The file is no workflow, or asks for something that is not run here. Names the place and what was expected."""
+    """The file is not a workflow, or asks for something that is not run here. The message names the key and what was
+    expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """One command of a job."""
+
     name: str
     command: tuple[str, ...]
     env: Values
@@ -56,8 +59,8 @@ class Job:
 
 
 class _Plain(yaml.BaseLoader):
-    """Loads every YAML scalar as text. Refuses anchors, which make small files expand enormously, and
-    duplicate keys."""
+    """Loads every YAML scalar as text. Refuses anchors, which make small files expand enormously, and duplicate
+    keys."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -72,7 +75,8 @@ class _Plain(yaml.BaseLoader):
 
 
 def parse_workflow(data: bytes) -> list[Job]:
-    """Every run of every job, after the jobs that it needs. The first failing run fails the workflow."""
+    """Return every run of every job, each after the runs of the jobs that it needs. The first failing run fails the
+    workflow."""
     if len(data) > LARGEST:
         raise WorkflowError(f"expected at most {LARGEST} bytes, found {len(data)}")
     try:
@@ -87,11 +91,13 @@ def parse_workflow(data: bytes) -> list[Job]:
     if len(jobs) > MOST_JOBS:
         raise WorkflowError(f"expected at most {MOST_JOBS} jobs, found {len(jobs)}")
     runs: list[Job] = []
-    filling = _Filling()
+    substitution = _MatrixSubstitution()
     for name in _in_order(jobs):
-        runs += _runs(name, jobs[name], env, filling)
+        runs += _runs(name, jobs[name], env, substitution)
         if len(runs) > MOST_JOBS:
-            raise WorkflowError(f"expected at most {MOST_JOBS} runs of jobs, each value of a matrix counted")
+            raise WorkflowError(
+                f"expected at most {MOST_JOBS} job runs, counting each combination of a matrix's values"
+            )
     return runs
 
 
@@ -100,13 +106,14 @@ def _job(name: str, found: Any) -> dict[Any, Any]:
 
 
 def _in_order(jobs: Mapping[str, Mapping[Any, Any]]) -> Iterator[str]:
+    """Yield the jobs' names, each after the jobs that it needs."""
     needs = {name: _needs(name, job) for name, job in jobs.items()}
     done: set[str] = set()
     while len(done) < len(jobs):
         ready = [name for name in jobs if name not in done and needs[name] <= done]
         if not ready:
             left = ", ".join(sorted(jobs.keys() - done))
-            raise WorkflowError(f"jobs: expected needs that can be met, found a circle or an unknown job at {left}")
+            raise WorkflowError(f"jobs: needs: found a cycle or an unknown job at {left}")
         done.update(ready)
         yield from ready
 
@@ -116,7 +123,7 @@ def _needs(name: str, job: Mapping[Any, Any]) -> set[str]:
     return set(_texts([found] if isinstance(found, str) else found, f"jobs.{name}.needs"))
 
 
-def _runs(name: str, job: Mapping[Any, Any], env: Values, filling: _Filling) -> Iterator[Job]:
+def _runs(name: str, job: Mapping[Any, Any], env: Values, substitution: _MatrixSubstitution) -> Iterator[Job]:
     place = f"jobs.{name}"
     strategy = _table(job.get("strategy", {}), f"{place}.strategy", {"matrix", "fail-fast"})
     lists = {key: _texts(row, f"{place}.strategy.matrix.{key}") for key, row in _matrix(strategy, place)}
@@ -126,13 +133,13 @@ def _runs(name: str, job: Mapping[Any, Any], env: Values, filling: _Filling) -> 
         raise WorkflowError(f"{place}.steps: expected a list of 1 to {MOST_STEPS} steps")
     if any(not row for row in lists.values()):
         raise WorkflowError(f"{place}.strategy.matrix: expected lists that are not empty")
-    # Counted before they are generated, because a few short lists multiply to millions.
+    # The combinations are counted before they are generated, because a few short lists multiply to millions.
     if (count := math.prod(map(len, lists.values()))) > MOST_JOBS:
         raise WorkflowError(f"{place}.strategy.matrix: expected at most {MOST_JOBS} runs, found {count}")
     for chosen in itertools.product(*lists.values()):
         values = dict(zip(lists, chosen, strict=True))
-        filling.values = values
-        made = (_step(row, f"{place}.steps[{number}]", env, filling) for number, row in enumerate(steps))
+        substitution.values = values
+        made = (_step(row, f"{place}.steps[{number}]", env, substitution) for number, row in enumerate(steps))
         yield Job(f"{name} ({', '.join(chosen)})" if chosen else name, tuple(step for step in made if step))
 
 
@@ -143,49 +150,49 @@ def _matrix(strategy: Mapping[Any, Any], place: str) -> list[tuple[str, Any]]:
     return _entries(matrix, f"{place}.strategy.matrix") if matrix else []
 
 
-def _step(found: Any, place: str, env: Values, filling: _Filling) -> Step | None:
+def _step(found: Any, place: str, env: Values, substitution: _MatrixSubstitution) -> Step | None:
     table = _table(found, place, {"name", "run", "env", "working-directory", "shell", "uses", "with"})
     if "uses" in table:
         if "run" in table or not _text(table["uses"], f"{place}.uses").startswith("actions/checkout@"):
             raise WorkflowError(f"{place}.uses: not run here: {table['uses']}")
         return None
-    command = filling.filled(_text(table.get("run"), f"{place}.run"), place)
+    command = substitution.substitute(_text(table.get("run"), f"{place}.run"), place)
     if (shell := _text(table.get("shell", "sh"), f"{place}.shell")) not in _SHELLS:
         raise WorkflowError(f"{place}.shell: expected sh or bash, found {shell!r}")
-    folder = filling.filled(_text(table.get("working-directory", "."), f"{place}.working-directory"), place)
+    folder = substitution.substitute(_text(table.get("working-directory", "."), f"{place}.working-directory"), place)
     if folder.startswith("/") or ".." in folder.split("/"):
         raise WorkflowError(f"{place}.working-directory: expected a folder of the workspace, found {folder!r}")
     own = {**env, **_env(table, f"{place}.env")}
     return Step(
         _text(table.get("name", place), f"{place}.name"),
         (*_SHELLS[shell], command),
-        {key: filling.filled(value, place) for key, value in own.items()},
+        {key: substitution.substitute(value, place) for key, value in own.items()},
         folder,
     )
 
 
-class _Filling:
-    """Substitutes matrix values into texts in one pass each, with a bound on the total length."""
+class _MatrixSubstitution:
+    """Substitutes matrix values into texts, in one pass per text, with a bound on the total length."""
 
     def __init__(self) -> None:
         self.values: Values = {}
         self._left = MOST_TEXT
 
-    def filled(self, text: str, place: str) -> str:
-        self._take(len(text))
+    def substitute(self, text: str, place: str) -> str:
+        self._count(len(text))
         parts, at = [], 0
         while (start := text.find(_OPEN, at)) >= 0:
             end = text.find(_CLOSE, start)
             if end < 0:
                 raise WorkflowError(f"{place}: expected {_CLOSE} after {_OPEN}")
             value = self._value(text[start + len(_OPEN) : end], place)
-            self._take(len(value))
+            self._count(len(value))
             parts += [text[at:start], value]
             at = end + len(_CLOSE)
-        filled = "".join([*parts, text[at:]])
-        if "\0" in filled:
+        substitute = "".join([*parts, text[at:]])
+        if "\0" in substitute:
             raise WorkflowError(f"{place}: expected text without a zero byte")
-        return filled
+        return substitute
 
     def _value(self, expression: str, place: str) -> str:
         named = _MATRIX.fullmatch(expression.strip())
@@ -193,7 +200,7 @@ class _Filling:
             raise WorkflowError(f"{place}: expected {{{{ matrix.KEY }}}} of this job, found {expression[:60]!r}")
         return self.values[named[1]]
 
-    def _take(self, count: int) -> None:
+    def _count(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
             raise WorkflowError(f"expected at most {MOST_TEXT} characters of commands and variables")

@@ -15,11 +15,11 @@ from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
 from etude.sandbox.cpu_share import Share
 from etude.tasks.change import Change
 from etude.tasks.task import Task
-from etude.tasks.verifiers.contract import WALL, Stand
+from etude.tasks.verifiers.contract import WALL, GradingContext
 from etude.tasks.verifiers.script.products import BuildConfig, Product, ProductsVerifier, Trial
 from etude.tasks.verifiers.script.workflow import Job, Step, WorkflowError, parse_workflow
 
-_GIVEN = {"CI": "true"}
+_CI_VARIABLES = {"CI": "true"}
 _NOTHING = ExecResult(0, b"", b"", 0.0)
 
 
@@ -28,10 +28,12 @@ class _Config(BuildConfig):
 
 
 class WorkflowVerifier(ProductsVerifier[_Config, Product]):
+    """Runs the agent's workflow on every product."""
+
     def __init__(self, task: Task) -> None:
         super().__init__(task, _Config, Product)
 
-    def unreadable(self, files: Mapping[str, bytes]) -> str:
+    def invalid_reason(self, files: Mapping[str, bytes]) -> str:
         path = self.config.workflow
         try:
             return "" if _parsed(files[path]) else f"{path}: nothing is run"
@@ -40,12 +42,12 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
         except WorkflowError as error:
             return f"{path}: {error}"
 
-    async def try_on(self, product: Product, stand: Stand, change: Change) -> Trial:
-        jobs = _parsed({**stand.pristine.files, **change.files}[self.config.workflow] or b"")
+    async def try_product(self, product: Product, context: GradingContext, change: Change) -> Trial:
+        jobs = _parsed({**context.pristine.files, **change.files}[self.config.workflow] or b"")
         memory, log, done = 0, b"", _NOTHING
         for job in jobs:
-            step, done, said, held = await self._run(job, stand, change, done.share)
-            log, memory = log + said, max(memory, held)
+            step, done, output, peak = await self._run(job, context, change, done.share)
+            log, memory = log + output, max(memory, peak)
             if done.code or done.limit:
                 break
         problem = ""
@@ -57,16 +59,20 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
             problem = "the workflow succeeded, though the product is broken"
         return Trial(problem, done.timed_out, done.starved, done.code, log, memory)
 
-    async def _run(self, job: Job, stand: Stand, change: Change, share: Share) -> tuple[str, ExecResult, bytes, int]:
-        """Run a job until a step fails. Returns the last step's name, its result, the output, and the job's peak
-        memory. All steps of all jobs share one wall clock: `share` is what the earlier jobs used, and the result's
-        share includes it."""
+    async def _run(
+        self, job: Job, context: GradingContext, change: Change, share: Share
+    ) -> tuple[str, ExecResult, bytes, int]:
+        """Run a job until a step fails. Return the last step's name, its result, the output, and the job's peak memory.
+
+        All steps of all jobs share one wall clock: `share` is what the earlier jobs used, and the returned result's
+        share includes it.
+        """
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
         log, name, done = b"", "", _NOTHING
-        async with stand.box(limits, change) as box:
+        async with context.box(limits, change) as box:
             for step in job.steps:
                 left = WALL * self.config.seconds - share.seconds
-                name, done = step.name, await _do(box, step, max(0.1, left))
+                name, done = step.name, await _run_step(box, step, max(0.1, left))
                 share += done.share
                 done = replace(done, share=share)
                 log += f"{job.name}: {name}\n".encode() + done.stdout + done.stderr
@@ -77,12 +83,12 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
 
 @lru_cache(maxsize=16)
 def _parsed(workflow: bytes) -> tuple[Job, ...]:
-    """Parse the workflow, cached for all products of a grading."""
+    """Return the jobs of a workflow, cached for all products of a grading."""
     return tuple(parse_workflow(workflow))
 
 
-async def _do(box: Box, step: Step, seconds: float) -> ExecResult:
-    env = {**_GIVEN, **step.env}
+async def _run_step(box: Box, step: Step, seconds: float) -> ExecResult:
+    env = {**_CI_VARIABLES, **step.env}
     try:
         return await box.exec(list(step.command), timeout=seconds, cwd=step.folder, env=env)
     except (FileNotFoundError, NotADirectoryError, RequestRefused) as error:

@@ -11,13 +11,15 @@ from etude.tasks.task import Task, TaskError
 from etude.tasks.verifiers.tests.suite import FILES
 
 TEST_PATCH = "tests/test.patch"
-"""Turns the workspace's tests into those used at grading. Files that it deletes are kept: no expected test is
-in them."""
+"""A patch that turns the workspace's tests into those used at grading. Files that it deletes are kept, since no
+expected test is in them."""
 WIDE = Bounds(diff_bytes=16 << 20, files=2000, file_bytes=16 << 20, all_bytes=64 << 20, path_length=400)
-"""Bounds for patches that a task is made of. Agents' diffs have the grader's tighter bounds."""
+"""Bounds for patches that a task is made of. The diffs of agents have the grader's tighter bounds."""
 
 
 class HiddenTests:
+    """The hidden test files of one task."""
+
     def __init__(self, task: Task) -> None:
         self._patch = read_optional(task, TEST_PATCH)
         self._files = read_files(task.directory, FILES) if (task.directory / FILES).is_dir() else {}
@@ -29,18 +31,19 @@ class HiddenTests:
         self.paths = frozenset(named | self._files.keys())
 
     def protects(self, path: str) -> bool:
-        """Whether a path is one of the hidden files, or would be in the way of one: a file in the place of its folder,
-        or below it."""
+        """Return whether a path is one of the hidden files, or would prevent writing one: a file where one of its
+        folders must be, or a path below it."""
         return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in self.paths)
 
-    def laid_over(self, workspace: Mapping[str, bytes]) -> dict[str, bytes]:
-        """The hidden test files by path. Raises DiffError if the patch does not apply to this workspace."""
+    def test_files_over(self, workspace: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Return the hidden test files for this workspace, by path. Raises DiffError if the patch does not apply to
+        it."""
         changed = change_of(self._patch, workspace, lambda path: False, WIDE).files
         return {**{path: data for path, data in changed.items() if data is not None}, **self._files}
 
 
 def read_optional(task: Task, name: str) -> str:
-    """The file's text, or empty if there is none."""
+    """Return a file's text, or an empty string if the file does not exist."""
     path = task.directory / name
     try:
         return path.read_bytes().decode("utf-8", "surrogateescape") if path.is_file() else ""

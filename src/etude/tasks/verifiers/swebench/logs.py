@@ -1,7 +1,7 @@
 """Parses the logs of test runners: one test name and its outcome per line.
 
-The code under test writes these logs, so a verdict based on them is open to forgery and must say so. A test reported
-twice gets the worse outcome.
+The code under test writes these logs and could forge them, so a verdict based on them is marked as open. A test
+reported twice gets the worse outcome.
 """
 
 from __future__ import annotations
@@ -74,10 +74,11 @@ PARSERS: dict[str, _Lines] = {
     "parse_log_jest": _ticks,
     "parse_log_vitest": _ticks,
 }
-"""Parsers by the names that rows use. Only parsers are included for which each line can be read alone."""
+"""Parsers by the names that rows use. Only parsers that can read each line alone are included."""
 
 
 def read_log(parser: str, log: str) -> dict[str, str]:
+    """Return the outcome of each test in a log."""
     found: dict[str, str] = {}
     for test, outcome in PARSERS[parser](_COLOURS.sub("", log)):
         found[test] = min(found.get(test, PASSED), outcome, key=_WORST.index)

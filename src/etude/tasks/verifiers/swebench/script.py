@@ -1,7 +1,8 @@
 """The verifier of instances with a test script of their own (`type = "eval-script"`): any runner, in any language.
 
-The code under test prints the log that decides, so a verdict is `open` and marked so. The script still runs in a fresh
-box of the pristine image, with nothing of the agent's except its change, and a test missing from the log never passes.
+The code under test prints the log that decides, so a verdict is marked as open. The script still runs in a fresh box of
+the pristine image, which contains nothing from the agent except its change. A test that is missing from the log never
+passes.
 """
 
 from __future__ import annotations
@@ -20,22 +21,24 @@ from etude.tasks.diff import DiffError
 from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.contract import GradingContext
 from etude.tasks.verifiers.swebench.hidden import TEST_PATCH, HiddenTests
-from etude.tasks.verifiers.swebench.ids import resolved
+from etude.tasks.verifiers.swebench.ids import runner_ids
 from etude.tasks.verifiers.swebench.logs import FAILED, PARSERS, PASSED, SKIPPED, read_log
 from etude.tasks.verifiers.tests.suite import EXPECTED
 
 EVAL_SCRIPT = "tests/eval.sh"
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 LIMITS = Limits(memory_mb=4096, processes=512, disk_mb=2048, file_mb=512, output_bytes=16 << 20)
-"""Rows do not say what their scripts need. CPU time is the task's own limit."""
+"""Default limits, because rows do not say what their scripts need. The CPU time limit is the task's own."""
 _MARKER = re.compile(rf"^.*{re.escape(END)}.*$", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+)$", re.MULTILINE)
-"""Finds the files of the patch that the script itself applies."""
+"""Matches the names of the files in the patch that the script itself applies."""
 
 
 class EvalScriptVerifier:
+    """Runs an instance's own script and reads its log."""
+
     sealed = False
 
     def __init__(self, task: Task) -> None:
@@ -54,40 +57,40 @@ class EvalScriptVerifier:
     def protects(self, path: str) -> bool:
         return path in self._touched or self._hidden.protects(path) or is_protected(path)
 
-    async def examine(self, stand: Stand) -> Verdict:
+    async def examine(self, context: GradingContext) -> Verdict:
         started, mark = time.monotonic(), secrets.token_hex(8)
         try:
-            hidden = self._hidden.laid_over(stand.pristine.files)
+            hidden = self._hidden.test_files_over(context.pristine.files)
         except DiffError as error:
             reason = f"the task cannot be graded: {TEST_PATCH} is no diff of the workspace: {error}"
             return Verdict(Judgement.ERROR, reason)
-        done = await self._run(stand, stand.change, hidden, mark)
-        if _begun(done) or _begun(await self._run(stand, Change(), hidden, mark)):
-            return self._judge(stand, done, mark, time.monotonic() - started)
+        done = await self._run(context, context.change, hidden, mark)
+        if _tests_started(done) or _tests_started(await self._run(context, Change(), hidden, mark)):
+            return self._judge(context, done, mark, time.monotonic() - started)
         reason = f"the script does not come to its tests in this image, not even without a change (code {done.code})"
         return Verdict(Judgement.ERROR, reason, Evidence(done.code, log=_text(done)[-2000:]))
 
-    async def _run(self, stand: Stand, change: Change, hidden: Mapping[str, bytes], mark: str) -> ExecResult:
-        seconds = stand.task.limits.verifier_seconds
-        async with stand.box(replace(LIMITS, cpu_seconds=max(1, round(seconds))), change) as box:
+    async def _run(self, context: GradingContext, change: Change, hidden: Mapping[str, bytes], mark: str) -> ExecResult:
+        seconds = context.task.limits.verifier_seconds
+        async with context.box(replace(LIMITS, cpu_seconds=max(1, round(seconds))), change) as box:
             for path, data in hidden.items():
                 await box.write_file(path, data, executable=data.startswith(b"#!"))
             # One stream, so that the order is kept: with shell tracing the markers go to standard error.
-            script = f"{{\n{_marked(self.script, mark)}\n}} 2>&1"
-            return await box.exec(["/bin/bash", "-c", script], timeout=wall(seconds))
+            script = f"{{\n{_with_exit_marker(self.script, mark)}\n}} 2>&1"
+            return await box.exec(["/bin/bash", "-c", script], timeout=wall_limit(seconds))
 
-    def _judge(self, stand: Stand, done: ExecResult, mark: str, seconds: float) -> Verdict:
+    def _judge(self, context: GradingContext, done: ExecResult, mark: str, seconds: float) -> Verdict:
         log = _text(done)
-        found, said = _heard(log, mark), self.fail_to_pass + self.pass_to_pass
+        found, expected = _test_output(log, mark), self.fail_to_pass + self.pass_to_pass
         outcomes = read_log(self.parser, found[0]) if found else {}
-        passed = {test for test in said if self._holds(test, outcomes)}
-        failed = tuple(test for test in said if test not in passed)
+        passed = {test for test in expected if self._has_accepted_outcome(test, outcomes)}
+        failed = tuple(test for test in expected if test not in passed)
         evidence = Evidence(
             exit_code=done.code,
-            tests_expected=len(said),
+            tests_expected=len(expected),
             tests_passed=len(passed),
             failed_tests=failed,
-            touched_protected=stand.change.touched,
+            touched_protected=context.change.touched,
             report_digest=hashlib.sha256(repr(sorted(outcomes.items())).encode()).hexdigest()[:16],
             seconds=seconds,
             log=log[-2000:],
@@ -104,36 +107,37 @@ class EvalScriptVerifier:
         if found is None:
             return verdict(Judgement.FAIL, f"the script did not come to the end of its tests (exit code {done.code})")
         if failed:
-            return verdict(Judgement.FAIL, f"{len(failed)} of {len(said)} tests failed")
+            return verdict(Judgement.FAIL, f"{len(failed)} of {len(expected)} tests failed")
         if found[1] != 0 and FAILED not in outcomes.values():
-            return verdict(Judgement.SUSPECT, f"every test is told to pass, but they ended with {found[1]}")
-        return verdict(Judgement.PASS, f"all {len(said)} tests passed, by the log")
+            return verdict(Judgement.SUSPECT, f"every test is reported as passed, but they ended with {found[1]}")
+        return verdict(Judgement.PASS, f"all {len(expected)} tests passed, by the log")
 
-    def _holds(self, test: str, outcomes: dict[str, str]) -> bool:
-        """Whether a test has an accepted outcome. A pass_to_pass test may also be skipped."""
+    def _has_accepted_outcome(self, test: str, outcomes: dict[str, str]) -> bool:
+        """Return whether a test passed. A pass_to_pass test may also be skipped."""
         good = {PASSED} if test in self.fail_to_pass else {PASSED, SKIPPED}
-        return all(outcomes.get(name) in good for name in resolved(test, outcomes))
+        return all(outcomes.get(name) in good for name in runner_ids(test, outcomes))
 
 
-def wall(seconds: float) -> float:
-    """The wall-clock limit of a script with this CPU time limit."""
+def wall_limit(seconds: float) -> float:
+    """Return the wall-clock limit of a script with this CPU time limit."""
     return 2 * seconds + 10
 
 
-def _marked(script: str, mark: str) -> str:
-    """The script with a line added after the end marker that prints the exit code of the command before it."""
+def _with_exit_marker(script: str, mark: str) -> str:
+    """Return the script with a line after its end marker. The line prints `mark` and the exit code of the tests."""
     return _MARKER.sub(lambda line: f"etude_code=$?\n{line[0]}\necho {mark} $etude_code", script, count=1)
 
 
-def _heard(log: str, mark: str) -> tuple[str, int] | None:
-    """The output between the markers and the exit code of the tests; None if the end was not reached."""
+def _test_output(log: str, mark: str) -> tuple[str, int] | None:
+    """Return the output between the markers, and the exit code of the tests. Return None if the script did not come to
+    the end marker."""
     _, start, rest = log.partition(START)
     between, end, after = rest.partition(END)
     code = re.search(rf"^{mark} (\d+)$", after, re.MULTILINE)
     return (between, int(code[1])) if start and end and code else None
 
 
-def _begun(done: ExecResult) -> bool:
+def _tests_started(done: ExecResult) -> bool:
     return START in _text(done)
 
 

@@ -3,21 +3,21 @@
 A suite runs in a fresh box with negative controls mixed in. Exit code, rows and report of the run must agree.
 """
 
-from etude.tasks.verifiers.tests.account import Account
-from etude.tasks.verifiers.tests.agree import agree
 from etude.tasks.verifiers.tests.exam import Exam, plain_exam
+from etude.tasks.verifiers.tests.judging import judge_run
 from etude.tasks.verifiers.tests.packages import pytest_files
+from etude.tasks.verifiers.tests.run_output import RunOutput
 from etude.tasks.verifiers.tests.running import run_exam
 from etude.tasks.verifiers.tests.suite import Suite, SuiteConfig, read_suite, suite_files
 from etude.tasks.verifiers.tests.verifier import TestsVerifier
 
 __all__ = [
-    "Account",
     "Exam",
+    "RunOutput",
     "Suite",
     "SuiteConfig",
     "TestsVerifier",
-    "agree",
+    "judge_run",
     "plain_exam",
     "pytest_files",
     "read_suite",

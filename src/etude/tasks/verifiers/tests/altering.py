@@ -1,7 +1,7 @@
-"""Makes altered values for negative controls: values of the same look to expect in place of the right one.
+"""Makes altered values for negative controls: values of the same form, to expect instead of the right value.
 
-All values made for one original differ from it and from each other in one place. The original has no special position
-among them, neither the middle nor an end, so seeing all versions does not reveal the right one.
+All values made for one original differ from it and from each other at one position. The original is neither the middle
+nor an end of the range of values, so seeing all versions does not reveal the right one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CLASSES = (string.digits, string.ascii_uppercase, string.ascii_lowercase)
 
 
 def alternatives(value: object, count: int, rng: random.Random) -> list[object]:
-    """Up to `count` other values of the same type, all different."""
+    """Return up to `count` other values of the same type, all different."""
     if isinstance(value, bool):
         found: list[object] = [not value]
     elif isinstance(value, int):
@@ -46,7 +46,8 @@ def alternatives(value: object, count: int, rng: random.Random) -> list[object]:
 
 
 def other_exceptions(name: str) -> list[str]:
-    """Exceptions that are neither subclasses nor base classes of this one; empty for one that is not built in."""
+    """Return exceptions that are neither subclasses nor base classes of this one. Return an empty list for an exception
+    that is not built in."""
     kind = getattr(builtins, name, None)
     if not isinstance(kind, type) or not issubclass(kind, Exception):
         return []
@@ -55,7 +56,8 @@ def other_exceptions(name: str) -> list[str]:
 
 
 def _window(value: int, count: int, rng: random.Random, *, negative: bool = False) -> list[int]:
-    """Neighbours of the number, which may lie anywhere among them. They have its sign unless `negative` is set."""
+    """Return neighbours of a number, which may be anywhere in their range. They have its sign unless `negative` is
+    set."""
     width = count + 8
     size, sign = (value, 1) if negative else (abs(value), -1 if value < 0 else 1)
     # For numbers up to the width, the window always starts at 0; else small numbers would be near its lower end.
@@ -64,7 +66,8 @@ def _window(value: int, count: int, rng: random.Random, *, negative: bool = Fals
 
 
 def _texts(value: str, rng: random.Random) -> list[object]:
-    """Replace one character by others of its class. Digits come first, because misspelt words look wrong."""
+    """Return texts in which one character is replaced by others of its class. Digits come first, because misspelt words
+    are easy to recognise."""
     for group in _CLASSES:
         if places := [place for place, character in enumerate(value) if character in group]:
             place = rng.choice(places)
@@ -73,6 +76,7 @@ def _texts(value: str, rng: random.Random) -> list[object]:
 
 
 def _rows(items: list[object], count: int, rng: random.Random) -> list[list[object]]:
+    """Return lists in which one item is replaced by another value."""
     if not items:
         return [[0], [1], [""], [None]]
     place = rng.randrange(len(items))

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Near:
-    """Equal to every number within the tolerance."""
+    """A number that is equal to every number within a tolerance."""
 
     number: float
     within: float
@@ -19,12 +19,12 @@ class Near:
         return other == self.number or abs(other - self.number) <= self.within
 
     def __hash__(self) -> int:
-        raise TypeError("what equals many numbers has no hash")
+        raise TypeError("an approximate number cannot be hashed")
 
 
 def near(value: Any, rel: float | None = None, abs: float | None = None) -> Any:
-    """The value with the tolerances of pytest.approx. Numbers in lists, tuples and dictionaries become approximate one
-    by one."""
+    """Return the value with the tolerances of pytest.approx. Numbers in lists, tuples and dictionaries become
+    approximate one by one."""
     if isinstance(value, list | tuple):
         return type(value)(near(item, rel, abs) for item in value)
     if isinstance(value, dict):
@@ -36,7 +36,7 @@ def near(value: Any, rel: float | None = None, abs: float | None = None) -> Any:
 
 
 def exactly(value: Any) -> Any:
-    """The value without its tolerances."""
+    """Return the value without its tolerances."""
     if isinstance(value, Near):
         return value.number
     if isinstance(value, list | tuple):

@@ -1,5 +1,5 @@
-"""What the names in a test stand for, as far as the source shows: names bound exactly once, at the outermost level of
-the test function or the module."""
+"""Finds what the names in a test stand for, as far as the source shows: names bound exactly once, at the outermost
+level of the test function or the module."""
 
 from __future__ import annotations
 
@@ -17,28 +17,33 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding:
-    """The value that a name stands for, and the code that can use it."""
+    """The expression that a name stands for, and the code that can use the name."""
 
-    spelt: tuple[ast.expr, ...] | None
-    """The expressions to remove from the source to remove the value; None where it is not written literally."""
+    expressions: tuple[ast.expr, ...] | None
+    """The expressions to remove from the source in order to remove the value. None if the value is not written as a
+    literal."""
     within: ast.AST
     """The node that contains every use of the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The names of a module, or of one test function: its own and the module's."""
+    """The names of a module, or of one test function together with its module."""
 
     function: Function | None
+    """The test function; None for a module."""
     tree: ast.Module
     taken: frozenset[str]
-    """All names bound in any way; none of them means a builtin."""
+    """All names that are bound in any way, so that they do not stand for a builtin."""
     loads: Mapping[str, Sequence[ast.Name]]
     """Every use of each name in the module."""
     bindings: dict[str, Binding] = field(default_factory=dict)
+    """What each name stands for, for names that are bound once."""
     values: dict[str, object] = field(default_factory=dict)
+    """The values of names, where they are known."""
 
     def uses(self, name: str, within: ast.AST) -> Iterable[ast.Name]:
+        """Yield every use of a name inside a node."""
         if within is self.tree:
             return self.loads.get(name, ())
         return (node for node in _loads(within) if node.id == name)
@@ -77,7 +82,7 @@ def _with(scope: Scope, place: Function | ast.Module, changing: Collection[str])
 
 
 def uses_taken(node: ast.expr, scope: Scope) -> bool:
-    """Whether an expression calls a function by the name of a builtin that is rebound here."""
+    """Return whether an expression calls a function by the name of a builtin that is rebound here."""
     called = {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
     return not called.isdisjoint(scope.taken)
 
@@ -95,7 +100,8 @@ def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _bound(scope: Function | ast.Module) -> Iterator[str]:
-    """Every name, once per binding. Inner functions and classes count only with their own name."""
+    """Yield every name, once per binding. An inner function or class counts only with its own name, not with the names
+    inside it."""
     if not isinstance(scope, ast.Module):
         found = scope.args
         every = [*found.posonlyargs, *found.args, *found.kwonlyargs, found.vararg, found.kwarg]

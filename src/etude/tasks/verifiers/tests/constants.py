@@ -1,6 +1,6 @@
 """Evaluates expressions that depend only on what is written: literals, operators, and pure builtin functions.
 
-None of the test's code is run. The syntax tree is walked, anything unknown raises `NotConstant`, and values have at
+None of the test's code is run. The syntax tree is walked, any unknown node raises `NotConstant`, and values have at
 most `LARGEST` parts, so that no expression takes long.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from etude.tasks.verifiers.tests.approximate import near
 
 LARGEST = 10_000
-"""Most items, characters or bits of a value."""
+"""The most items, characters or bits of a value."""
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
@@ -26,7 +26,7 @@ _METHODS = frozenset((
     "capitalize", "count", "decode", "encode", "endswith", "get", "index", "items", "join", "keys", "lower", "lstrip",
     "replace", "rstrip", "split", "splitlines", "startswith", "strip", "title", "upper", "values",
 ))  # fmt: skip
-_HOLDERS = (str, bytes, list, tuple, dict, set, frozenset)
+_CONTAINERS = (str, bytes, list, tuple, dict, set, frozenset)
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -49,12 +49,12 @@ _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 
 
 class NotConstant(Exception):
-    """The expression depends on more than what is written."""
+    """The value of the expression cannot be computed from the source alone."""
 
 
 def evaluate(node: ast.expr, names: Mapping[str, object]) -> Any:
-    """The value of an expression. `names` are the names with known values; the caller makes sure that builtins are not
-    rebound."""
+    """Return the value of an expression. `names` are the names with known values. The caller makes sure that builtins
+    are not rebound."""
     try:
         return _bounded(_value(node, names))
     except NotConstant:
@@ -82,7 +82,7 @@ def _value(node: ast.expr, names: Mapping[str, object]) -> Any:
             return _UNARY[type(op)](evaluate(operand, names))
         case ast.BinOp(left=left, op=op, right=right):
             one, other = evaluate(left, names), evaluate(right, names)
-            _may_be_computed(op, one, other)
+            _require_small_result(op, one, other)
             return _BINARY[type(op)](one, other)
         case ast.Subscript(value=held, slice=ast.Slice() as part):
             ends = [None if end is None else evaluate(end, names) for end in (part.lower, part.upper, part.step)]
@@ -96,16 +96,17 @@ def _value(node: ast.expr, names: Mapping[str, object]) -> Any:
         case ast.Call():
             return _call(node, names)
         case ast.ListComp(elt=made, generators=[loop]):
-            return [evaluate(made, inner) for inner in _rounds(loop, names)]
+            return [evaluate(made, inner) for inner in _bindings_per_round(loop, names)]
         case ast.SetComp(elt=made, generators=[loop]):
-            return {evaluate(made, inner) for inner in _rounds(loop, names)}
+            return {evaluate(made, inner) for inner in _bindings_per_round(loop, names)}
         case ast.DictComp(key=key, value=value, generators=[loop]):
-            return {evaluate(key, inner): evaluate(value, inner) for inner in _rounds(loop, names)}
+            return {evaluate(key, inner): evaluate(value, inner) for inner in _bindings_per_round(loop, names)}
     raise NotConstant(f"line {node.lineno}: {type(node).__name__}")
 
 
 def bind(target: ast.expr, value: Any) -> dict[str, object]:
-    """The names that a loop's target binds in one round. Raises NotConstant if the value does not fit the target."""
+    """Return the names that a loop's target binds in one round, with their values. Raises NotConstant if the value does
+    not fit the target."""
     if isinstance(target, ast.Name):
         return {target.id: value}
     if isinstance(target, ast.Tuple | ast.List) and isinstance(value, str | list | tuple):
@@ -116,7 +117,8 @@ def bind(target: ast.expr, value: Any) -> dict[str, object]:
     raise NotConstant(f"line {target.lineno}: another kind of target")
 
 
-def _rounds(loop: ast.comprehension, names: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+def _bindings_per_round(loop: ast.comprehension, names: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    """Yield the known names of each round of a comprehension's loop."""
     if loop.ifs or loop.is_async:
         raise NotConstant("a loop with conditions")
     for item in _bounded(list(evaluate(loop.iter, names))):
@@ -136,7 +138,7 @@ def _call(node: ast.Call, names: Mapping[str, object]) -> Any:
         return _FUNCTIONS[node.func.id](*arguments, **more)
     if isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
         held = evaluate(node.func.value, names)
-        if type(held) in _HOLDERS:
+        if type(held) in _CONTAINERS:
             return getattr(held, node.func.attr)(*arguments, **more)
     raise NotConstant(f"line {node.lineno}: a function that may depend on anything")
 
@@ -154,11 +156,11 @@ def _pairs(key: ast.expr | None, value: ast.expr, names: Mapping[str, object]) -
     return [(evaluate(key, names), found)] if key is not None else list(found.items())
 
 
-def _may_be_computed(op: ast.operator, one: Any, other: Any) -> None:
-    """Raise NotConstant before an operation whose result would be large, since it would also take long."""
+def _require_small_result(op: ast.operator, one: Any, other: Any) -> None:
+    """Raise NotConstant before an operation whose result would be large, because computing it would also take long."""
     if isinstance(op, ast.Mult):
         for held, count in ((one, other), (other, one)):
-            if isinstance(held, _HOLDERS) and len(held) * count > LARGEST:
+            if isinstance(held, _CONTAINERS) and len(held) * count > LARGEST:
                 raise NotConstant("too large")
     if isinstance(op, ast.LShift) and other > LARGEST:
         raise NotConstant("too large")
@@ -171,6 +173,6 @@ def _may_be_computed(op: ast.operator, one: Any, other: Any) -> None:
 def _bounded(value: Any) -> Any:
     if isinstance(value, int) and value.bit_length() > LARGEST:
         raise NotConstant("too large")
-    if isinstance(value, (*_HOLDERS, range)) and len(value) > LARGEST:
+    if isinstance(value, (*_CONTAINERS, range)) and len(value) > LARGEST:
         raise NotConstant("too large")
     return value

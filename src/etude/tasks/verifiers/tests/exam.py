@@ -13,28 +13,32 @@ from etude.tasks.verifiers.tests.suite import Suite
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """A comparison made outside the box, which is not given the expected values."""
+    """A comparison made outside the box, whose expected values do not enter the box."""
 
     key: str
+    """The key under which the test reports its values."""
     values: tuple[object, ...]
-    """The values that the test must report in this order, repeatedly and in complete rounds."""
+    """The values that the test must report in this order. If it reports more, it must repeat them in complete
+    rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exam:
+    """What one grading runs."""
+
     files: Mapping[str, bytes]
     tests: Mapping[str, str]
-    """Tests that must pass: id in the box -> the task's own id."""
+    """Tests that must pass, as a mapping from the id in the box to the task's own id."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """Tests that must fail: id in the box -> the task's own id of the test that it is an altered copy of."""
+    """Tests that must fail, as a mapping from the id in the box to the task's own id of the test that was altered."""
     withheld: Mapping[str, tuple[Withheld, ...]] = field(default_factory=dict)
-    """Withheld comparisons, by the id in the box of their test."""
+    """Withheld comparisons, by the id of their test in the box."""
     keeper: str = ""
-    """Name of the builtin that withheld comparisons call in the box."""
+    """Name of the builtin function that tests in the box call to report a value instead of comparing it."""
     may_skip: frozenset[str] = frozenset()
     """The task's own ids of tests that may be skipped."""
     guess: float = 1.0
-    """Probability of a pass for code that solves nothing but forges its results."""
+    """Probability that code passes which solves nothing and forges its results."""
 
     @property
     def ids(self) -> list[str]:
@@ -42,5 +46,5 @@ class Exam:
 
 
 def plain_exam(suite: Suite) -> Exam:
-    """The suite unchanged."""
+    """Return the suite unchanged, as an exam."""
     return Exam(suite.files, {test: test for test in suite.expected}, may_skip=suite.may_skip)

@@ -1,8 +1,8 @@
 """Finds what the test functions of a Python file expect, and where in the source it is written.
 
-A site is one assertion that compares something with a known value (a literal, or what can be computed from literals,
-also row by row in a table), or that names an exception. Only assertions that are clearly part of a test count: none in
-a nested function, and none whose failure the test itself might catch.
+A site is one assertion that compares an expression with a known value, or that names an exception. A value is known if
+it is a literal or can be computed from literals, also row by row in a table. Only assertions that are clearly part of a
+test count: none in a nested function, and none whose failure the test itself might catch.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from etude.tasks.verifiers.tests.bindings import Scope, function_scope, module_scope
-from etude.tasks.verifiers.tests.hiding import Candidate, hidden
+from etude.tasks.verifiers.tests.hiding import Candidate, withholdable_sites
 from etude.tasks.verifiers.tests.site import Site
 from etude.tasks.verifiers.tests.tables import Parameters, Table, loop_table, parameters
-from etude.tasks.verifiers.tests.visible_answers import given_in
+from etude.tasks.verifiers.tests.visible_answers import visible_values
 
 _EQUAL = frozenset(("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertTupleEqual"))
 _OTHER = frozenset(("assertIn", "assertIs", "assertGreater", "assertGreaterEqual", "assertLess", "assertLessEqual"))
@@ -25,19 +25,22 @@ _RAISES = frozenset(("raises", "assertRaises", "assertRaisesRegex"))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TestFunction:
+    """A test function and its sites. Positions are byte offsets in the source."""
+
     __test__ = False  # Not a test, whatever its name.
 
     path: tuple[str, ...]
-    """Names of its classes, then its own."""
+    """The names of its classes, then its own."""
     span: tuple[int, int]
-    """From the first decorator to the end of the last line, without leading indentation."""
+    """The range from the first decorator to the end of the last line, without leading indentation."""
     name: tuple[int, int]
+    """The range of the function's name."""
     indent: int
     sites: tuple[Site, ...] = field(default=())
 
 
 def test_functions(source: bytes) -> list[TestFunction]:
-    """The test functions in source order; empty if the source cannot be parsed."""
+    """Return the test functions in source order, or an empty list if the source cannot be parsed."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -69,6 +72,8 @@ def test_functions(source: bytes) -> list[TestFunction]:
 
 
 class _Finder:
+    """Finds the sites of one test function."""
+
     def __init__(
         self,
         function: ast.FunctionDef | ast.AsyncFunctionDef,
@@ -82,10 +87,10 @@ class _Finder:
         self._tables: list[Table] = []
 
     def all_sites(self) -> Iterator[Site]:
-        """All sites of the function, in the order of the source."""
+        """Yield all sites of the function, in the order of the source."""
         found = list(self._sites(self._function.body))
         candidates = [one for one in found if isinstance(one, Candidate)]
-        sites = hidden(candidates, self._scope, self._parameters, self._span)
+        sites = withholdable_sites(candidates, self._scope, self._parameters, self._span)
         for one in found:
             if not isinstance(one, Candidate):
                 yield one
@@ -110,16 +115,16 @@ class _Finder:
             yield from self._loop(node)
             yield from self._sites(node.orelse)
         elif isinstance(node, ast.AsyncFor | ast.While | ast.If):
-            yield from self._within(node.body, [])
-            yield from self._within(node.orelse, [])
+            yield from self._sites_in_block(node.body, [])
+            yield from self._sites_in_block(node.orelse, [])
 
     def _loop(self, node: ast.For) -> Iterator[Site | Candidate]:
         table = loop_table(node, self._scope, self._scope.values)
-        yield from self._within(node.body, [] if table is None else [*self._tables, table])
+        yield from self._sites_in_block(node.body, [] if table is None else [*self._tables, table])
 
-    def _within(self, body: list[ast.stmt], tables: list[Table]) -> Iterator[Site | Candidate]:
-        """Find the sites in a block with these tables. Where rounds may be skipped, the outer tables are not known
-        either."""
+    def _sites_in_block(self, body: list[ast.stmt], tables: list[Table]) -> Iterator[Site | Candidate]:
+        """Yield the sites in a block with these tables. Where rounds may be skipped, `tables` is empty, because the
+        rows of outer tables are then not known either."""
         outer, self._tables = self._tables, tables
         yield from self._sites(body)
         self._tables = outer
@@ -136,9 +141,9 @@ class _Finder:
         plain = len(call.args) >= 2 and not any(isinstance(argument, ast.Starred) for argument in call.args)
         if name in _EQUAL | _OTHER and plain:
             yield from self._pair(node, call.args[0], call.args[1], equal=name in _EQUAL)
-        if name == "assertAlmostEqual" and plain and (within := _within(call)) is not None:
+        if name == "assertAlmostEqual" and plain and (within := _tolerance(call)) is not None:
             one, other = call.args[:2]
-            sides = ((_about(other, within), one), (_about(one, within), other))
+            sides = ((_as_approx(other, within), one), (_as_approx(one, within), other))
             yield Candidate(node, sides, tuple(self._tables))
         yield from self._raises(call)
 
@@ -147,7 +152,7 @@ class _Finder:
             if _is_literal(literal) and not _is_literal(other):
                 value = ast.literal_eval(literal)
                 if equal:
-                    given = given_in(other, [self._scope.values], [value])
+                    given = visible_values(other, [self._scope.values], [value])
                     yield Site(self._span(literal), (value,), "", self._span(node), self._span(other), given)
                 else:
                     yield Site(self._span(literal), (value,))
@@ -164,12 +169,12 @@ class _Finder:
 
 
 def _is_subtest(node: ast.expr) -> bool:
-    """Whether a failure in the with-block stays a failure of the test."""
+    """Return whether a failure in the with-block is still a failure of the test."""
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("subTest", "test")
 
 
-def _within(call: ast.Call) -> ast.expr | None:
-    """The allowed difference of an `assertAlmostEqual`; None where it is not a plain constant."""
+def _tolerance(call: ast.Call) -> ast.expr | None:
+    """Return the allowed difference of an `assertAlmostEqual`, or None if it is not a plain constant."""
     given = {keyword.arg: keyword.value for keyword in call.keywords} | dict(
         zip(["places"], call.args[2:], strict=False)
     )
@@ -181,15 +186,15 @@ def _within(call: ast.Call) -> ast.expr | None:
     return ast.Constant(0.5 * 10.0**-places.value)
 
 
-def _about(expected: ast.expr, within: ast.expr) -> ast.expr:
-    """The expected value as the equivalent `pytest.approx` call."""
+def _as_approx(expected: ast.expr, within: ast.expr) -> ast.expr:
+    """Return the expected value as the equivalent `pytest.approx` call."""
     text = f"pytest.approx({ast.unparse(expected)}, rel=0, abs={ast.unparse(within)})"
     made = ast.parse(text, mode="eval").body
     return ast.copy_location(made, expected)
 
 
 def _is_literal(node: ast.expr) -> bool:
-    """Whether an expression is a literal whose repr can be evaluated again (1e999 cannot)."""
+    """Return whether an expression is a literal whose repr can be evaluated again (1e999 cannot)."""
     try:
         value = ast.literal_eval(node)
         return bool(ast.literal_eval(repr(value)) == value)

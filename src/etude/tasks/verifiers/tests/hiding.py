@@ -1,8 +1,9 @@
-"""Decides which expected values that are not literals, but known from the source, can be removed from a test.
+"""Decides which expected values can be removed from a test, among those that are not literals but can be computed from
+the source.
 
-A name used only for expected values is removed together with what it stands for. Then neither the test's source nor
-its frame contains the answer. A name that is also used otherwise stays; then the expected value must not be its value
-or a part of it.
+A name used only for expected values is removed together with its value. Then neither the test's source nor its frame
+contains the answer. A name that is also used otherwise stays; then the expected value must not be that name's value or
+a part of it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from dataclasses import dataclass
 from etude.tasks.verifiers.tests.approximate import exactly
 from etude.tasks.verifiers.tests.bindings import Binding, Scope, uses_taken
 from etude.tasks.verifiers.tests.constants import NotConstant, evaluate
-from etude.tasks.verifiers.tests.site import Edit, Site, Span
+from etude.tasks.verifiers.tests.site import ByteSpan, Edit, Site
 from etude.tasks.verifiers.tests.tables import LONGEST, Parameters, Table
-from etude.tasks.verifiers.tests.visible_answers import given_in, tells
+from etude.tasks.verifiers.tests.visible_answers import reveals, visible_values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
+    """An equality assertion, where one operand may have a known value."""
+
     statement: ast.stmt
     """The assertion."""
     sides: tuple[tuple[ast.expr, ast.expr], ...]
-    """Pairs (expected, compared), for both ways of reading the assertion."""
+    """Pairs (expected, compared): each operand may be the expected one."""
     tables: tuple[Table, ...]
     """Tables of the surrounding loops with known rows, innermost last."""
 
@@ -37,30 +40,34 @@ class _Known:
     expected: ast.expr
     compared: ast.expr
     rounds: Sequence[Mapping[str, object]]
+    """The known names in each round of the surrounding loops."""
     values: tuple[object, ...]
+    """The expected value in each round."""
     bindings: Mapping[str, Binding]
+    """What the names in the expected operand stand for."""
     by_row: bool
-    """Whether its rounds are the rows of a parametrised test."""
+    """Whether the rounds are the rows of a parametrised test."""
 
 
-def hidden(
+def withholdable_sites(
     candidates: Sequence[Candidate],
     scope: Scope,
     parameters: Parameters | None,
-    span: Callable[[ast.expr | ast.stmt], Span],
+    span: Callable[[ast.expr | ast.stmt], ByteSpan],
 ) -> dict[Candidate, Site]:
-    """The candidates whose values can be removed together. A table that another assertion uses stays as it is."""
-    left = {one: known for one in candidates if (known := _known(one, scope, parameters))}
+    """Return the sites of the candidates whose values can be removed together. A table that another assertion uses
+    stays as it is."""
+    withholdable = {one: known for one in candidates if (known := _known(one, scope, parameters))}
     while True:
-        gone = set(_vanishing(list(left.values()), scope))
-        blanked = {one: _blanked(known, scope, gone) for one, known in left.items()}
+        gone = set(_removed_uses(list(withholdable.values()), scope))
+        blanked = {one: _expressions_to_remove(known, scope, gone) for one, known in withholdable.items()}
         if all(blanks is not None for blanks in blanked.values()):
             break
-        left = {one: known for one, known in left.items() if blanked[one] is not None}
+        withholdable = {one: known for one, known in withholdable.items() if blanked[one] is not None}
     found = {}
-    for one, known in left.items():
+    for one, known in withholdable.items():
         blanks: list[Edit] = [(span(node), b"None") for node in blanked[one] or ()]
-        rows = parameters.called if known.by_row and parameters else ()
+        rows = parameters.row_ids if known.by_row and parameters else ()
         renamed = bool(rows) and bool(blanks)
         if parameters and renamed:
             blanks += parameters.renaming
@@ -70,7 +77,7 @@ def hidden(
             known.values,
             statement=span(known.statement),
             compared=span(known.compared),
-            given=given_in(known.compared, known.rounds, known.values),
+            given=visible_values(known.compared, known.rounds, known.values),
             blanks=tuple(blanks),
             rows=rows,
             renamed=renamed,
@@ -99,13 +106,14 @@ def _known(one: Candidate, scope: Scope, parameters: Parameters | None) -> _Know
             values = tuple(evaluate(expected, known) for known in rounds)
         except NotConstant:
             continue
-        if all(map(_can_be_told, values)):
+        if all(map(_survives_repr, values)):
             used = {name: bindings[name] for name in names if name in bindings}
             return _Known(one.statement, expected, compared, rounds, values, used, by_row)
     return None
 
 
 def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[dict[str, object]]:
+    """Yield the known names of each round of nested loops over these tables."""
     count = 1
     for table in tables:
         count *= len(table.rows)
@@ -120,8 +128,8 @@ def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[di
         yield from _rounds(tables[1:], {**outer, **row})
 
 
-def _vanishing(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
-    """Uses of names that disappear when the assertions are removed, or only label the subtest."""
+def _removed_uses(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
+    """Yield the uses of names that disappear when the assertions are removed, or that only label a subtest."""
     for one in known:
         stays = set(ast.walk(one.compared))
         yield from (node for node in ast.walk(one.statement) if node not in stays)
@@ -130,26 +138,29 @@ def _vanishing(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
             yield from (part for keyword in node.keywords for part in ast.walk(keyword.value))
 
 
-def _blanked(one: _Known, scope: Scope, gone: set[ast.AST]) -> list[ast.expr] | None:
-    """The expressions to remove with an assertion; None where the value could still be found."""
+def _expressions_to_remove(one: _Known, scope: Scope, gone: set[ast.AST]) -> list[ast.expr] | None:
+    """Return the expressions to remove together with an assertion, or None if the value could still be found."""
     found: list[ast.expr] = []
     for name, binding in one.bindings.items():
         if all(use in gone for use in scope.uses(name, binding.within)):
-            if binding.spelt is None or any(_stays(node, scope, one.values) for node in binding.spelt):
+            if binding.expressions is None or any(
+                _names_a_value(node, scope, one.values) for node in binding.expressions
+            ):
                 return None
-            found += binding.spelt
-        elif any(tells(known.get(name), value) for known, value in zip(one.rounds, one.values, strict=True)):
+            found += binding.expressions
+        elif any(reveals(known.get(name), value) for known, value in zip(one.rounds, one.values, strict=True)):
             return None
     return found
 
 
-def _stays(node: ast.expr, scope: Scope, values: tuple[object, ...]) -> bool:
-    """Whether a name in this expression also stands for one of the values."""
+def _names_a_value(node: ast.expr, scope: Scope, values: tuple[object, ...]) -> bool:
+    """Return whether a name in this expression stands for one of the values."""
     names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    return any(tells(scope.values.get(name), value) for name in names for value in values)
+    return any(reveals(scope.values.get(name), value) for name in names for value in values)
 
 
-def _can_be_told(value: object) -> bool:
+def _survives_repr(value: object) -> bool:
+    """Return whether the value is equal to what its repr evaluates to."""
     value = exactly(value)
     try:
         return bool(ast.literal_eval(repr(value)) == value)

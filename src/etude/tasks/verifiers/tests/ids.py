@@ -1,4 +1,4 @@
-"""The naming schemes of test runners: from a place in a file to a test id, and from an id to that of a renamed copy."""
+"""The naming schemes of test runners. They give the test id of a function in a file, and the id of a renamed copy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from etude.tasks.verifiers.tests.suite import SuiteConfig
 
 @dataclass(frozen=True, slots=True)
 class Ids:
+    """The test ids of one suite's runner."""
+
     config: SuiteConfig
 
     @property
@@ -16,15 +18,15 @@ class Ids:
         return {"pytest": "::", "unittest": ".", "node": " > "}[self.config.runner]
 
     def address(self, test: str) -> str:
-        """The id of the function that the test is a case of."""
+        """Return the id of the function that the test is a case of."""
         return test.partition("[")[0] if self.config.runner == "pytest" else test
 
     def row(self, test: str) -> str:
-        """pytest's name for the row of a parametrised test; empty for other tests."""
+        """Return pytest's name for the row of a parametrised test, or an empty string for other tests."""
         return test[len(self.address(test)) + 1 : -1]
 
     def addresses(self, file: str, path: tuple[str, ...]) -> list[str]:
-        """Possible ids of a function. A dotted id can start at any folder on Python's path."""
+        """Return the possible ids of a function. A dotted id can start at any folder on Python's path."""
         if self.config.runner != "unittest":
             return [self.separator.join([file, *path])]
         below = [folder.strip("/") + "/" for folder in self.config.path if folder not in (".", "")]
@@ -32,6 +34,6 @@ class Ids:
         return [".".join([place.removesuffix(".py").replace("/", "."), *path]) for place in sorted(places)]
 
     def renamed(self, test: str, name: str) -> str:
-        """The id of the same test in a copy of its function under another name."""
+        """Return the id of the same test in a copy of its function with the name `name`."""
         address = self.address(test)
         return address.rpartition(self.separator)[0] + self.separator + name + test[len(address) :]

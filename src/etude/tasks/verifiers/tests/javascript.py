@@ -1,7 +1,7 @@
 """Finds the tests of a JavaScript file and what they expect, from its tokens.
 
 A test is a call `test("name", ...)` or `it("name", ...)` that contains `assert.equal(something, literal)` or a similar
-assertion. It is not a parser: a file with unbalanced brackets gives no tests.
+assertion. This is not a parser: a file with unbalanced brackets gives no tests.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.javascript_tables import Column, columns
 from etude.tasks.verifiers.tests.javascript_tokens import Token, arguments_of, closing_of, tokens_of, value_of
-from etude.tasks.verifiers.tests.site import Site, Span
-from etude.tasks.verifiers.tests.visible_answers import tells
+from etude.tasks.verifiers.tests.site import ByteSpan, Site
+from etude.tasks.verifiers.tests.visible_answers import reveals
 
 _EQUAL = frozenset((b"equal", b"strictEqual", b"deepEqual", b"deepStrictEqual"))
 
@@ -51,7 +51,7 @@ def _calls(
 
 def _sites(tokens: list[Token], closing: dict[int, int], start: int, end: int) -> Iterator[Site]:
     known = columns(tokens, closing, start, end)
-    named: list[tuple[Column, Span, Span]] = []
+    named: list[tuple[Column, ByteSpan, ByteSpan]] = []
     for place in range(start, end - 3):
         library, dot, method, bracket = tokens[place : place + 4]
         if (library.text, dot.text, bracket.text) != (b"assert", b".", b"(") or method.text not in _EQUAL:
@@ -72,15 +72,15 @@ def _sites(tokens: list[Token], closing: dict[int, int], start: int, end: int) -
         except (ValueError, IndexError):
             continue
         if not rest:
-            given = frozenset([repr(value)] if any(tells(part, value) for part in _literals(actual)) else [])
+            given = frozenset([repr(value)] if any(reveals(part, value) for part in _literals(actual)) else [])
             yield Site((expected[0].start, expected[-1].end), (value,), "", statement, compared, given, json=True)
     for column, statement, compared in named:
-        if column.is_gone(tokens, [(whole, part) for other, whole, part in named if other is column]):
+        if column.has_no_other_use(tokens, [(whole, part) for other, whole, part in named if other is column]):
             yield Site(None, column.values, "", statement, compared, json=True, blanks=column.blanks)
 
 
 def _literals(tokens: list[Token]) -> Iterator[object]:
-    """The values of all literals in an expression; lists and objects as a whole."""
+    """Yield the values of all literals in an expression. Lists and objects count as one value each."""
     while tokens:
         try:
             value, tokens = value_of(tokens)

@@ -1,5 +1,5 @@
 """Finds names in a JavaScript test that stand for literals: `const name = literal`, and the columns of a table in `for
-(const [a, b] of [[1, 2], ...])` where the test goes through all rows."""
+(const [a, b] of [[1, 2], ...])`, if the test goes through all rows."""
 
 from __future__ import annotations
 
@@ -7,31 +7,36 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from etude.tasks.verifiers.tests.javascript_tokens import Token, arguments_of, value_of
-from etude.tasks.verifiers.tests.site import Edit, Span
+from etude.tasks.verifiers.tests.site import ByteSpan, Edit
 
-_LEAVES_OUT = frozenset((b"if", b"break", b"continue", b"return", b"switch", b"while", b"try", b"throw"))
+_MAY_SKIP_ROWS = frozenset((b"if", b"break", b"continue", b"return", b"switch", b"while", b"try", b"throw"))
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """A name that stands for one literal, or for one literal per row."""
+
     name: bytes
     values: tuple[object, ...]
     """The values in the order of the rounds."""
     blanks: tuple[Edit, ...]
+    """Edits that replace the literals by null."""
     first: int
-    """Index of the first token at which the name is known; `last` is the index where that ends."""
+    """Index of the first token at which the name is known; `last` is the index after the last such token."""
     last: int
 
-    def is_gone(self, tokens: Sequence[Token], told: Sequence[tuple[Span, Span]]) -> bool:
-        """Whether nothing mentions the name once these statements are removed, except what they compare."""
+    def has_no_other_use(self, tokens: Sequence[Token], reported: Sequence[tuple[ByteSpan, ByteSpan]]) -> bool:
+        """Return whether no token mentions the name, except in the statements `reported`, which are removed. The
+        expressions that these statements compare stay, so a mention in them counts as a use."""
         return all(
-            any(_in(token, statement) and not _in(token, compared) for statement, compared in told)
+            any(_in(token, statement) and not _in(token, compared) for statement, compared in reported)
             for token in tokens[self.first : self.last]
             if token.text == self.name or (token.kind == "template" and self.name in token.text)
         )
 
 
 def columns(tokens: Sequence[Token], closing: dict[int, int], start: int, end: int) -> list[Column]:
+    """Return the names that stand for literals in a range of tokens."""
     return [
         column
         for place in range(start, end - 3)
@@ -56,7 +61,7 @@ def _loop(tokens: Sequence[Token], closing: dict[int, int], place: int) -> Itera
     close, body = closing[place + 3], closing[place + 1] + 1
     if tokens[close + 1].text != b"of" or body not in closing or tokens[body].text != b"{":
         return
-    if any(token.text in _LEAVES_OUT for token in tokens[body : closing[body]]):
+    if any(token.text in _MAY_SKIP_ROWS for token in tokens[body : closing[body]]):
         return
     table = _table(tokens, closing, close + 2)
     if table is None or (table == close + 2 and closing[table] + 1 != body - 1):
@@ -70,7 +75,8 @@ def _loop(tokens: Sequence[Token], closing: dict[int, int], place: int) -> Itera
 
 
 def _table(tokens: Sequence[Token], closing: dict[int, int], place: int) -> int | None:
-    """Index of the table's opening bracket: here, or where a constant that is used only here is defined."""
+    """Return the index of the table's opening bracket. The table is written in the loop itself, or in a constant that
+    is used only there. Return None if it is neither."""
     if tokens[place].text == b"[":
         return place
     uses = [at for at, token in enumerate(tokens) if token.text == tokens[place].text]
@@ -83,7 +89,7 @@ def _table(tokens: Sequence[Token], closing: dict[int, int], place: int) -> int 
 
 
 def _rows(tokens: Sequence[Token], closing: dict[int, int], table: int) -> list[list[list[Token]]]:
-    """The cells of each row; empty if any row is not a list."""
+    """Return the cells of each row, or an empty list if any row is not a list."""
     found, place = [], table + 1
     while place < closing[table]:
         if tokens[place].text == b",":
@@ -97,7 +103,7 @@ def _rows(tokens: Sequence[Token], closing: dict[int, int], table: int) -> list[
 
 
 def _values(cells: Sequence[list[Token]]) -> tuple[object, ...]:
-    """The cells' values; empty if any is unknown."""
+    """Return the cells' values, or an empty tuple if any value is unknown."""
     try:
         read = [value_of(cell) for cell in cells]
     except (ValueError, IndexError):
@@ -105,5 +111,5 @@ def _values(cells: Sequence[list[Token]]) -> tuple[object, ...]:
     return tuple(value for value, _ in read) if not any(rest for _, rest in read) else ()
 
 
-def _in(token: Token, span: Span) -> bool:
+def _in(token: Token, span: ByteSpan) -> bool:
     return span[0] <= token.start and token.end <= span[1]

@@ -22,6 +22,8 @@ _NAMED = {b"true": True, b"false": False, b"null": None}
 
 @dataclass(frozen=True, slots=True)
 class Token:
+    """One token with its byte range in the source."""
+
     kind: str
     text: bytes
     start: int
@@ -43,7 +45,7 @@ def tokens_of(source: bytes) -> Iterator[Token]:
 
 
 def closing_of(tokens: list[Token]) -> dict[int, int] | None:
-    """The index of the closing bracket for each opening one; None if they do not match."""
+    """Return the index of the closing bracket for each opening one, or None if brackets do not match."""
     found: dict[int, int] = {}
     stack: list[int] = []
     for place, token in enumerate(tokens):
@@ -57,6 +59,7 @@ def closing_of(tokens: list[Token]) -> dict[int, int] | None:
 
 
 def arguments_of(tokens: Sequence[Token], closing: dict[int, int], bracket: int) -> list[list[Token]]:
+    """Return the tokens of each argument of a call or item of a list. `bracket` is the index of the opening bracket."""
     found: list[list[Token]] = [[]]
     place = bracket + 1
     while place < closing[bracket]:
@@ -71,7 +74,7 @@ def arguments_of(tokens: Sequence[Token], closing: dict[int, int], bracket: int)
 
 
 def value_of(tokens: list[Token]) -> tuple[object, list[Token]]:
-    """The value of the literal at the start, and the tokens after it. Raises ValueError for computed values and
+    """Return the value of the literal at the start, and the tokens after it. Raises ValueError for computed values and
     IndexError for truncated ones."""
     first, rest = tokens[0], tokens[1:]
     if first.text in _NAMED:

@@ -11,7 +11,7 @@ _SPARE = ("case", "value", "result", "input", "output", "empty", "single", "many
 
 
 class Names:
-    """Draws names that look like the given ones. No name is drawn twice, and none is one of the given."""
+    """Draws names that resemble the given ones. All drawn names differ from each other and from the given ones."""
 
     def __init__(self, known: Iterable[str], rng: random.Random) -> None:
         self._taken = set(known)

@@ -15,13 +15,13 @@ _DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 """All that pytest imports on Python 3.11 and newer. They are pure Python, so any interpreter of these versions can use
 them."""
 _UNUSED = re.compile(r"pygments/(styles|lexers|formatters)/(?!(__init__|_mapping|default|diff|python|terminal)\.py)")
-"""Files to leave out; they make up eight tenths of the bytes."""
+"""Matches files to leave out; they make up eight tenths of the bytes."""
 FOLDER = "/opt/etude-pytest"
 
 
 @functools.cache
 def pytest_files() -> dict[str, bytes]:
-    """The files of the layer. Raises TaskError where pytest is not installed beside Étude."""
+    """Return the files of the layer. Raises TaskError if pytest is not installed beside Étude."""
     found: dict[str, bytes] = {}
     for distribution in _DISTRIBUTIONS:
         try:
@@ -41,8 +41,8 @@ def pytest_files() -> dict[str, bytes]:
 
 
 def _compiled(name: str, place: Path) -> dict[str, bytes]:
-    """A module's bytecode if it is present and up to date, marked as valid whatever the source's time is in the box.
-    Nobody in the box may write bytecode, and compiling pytest takes longer than most suites."""
+    """Return a module's bytecode if it is present and up to date. It is marked as valid whatever the source's time is
+    in the box. Nobody in the box may write bytecode, and compiling pytest takes longer than most suites."""
     if place.suffix != ".py":
         return {}
     cached = Path(importlib.util.cache_from_source(str(place)))

@@ -16,82 +16,88 @@ from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.ids import Ids
 from etude.tasks.verifiers.tests.site import Edit, Site
 from etude.tasks.verifiers.tests.suite import Suite
-from etude.tasks.verifiers.tests.withholding import elsewhere, fitting, keeping_to_itself
+from etude.tasks.verifiers.tests.withholding import edits_outside, with_matching_rows, without_outside_edits
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class AlterableTest:
     """One test function of the suite, and what can be altered or withheld in it."""
 
     file: str
     function: TestFunction
     tests: tuple[str, ...]
-    """The task's test ids; several where the function is parametrised."""
+    """The task's test ids of this function. There are several if the function is parametrised."""
     decides: bool
     """Whether some of its tests are in fail_to_pass."""
     seconds: float = 0.0
     alterations: tuple[Edit, ...] = ()
-    """Edits of a single site. With several sites, the original would stand out as the version closest to all others."""
+    """Edits that give one site another expected value. All edits are of the same site: with several sites, the original
+    would stand out as the version closest to all others."""
     withheld: tuple[Site, ...] = ()
+    """Sites whose comparison can be made outside the box."""
     chance: float = 1.0
-    """Probability of guessing the withheld values that are wrong without a solution."""
+    """Probability of guessing those withheld values that the code does not produce without a solution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
+    """All alterable tests of a suite."""
+
     sources: Mapping[str, bytes] = field(default_factory=dict)
-    questions: tuple[Questions, ...] = ()
+    """The test files by path."""
+    alterable: tuple[AlterableTest, ...] = ()
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of all test functions, by file."""
     seconds: float = 0.0
     """Time of the suite's tests with the reference."""
 
 
-def questions_of(suite: Suite, file: str, sources: Mapping[str, bytes]) -> list[Questions]:
-    """The file's test functions that have expected ids."""
+def alterable_tests(suite: Suite, file: str, sources: Mapping[str, bytes]) -> list[AlterableTest]:
+    """Return the file's test functions that have expected ids."""
     ids = Ids(suite.config)
     wanted: dict[str, list[str]] = {}
     for test in suite.expected:
         wanted.setdefault(ids.address(test), []).append(test)
     functions = test_functions(file, sources[file])
-    outside = any(elsewhere(site, function) for function in functions for site in function.sites)
+    outside = any(edits_outside(site, function) for function in functions for site in function.sites)
     shared = outside and _is_named_in(file, {**suite.files, **sources})
     paths = [function.path for function in functions]
     found = []
     for function in functions:
         tests = [test for address in ids.addresses(file, function.path) for test in wanted.get(address, [])]
         if tests and paths.count(function.path) == 1:  # Of two functions with one name, one hides the other.
-            function = fitting(function, tests, ids)
+            function = with_matching_rows(function, tests, ids)
             if shared:
-                function = keeping_to_itself(function)
-            found.append(Questions(file, function, tuple(tests), not set(tests).isdisjoint(suite.fail_to_pass)))
+                function = without_outside_edits(function)
+            found.append(AlterableTest(file, function, tuple(tests), not set(tests).isdisjoint(suite.fail_to_pass)))
     return found
 
 
 def _is_named_in(file: str, sources: Mapping[str, bytes]) -> bool:
-    """Whether another file mentions this file's name, and so might import its contents in some way."""
+    """Return whether another file mentions this file's name, and so might import its contents in some way."""
     path = PurePosixPath(file)
     name = path.parent.name if path.stem == "__init__" else path.stem
-    said = name.encode("utf-8", "surrogateescape")
-    word = re.compile(rb"\b" + re.escape(said) + rb"\b")
-    return any(said in data and bool(word.search(data)) for other, data in sources.items() if other != file)
+    encoded = name.encode("utf-8", "surrogateescape")
+    word = re.compile(rb"\b" + re.escape(encoded) + rb"\b")
+    return any(encoded in data and bool(word.search(data)) for other, data in sources.items() if other != file)
 
 
 @lru_cache(maxsize=8)
 def test_functions(file: str, source: bytes) -> Sequence[TestFunction]:
-    """The test functions of a file. Cached, because parsing takes as long as everything else done with a file."""
+    """Return the test functions of a file. The result is cached, because parsing takes as long as all other work with a
+    file."""
     if file.endswith(".py"):
         return tuple(expectations.test_functions(source))
     return tuple(javascript.test_functions(source)) if file.endswith((".js", ".mjs", ".cjs")) else ()
 
 
 def chance_of_all(answers: Sequence[tuple[Site, object]]) -> float:
-    """Probability of guessing all answers. Whoever guesses a value knows it for every place it is expected; only the
-    places are left to guess."""
+    """Return the probability of guessing all answers. Guessing a value gives it for all sites that expect it; what
+    remains to guess is which site expects which value."""
     chances = [(repr(value), chance_of(value, site)) for site, value in answers]
     alone = math.prod(chance for _, chance in chances)
     counts = Counter(value for value, _ in chances)
-    # A value that was given to the code once is known everywhere.
+    # A value that one compared expression contains is known at all sites.
     each: dict[str, float] = {}
     for value, chance in chances:
         each[value] = max(chance, each.get(value, 0.0))
@@ -100,8 +106,8 @@ def chance_of_all(answers: Sequence[tuple[Site, object]]) -> float:
 
 
 def chance_of(value: object, site: Site | None = None) -> float:
-    """Probability of guessing a value: a rough figure, higher for values that code returns by default, and for values
-    given to the code in the comparison itself."""
+    """Return the probability of guessing a value. It is a rough figure, higher for values that code returns by default,
+    and for values that the compared expression itself contains."""
     if value is None or isinstance(value, bool) or (site is not None and repr(value) in site.given):
         return 0.5
     if value in (0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):

@@ -1,6 +1,6 @@
 """Saves a pool, so that later processes need not prove it again.
 
-Only decisions are saved, as places in the sources; the rest of a pool is read from the sources again. Invariant: a
+Only decisions are saved, as positions in the sources; the rest of a pool is read from the sources again. Invariant: a
 loaded pool draws the same exams as the saved one, and a damaged file counts as missing.
 """
 
@@ -15,47 +15,48 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from etude.tasks.verifiers.tests.pool import Pool, Questions, questions_of, test_functions
+from etude.tasks.verifiers.tests.pool import AlterableTest, Pool, alterable_tests, test_functions
 from etude.tasks.verifiers.tests.suite import Suite
 
 
 def dump_proof(pool: Pool, guess: float) -> bytes:
-    """Serialise a pool. `guess` is a blind forger's probability in its exams."""
+    """Serialise a pool. `guess` is a blind forger's probability of a pass in its exams."""
     rows = [
         {
-            "file": asked.file,
-            "path": asked.function.path,
-            "seconds": asked.seconds,
-            "chance": asked.chance,
-            "alterations": [[*span, text.decode("utf-8", "surrogateescape")] for span, text in asked.alterations],
-            "withheld": [asked.function.sites.index(site) for site in asked.withheld],
+            "file": item.file,
+            "path": item.function.path,
+            "seconds": item.seconds,
+            "chance": item.chance,
+            "alterations": [[*span, text.decode("utf-8", "surrogateescape")] for span, text in item.alterations],
+            "withheld": [item.function.sites.index(site) for site in item.withheld],
         }
-        for asked in pool.questions
+        for item in pool.alterable
     ]
-    said = json.dumps({"guess": guess, "seconds": pool.seconds, "questions": rows}).encode()
-    return hashlib.sha256(said).hexdigest().encode() + b"\n" + said
+    payload = json.dumps({"guess": guess, "seconds": pool.seconds, "questions": rows}).encode()
+    return hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
 
 
 def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool | None:
-    kept = _whole(data)
+    """Return the saved pool, or None if the data is damaged."""
+    kept = _verified(data)
     if not kept:
         return None
     if not kept["questions"]:
         return Pool(seconds=kept["seconds"])
-    every = {(one.file, one.function.path): one for file in sources for one in questions_of(suite, file, sources)}
+    every = {(one.file, one.function.path): one for file in sources for one in alterable_tests(suite, file, sources)}
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
-    questions = tuple(_questions(row, every[row["file"], tuple(row["path"])]) for row in kept["questions"])
-    return Pool(sources, questions, names, kept["seconds"])
+    alterable = tuple(_with_stored_choices(row, every[row["file"], tuple(row["path"])]) for row in kept["questions"])
+    return Pool(sources, alterable, names, kept["seconds"])
 
 
 def guess_of(data: bytes) -> float:
-    """The forger's probability stored in a proof; 1.0 if it is damaged."""
-    return float(_whole(data).get("guess", 1.0))
+    """Return the forger's probability stored in a proof, or 1.0 if the proof is damaged."""
+    return float(_verified(data).get("guess", 1.0))
 
 
-def follows_from(suite: Suite, reference: str, user: str) -> str:
-    """Digest of everything that decides a proof, except the environment. Limits are left out: the proof was made
-    within them."""
+def proof_inputs(suite: Suite, reference: str, user: str) -> str:
+    """Return a digest of everything that a proof depends on, except the environment. Limits are left out: the proof was
+    made within them."""
     config = suite.config.model_dump_json(exclude={"seconds", "memory_mb", "disk_mb", "processes"})
     digest = hashlib.sha256(f"{_code()} {sys.version} {user} {config}\n".encode())
     for ids in (suite.fail_to_pass, suite.pass_to_pass, sorted(suite.may_skip), [reference]):
@@ -65,28 +66,29 @@ def follows_from(suite: Suite, reference: str, user: str) -> str:
     return digest.hexdigest()
 
 
-def _whole(data: bytes) -> dict[str, Any]:
-    """The contents of a proof; empty if it is damaged."""
-    digest, _, said = data.partition(b"\n")
-    found = digest.decode("ascii", "replace") == hashlib.sha256(said).hexdigest()
-    return dict(json.loads(said)) if found else {}
+def _verified(data: bytes) -> dict[str, Any]:
+    """Return the contents of a proof, or an empty table if it is damaged."""
+    digest, _, payload = data.partition(b"\n")
+    found = digest.decode("ascii", "replace") == hashlib.sha256(payload).hexdigest()
+    return dict(json.loads(payload)) if found else {}
 
 
-def _questions(row: Mapping[str, Any], asked: Questions) -> Questions:
+def _with_stored_choices(row: Mapping[str, Any], item: AlterableTest) -> AlterableTest:
     return replace(
-        asked,
+        item,
         seconds=row["seconds"],
         chance=row["chance"],
         alterations=tuple(
             ((start, end), text.encode("utf-8", "surrogateescape")) for start, end, text in row["alterations"]
         ),
-        withheld=tuple(asked.function.sites[place] for place in row["withheld"]),
+        withheld=tuple(item.function.sites[place] for place in row["withheld"]),
     )
 
 
 @cache
 def _code() -> str:
-    """Digest of the code that makes proofs and that runs in the box. Another version proves everything again."""
+    """Return a digest of the code that makes proofs and that runs in the box. Another version of Étude proves
+    everything again."""
     digest = hashlib.sha256()
     for package in ("etude.tasks.verifiers.tests", "etude.tasks.box"):
         for file in sorted(resources.files(package).iterdir(), key=lambda file: file.name):

@@ -1,4 +1,4 @@
-"""Rewrites test functions: under another name, with another expected value, or reporting a value instead of comparing
+"""Rewrites test functions. A copy has another name, another expected value, or reports a value instead of comparing
 it."""
 
 from __future__ import annotations
@@ -12,36 +12,37 @@ from etude.tasks.verifiers.tests.site import Edit, Site
 
 
 def copy_of(source: bytes, function: TestFunction, name: str, edits: Iterable[Edit] = ()) -> bytes:
+    """Return the source of a function under another name, with some edits."""
     start, end = function.span
     return _edited(source, start, end, [(function.name, name.encode()), *edits])
 
 
-def spelt(site: Site, value: object) -> str:
-    """A value as source text at the site. All values are written the same way, so that quotes do not give the original
-    away."""
+def source_text(site: Site, value: object) -> str:
+    """Return a value as source text at the site. All values are written the same way, so that quotes do not reveal the
+    original."""
     return json.dumps(value, ensure_ascii=False) if site.json else repr(value)
 
 
-def respelt(function: TestFunction, literal: tuple[int, int]) -> Edit:
-    """An edit that writes the site's own value in the same way as its alterations."""
+def rewritten_literal(function: TestFunction, literal: tuple[int, int]) -> Edit:
+    """Return an edit that writes the site's own value in the same way as its alterations."""
     site = next(site for site in function.sites if site.literal == literal)
-    return literal, (site.exception or spelt(site, site.value)).encode()
+    return literal, (site.exception or source_text(site, site.value)).encode()
 
 
-def telling(source: bytes, site: Site, keeper: str, key: str) -> Edit:
-    """An edit that replaces the comparison: the compared value goes to the keeper, a builtin, and the expected value
-    is removed."""
+def report_edit(source: bytes, site: Site, keeper: str, key: str) -> Edit:
+    """Return an edit that replaces an assertion by a call of the builtin `keeper` with the compared value. The expected
+    value is removed."""
     assert site.statement is not None
     start, end = site.compared
     return site.statement, f'{keeper}("{key}", ('.encode() + source[start:end] + b"))"
 
 
 def compose(
-    file: str, source: bytes, groups: Mapping[TestFunction, list[bytes]], elsewhere: Iterable[Edit] = ()
+    file: str, source: bytes, groups: Mapping[TestFunction, list[bytes]], edits_outside: Iterable[Edit] = ()
 ) -> bytes:
-    """The file with each of these functions replaced by copies of it, in this order, and some edits elsewhere. Raises
-    ValueError if the result is not valid."""
-    edits = list(elsewhere)
+    """Return the file with each of these functions replaced by copies of it, in this order, and with some edits outside
+    of the functions. Raises ValueError if the result is not valid."""
+    edits = list(edits_outside)
     for function, copies in groups.items():
         start = function.span[0]
         before = source[source.rfind(b"\n", 0, start) + 1 : start]
@@ -53,7 +54,7 @@ def compose(
         if file.endswith(".py"):
             ast.parse(changed)
     except SyntaxError as error:
-        raise ValueError(f"line {error.lineno} of what was made: {error.msg}") from error
+        raise ValueError(f"line {error.lineno} of the rewritten file: {error.msg}") from error
     return changed
 
 

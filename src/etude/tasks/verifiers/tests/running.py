@@ -1,4 +1,4 @@
-"""Runs an exam once in a fresh box: the inputs, the command, and the account of the outputs.
+"""Runs an exam once in a fresh box: writes the inputs, runs the command, and collects the outputs.
 
 The host supervises. The exit code is what pid 1 of the box reports. Rows come over the pipe that was standard output
 before any code of the workspace ran. The report is read after the whole process tree has ended.
@@ -17,10 +17,10 @@ from importlib import resources
 
 from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
 from etude.tasks.change import Change
-from etude.tasks.verifiers.contract import WALL, Stand
+from etude.tasks.verifiers.contract import WALL, GradingContext
 from etude.tasks.verifiers.tests import packages
-from etude.tasks.verifiers.tests.account import Account
 from etude.tasks.verifiers.tests.exam import Exam
+from etude.tasks.verifiers.tests.run_output import RunOutput
 from etude.tasks.verifiers.tests.suite import SuiteConfig
 
 PYTHON = (resources.files("etude.tasks.box") / "run_tests.py").read_text(encoding="utf-8")
@@ -29,8 +29,8 @@ PATH = "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/
 _LARGEST_REPORT = 16 << 20
 
 
-async def run_exam(stand: Stand, config: SuiteConfig, exam: Exam, change: Change | None = None) -> Account:
-    """Run an exam. SandboxError and OSError are infrastructure faults."""
+async def run_exam(context: GradingContext, config: SuiteConfig, exam: Exam, change: Change | None = None) -> RunOutput:
+    """Run an exam on a change, by default the context's. A SandboxError or OSError means an infrastructure fault."""
     wall = WALL * config.seconds + 10  # A runner takes a while to start.
     nonce, place = secrets.token_hex(16), f"/tmp/{secrets.token_hex(6)}"
     limits = Limits(
@@ -43,19 +43,19 @@ async def run_exam(stand: Stand, config: SuiteConfig, exam: Exam, change: Change
     job = {
         "nonce": nonce,
         "runner": config.runner,
-        "workdir": stand.pristine.workdir,
+        "workdir": context.pristine.workdir,
         "path": config.path,
         "packages": [packages.FOLDER] if config.pytest == "brought" else [],
         "arguments": config.arguments,
         "ids": exam.ids,
         "keeper": exam.keeper,
-        "order": stand.conditions.order,
+        "order": context.conditions.order,
         "folders": [f"{place}/home", f"{place}/tmp"],
         "report": f"{place}/report.json",
     }
     data = json.dumps(job).encode()
-    async with stand.box(limits, change) as box:
-        await _lay(box, stand.pristine.workdir, exam.files)
+    async with context.box(limits, change) as box:
+        await _write_suite(box, context.pristine.workdir, exam.files)
         started = time.monotonic()
         done = await box.exec(
             command(config),
@@ -63,24 +63,24 @@ async def run_exam(stand: Stand, config: SuiteConfig, exam: Exam, change: Change
             cwd="/",
             env=environment(config, place),
             stdin=b"%08d" % len(data) + data,
-            user=stand.user,
+            user=context.user,
         )
         seconds = time.monotonic() - started
-        return await _account(box, done, nonce, f"{place}/report.json", seconds)
+        return await _read_output(box, done, nonce, f"{place}/report.json", seconds)
 
 
 def command(config: SuiteConfig) -> list[str]:
-    """The command that runs the tests. The script is passed on the command line, so no file of ours in the box could
-    be replaced."""
+    """Return the command that runs the tests. The script is passed on the command line, so the box contains no file of
+    Étude's that could be replaced."""
     if config.runner == "node":
         return [config.node, "--input-type=module", "-e", NODE]
-    # Not -I, which would also ignore PYTHONHASHSEED. An empty PYTHONPATH, -s and cwd serve its purpose.
+    # -I would also ignore PYTHONHASHSEED. An empty PYTHONPATH, -s and cwd isolate the interpreter instead.
     return [config.python, "-s", "-B", "-c", PYTHON]
 
 
 def environment(config: SuiteConfig, place: str) -> dict[str, str]:
-    """Environment variables of the run: a new, empty home and temporary folder, the image's programs, and no path into
-    the workspace before the runner has started."""
+    """Return the environment variables of the run: a new, empty home and temporary folder, the image's programs, and no
+    path into the workspace before the runner has started."""
     fixed = {
         "HOME": f"{place}/home",
         "TMPDIR": f"{place}/tmp",
@@ -92,14 +92,15 @@ def environment(config: SuiteConfig, place: str) -> dict[str, str]:
     return {**fixed, **config.env}
 
 
-async def with_pytest(stand: Stand) -> Stand:
-    """The stand on an image with our pytest added. The layer is the same for all images and is reused."""
-    pristine = stand.pristine
-    image = await stand.sandboxes.add_image(packages.pytest_files(), base=pristine.image, workdir=packages.FOLDER)
-    return replace(stand, pristine=replace(pristine, image=image))
+async def with_pytest(context: GradingContext) -> GradingContext:
+    """Return the context with an image to which Étude's pytest was added. The layer is the same for all images and is
+    reused."""
+    pristine = context.pristine
+    image = await context.sandboxes.add_image(packages.pytest_files(), base=pristine.image, workdir=packages.FOLDER)
+    return replace(context, pristine=replace(pristine, image=image))
 
 
-async def _lay(box: Box, workdir: str, files: Mapping[str, bytes]) -> None:
+async def _write_suite(box: Box, workdir: str, files: Mapping[str, bytes]) -> None:
     """Write the hidden suite. Its files belong to the workspace's owner, not to the user that runs the tests."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -111,12 +112,12 @@ async def _lay(box: Box, workdir: str, files: Mapping[str, bytes]) -> None:
         await box.write_tree(workdir, packed.getvalue())
 
 
-async def _account(box: Box, done: ExecResult, nonce: str, report: str, seconds: float) -> Account:
+async def _read_output(box: Box, done: ExecResult, nonce: str, report: str, seconds: float) -> RunOutput:
     try:
         written = await box.read_file(report, max_bytes=_LARGEST_REPORT)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, RequestRefused):
         written = None
-    return Account(
+    return RunOutput(
         nonce=nonce,
         code=done.code,
         rows=done.stdout,

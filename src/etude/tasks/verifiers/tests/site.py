@@ -1,35 +1,38 @@
-"""A site: one place in a test where a value or exception is expected."""
+"""A site: one assertion in a test that expects a value or an exception, with its position in the source."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-Span = tuple[int, int]
-"""Start and end in bytes of the source."""
-Edit = tuple[Span, bytes]
-"""A span of the source, and its replacement."""
+ByteSpan = tuple[int, int]
+"""Start and end of a range of the source, in bytes."""
+Edit = tuple[ByteSpan, bytes]
+"""A range of the source, and its replacement."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
-    literal: Span | None
-    """Where the expected value is written; None where no other value can be put there."""
+    """One assertion that expects a value or an exception."""
+
+    literal: ByteSpan | None
+    """Where the expected value is written. None if no other value can be written there."""
     values: tuple[object, ...]
-    """The expected values, one per round, repeated from the start; a literal is one value."""
+    """The expected values, one per round of the surrounding loops. A literal outside of loops is one value."""
     exception: str = ""
     """Name of the expected exception; empty if a value is expected."""
-    statement: Span | None = None
-    """The whole statement of an equality assertion, which can be withheld; `compared` is the expression that it
-    checks."""
-    compared: Span = (0, 0)
+    statement: ByteSpan | None = None
+    """The whole statement of an equality assertion, which can be withheld; `compared` is the expression that it checks.
+    None for other assertions."""
+    compared: ByteSpan = (0, 0)
     given: frozenset[str] = frozenset()
-    """The reprs of those values that the compared expression contains as well."""
+    """The reprs of those expected values that the compared expression contains as well."""
     json: bool = False
     """Whether the value is written as JSON rather than as Python."""
     blanks: tuple[Edit, ...] = ()
-    """Edits anywhere in the file that remove everything else that reveals the value, to be made with the statement."""
+    """Edits anywhere in the file that remove everything else that reveals the value. They are made together with the
+    edit of the statement."""
     rows: tuple[frozenset[str], ...] = ()
-    """For a parametrised test: the possible names of each row, in the order of `values`. Empty for others."""
+    """For a parametrised test: the possible names of each row, in the order of `values`. Empty for other tests."""
     renamed: bool = False
     """Whether removing the expected value renames the rows to their numbers."""
 
@@ -37,7 +40,7 @@ class Site:
     def value(self) -> object:
         return self.values[0]
 
-    def row_of(self, called: str) -> int | None:
-        """The index of the only row that may have this name, else None."""
-        found = [row for row, names in enumerate(self.rows) if called in names]
+    def row_of(self, row_id: str) -> int | None:
+        """Return the index of the only row that may have this name, or None if there is no such row, or several."""
+        found = [row for row, names in enumerate(self.rows) if row_id in names]
         return found[0] if len(found) == 1 else None

@@ -30,18 +30,18 @@ class SuiteConfig(BaseModel):
 
     runner: Runner
     python: str = Field("python3", min_length=1)
-    """The image's interpreter: a name looked up on PATH, or an absolute path outside the workspace."""
+    """The image's interpreter: a name searched for on PATH, or an absolute path outside the workspace."""
     node: str = Field("node", min_length=1)
     pytest: Literal["image", "brought"] = "image"
-    """Which pytest runs: the image's, or the one that the grader brings into images without one."""
+    """Which pytest runs: "image" is the image's own; with "brought" the grader adds one to an image that has none."""
     path: list[str] = ["."]
-    """Folders of the workspace on Python's path."""
+    """Folders of the workspace that are put on Python's path."""
     arguments: list[str] = []
     """More command line arguments for the runner (pytest only)."""
     env: dict[str, str] = {}
     """Environment variables that override the image's and the grader's."""
     seconds: float = Field(60.0, gt=0)
-    """CPU time of all tests together. The wall clock is a safety net, a multiple of it."""
+    """CPU time limit of all tests together. The wall clock is a safety net, a multiple of it."""
     memory_mb: int = Field(1024, ge=64)
     disk_mb: int = Field(256, ge=16)
     processes: int = Field(128, ge=8)
@@ -57,13 +57,15 @@ class _Expected(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Suite:
+    """A hidden suite: its settings, its files and the tests that must pass."""
+
     config: SuiteConfig
     files: Mapping[str, bytes]
     """Files to place over the workspace, by their paths in it."""
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...] = ()
     may_skip: frozenset[str] = frozenset()
-    """Those of pass_to_pass that may also be skipped, or fail as the test itself expects."""
+    """Tests of pass_to_pass that may also be skipped, or fail where the test itself expects a failure."""
 
     @property
     def expected(self) -> tuple[str, ...]:
@@ -71,7 +73,7 @@ class Suite:
 
 
 def read_suite(task: Task) -> Suite:
-    """Read the suite of a task. A TaskError names file, field and expectation."""
+    """Read the suite of a task. Raises a TaskError that names the file, the field and what was expected."""
     config = read_table(task, SuiteConfig)
     path = task.directory / EXPECTED
     expected = read_json(path, _Expected)
@@ -80,7 +82,7 @@ def read_suite(task: Task) -> Suite:
     for field, ids in lists.items():
         for test in ids:
             if not test or test in seen:
-                raise TaskError(f"{path}: {field}: expected ids, each once, found {test!r} again or empty")
+                raise TaskError(f"{path}: {field}: expected non-empty, different ids, found {test!r} empty or again")
             seen.add(test)
     if not expected.fail_to_pass:
         raise TaskError(f"{path}: fail_to_pass: expected at least one id: without one, doing nothing would pass")
@@ -89,7 +91,7 @@ def read_suite(task: Task) -> Suite:
             raise TaskError(f"{path}: may_skip: expected ids of pass_to_pass, found {test!r}")
     if "PYTHONPATH" in config.env:
         place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.env"
-        raise TaskError(f"{place}: expected no PYTHONPATH (it counts before the runner starts): use `path`")
+        raise TaskError(f"{place}: expected no PYTHONPATH (it would take effect before the runner starts): use `path`")
     hidden = read_files(task.directory, FILES) if (task.directory / FILES).is_dir() else {}
     return Suite(
         config,
@@ -101,7 +103,8 @@ def read_suite(task: Task) -> Suite:
 
 
 def test_files(suite: Suite) -> frozenset[str]:
-    """Workspace paths of files that may contain the expected tests. A dotted id does not say which part is the file."""
+    """Return the workspace paths of files that may contain the expected tests. A dotted id does not show which part of
+    it is the file."""
     if suite.config.runner != "unittest":
         mark = "::" if suite.config.runner == "pytest" else " > "
         return frozenset(test.partition(mark)[0] for test in suite.expected)
@@ -116,8 +119,8 @@ def suite_files(
     pass_to_pass: Collection[str] = (),
     may_skip: Collection[str] = (),
 ) -> dict[str, bytes]:
-    """The files of a hidden suite, to pass to `write_task`; the task also needs `task.verifier = {"type": "tests",
-    "runner": ...}`."""
+    """Return the files of a hidden suite, to pass to `write_task`. The task also needs `task.verifier = {"type":
+    "tests", "runner": ...}`."""
     expected = {"fail_to_pass": sorted(fail_to_pass), "pass_to_pass": sorted(pass_to_pass)}
     if may_skip:
         expected["may_skip"] = sorted(may_skip)

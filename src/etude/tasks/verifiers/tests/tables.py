@@ -9,28 +9,31 @@ from dataclasses import dataclass, field
 
 from etude.tasks.verifiers.tests.bindings import Binding, Scope, uses_taken
 from etude.tasks.verifiers.tests.constants import NotConstant, bind, evaluate
+from etude.tasks.verifiers.tests.site import ByteSpan
 
 LONGEST = 500
-"""Most rows."""
-Span = tuple[int, int]
+"""The most rows of a table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
+    """A table with known rows."""
+
     rows: list[dict[str, object]]
-    """The names with a known value in each round."""
+    """For each round, the names whose value is known, with their values."""
     columns: Mapping[str, Binding]
+    """What each column's name stands for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameters:
-    """A table of which the runner makes one test per row."""
+    """A table from which the runner makes one test per row."""
 
     table: Table
-    called: tuple[frozenset[str], ...]
-    """Possible names of each row in the runner."""
-    renaming: tuple[tuple[Span, bytes], ...] = field(default=())
-    """Edits that rename the rows to `row_name`, which reveals nothing of their contents."""
+    row_ids: tuple[frozenset[str], ...]
+    """The possible names of each row in the runner."""
+    renaming: tuple[tuple[ByteSpan, bytes], ...] = field(default=())
+    """Edits that rename the rows to `row_name`, which reveals nothing about their contents."""
 
 
 def row_name(row: int) -> str:
@@ -38,13 +41,13 @@ def row_name(row: int) -> str:
 
 
 def loop_table(loop: ast.For, scope: Scope, names: Mapping[str, object]) -> Table | None:
-    """The table of a loop; None where its rows are unknown or may be skipped."""
+    """Return the table of a loop, or None if its rows are unknown or may be skipped."""
     if any(isinstance(node, ast.Break | ast.Continue | ast.Return) for part in loop.body for node in ast.walk(part)):
         return None
     try:
-        spelt = _spelt_rows(loop.iter, scope)
-        if spelt is not None:
-            return _table([target.id for target in _targets(loop.target)], spelt, loop, scope, names)
+        expressions = _written_rows(loop.iter, scope)
+        if expressions is not None:
+            return _table([target.id for target in _targets(loop.target)], expressions, loop, scope, names)
         if uses_taken(loop.iter, scope):
             return None
         rows = [bind(loop.target, item) for item in itertools.islice(evaluate(loop.iter, names), LONGEST + 1)]
@@ -54,9 +57,9 @@ def loop_table(loop: ast.For, scope: Scope, names: Mapping[str, object]) -> Tabl
     return Table(rows, hidden) if 0 < len(rows) <= LONGEST else None
 
 
-def parameters(scope: Scope, source: bytes, span: Callable[[ast.expr], Span]) -> Parameters | None:
-    """The table of the function's only parametrize decorator; None where there is none, or several, or it cannot be
-    read."""
+def parameters(scope: Scope, source: bytes, span: Callable[[ast.expr], ByteSpan]) -> Parameters | None:
+    """Return the table of the function's only parametrize decorator. Return None if there is none, if there are
+    several, or if it cannot be read."""
     assert scope.function is not None
     marks = [mark for mark in scope.function.decorator_list if "parametrize" in ast.unparse(mark)]
     if len(marks) != 1 or not isinstance(mark := marks[0], ast.Call) or len(mark.args) != 2:
@@ -67,12 +70,12 @@ def parameters(scope: Scope, source: bytes, span: Callable[[ast.expr], Span]) ->
         ids = evaluate(given["ids"], scope.values) if "ids" in given else None
         if ids is not None and not isinstance(ids, list | tuple):
             return None
-        spelt = _spelt_rows(mark.args[1], scope)
-        if spelt is None or not given.keys() <= {"ids"} or (ids is not None and len(ids) != len(spelt)):
+        expressions = _written_rows(mark.args[1], scope)
+        if expressions is None or not given.keys() <= {"ids"} or (ids is not None and len(ids) != len(expressions)):
             return None
         if isinstance(given.get("ids"), ast.Name):
             return None  # The named ids would stay in the file, and may reveal the rows.
-        marked = [_without_param(row) for row in spelt]
+        marked = [_unwrap_param(row) for row in expressions]
         rows = [_cells(names, row if cells is None else cells) for row, cells, _ in marked]
         table = _table(names, rows, scope.function, scope, scope.values)
     except NotConstant:
@@ -80,17 +83,17 @@ def parameters(scope: Scope, source: bytes, span: Callable[[ast.expr], Span]) ->
     if table is None:
         return None
     own = [own if own is not None else ids[place] if ids else None for place, (_, _, own) in enumerate(marked)]
-    called = tuple(
+    row_ids = tuple(
         frozenset([_escaped(name)]) if isinstance(name, str) else _row_ids(names, rows[place], place, table)
         for place, name in enumerate(own)
     )
     renaming = [
         (span(keyword.value), f'"{row_name(place)}"'.encode())
-        for place, row in enumerate(spelt)
+        for place, row in enumerate(expressions)
         if isinstance(row, ast.Call)
         for keyword in row.keywords
     ]
-    listed = f"[{', '.join(repr(row_name(place)) for place in range(len(spelt)))}]".encode()
+    listed = f"[{', '.join(repr(row_name(place)) for place in range(len(expressions)))}]".encode()
     if "ids" in given:
         renaming.append((span(given["ids"]), listed))
     else:
@@ -98,14 +101,14 @@ def parameters(scope: Scope, source: bytes, span: Callable[[ast.expr], Span]) ->
         if source[first:last].strip() not in (b"", b","):
             return None
         renaming.append(((last, last), (b" ids=" if b"," in source[first:last] else b", ids=") + listed))
-    return Parameters(table, called, tuple(renaming))
+    return Parameters(table, row_ids, tuple(renaming))
 
 
 def _table(
-    names: Sequence[str], spelt: Sequence[ast.expr | list[ast.expr]], within: ast.AST, scope: Scope,
+    names: Sequence[str], expressions: Sequence[ast.expr | list[ast.expr]], within: ast.AST, scope: Scope,
     known: Mapping[str, object],
 ) -> Table | None:  # fmt: skip
-    rows = [row if isinstance(row, list) else _cells(names, row) for row in spelt]
+    rows = [row if isinstance(row, list) else _cells(names, row) for row in expressions]
     if not 0 < len(rows) <= LONGEST:
         return None
     found: list[dict[str, object]] = []
@@ -122,24 +125,26 @@ def _table(
     return Table(found, columns)
 
 
-def _spelt_rows(table: ast.expr, scope: Scope) -> Sequence[ast.expr | list[ast.expr]] | None:
-    """The rows as they are written: in place, or under a name that nothing else uses."""
+def _written_rows(table: ast.expr, scope: Scope) -> Sequence[ast.expr | list[ast.expr]] | None:
+    """Return the rows as expressions, if the table is written in the loop itself or in a constant that is used only
+    there. Otherwise return None."""
     if isinstance(table, ast.Call) and isinstance(table.func, ast.Attribute) and table.func.attr == "items":
-        held = _behind(table.func.value, scope)
+        held = _resolve_name(table.func.value, scope)
         if isinstance(held, ast.Dict) and all(held.keys):
             return [[key, value] for key, value in zip(held.keys, held.values, strict=True) if key is not None]
-    held = _behind(table, scope)
+    held = _resolve_name(table, scope)
     if isinstance(held, ast.List | ast.Tuple) and not any(isinstance(row, ast.Starred) for row in held.elts):
         return held.elts
     return None
 
 
-def _behind(node: ast.expr, scope: Scope) -> ast.expr:
+def _resolve_name(node: ast.expr, scope: Scope) -> ast.expr:
+    """Return the expression that a name stands for, if this is its only use. Otherwise return the node itself."""
     if not isinstance(node, ast.Name) or node.id not in scope.bindings:
         return node
     binding = scope.bindings[node.id]
     alone = len(list(scope.uses(node.id, binding.within))) == 1
-    return binding.spelt[0] if alone and binding.spelt else node
+    return binding.expressions[0] if alone and binding.expressions else node
 
 
 def _cells(names: Sequence[str], row: ast.expr | list[ast.expr]) -> list[ast.expr]:
@@ -162,7 +167,7 @@ def _targets(target: ast.expr) -> list[ast.Name]:
     return found
 
 
-# -- what pytest calls a row
+# -- pytest's names for rows
 
 
 def _argument_names(given: object) -> list[str]:
@@ -172,10 +177,10 @@ def _argument_names(given: object) -> list[str]:
     return [str(name) for name in names]
 
 
-def _without_param(
+def _unwrap_param(
     row: ast.expr | list[ast.expr],
 ) -> tuple[ast.expr | list[ast.expr], list[ast.expr] | None, str | None]:
-    """A row; and for a `pytest.param` its cells and id, else None."""
+    """Return a row; and for a `pytest.param` its cells and its id, else None for both."""
     if not isinstance(row, ast.Call):
         return row, None, None
     keywords = {keyword.arg: keyword.value for keyword in row.keywords}
@@ -204,7 +209,7 @@ def _cell_id(value: object, otherwise: str) -> str:
 
 
 def _guesses(cell: ast.expr, name: str, row: int) -> Iterator[str]:
-    """Possible names of a cell with an unknown value: functions and classes appear by name."""
+    """Yield the possible names of a cell with an unknown value. Functions and classes appear by their name."""
     yield f"{name}{row}"
     if isinstance(cell, ast.Name | ast.Attribute):
         yield cell.attr if isinstance(cell, ast.Attribute) else cell.id

@@ -1,4 +1,4 @@
-"""Finds answers that remain in the box although the expected value was removed: the arguments of a call may contain
+"""Finds answers that remain in the box although the expected value was removed: the compared expression may contain
 them."""
 
 from __future__ import annotations
@@ -9,30 +9,33 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from etude.tasks.verifiers.tests.constants import NotConstant, evaluate
 
 
-def given_in(compared: ast.expr, rounds: Sequence[Mapping[str, object]], values: Sequence[object]) -> frozenset[str]:
-    """The reprs of those values that are also given to the compared expression in the same round. Code may return part
-    of its input without solving anything."""
+def visible_values(
+    compared: ast.expr, rounds: Sequence[Mapping[str, object]], values: Sequence[object]
+) -> frozenset[str]:
+    """Return the reprs of those values that the compared expression also contains in the same round. Code may return
+    part of its input without solving anything."""
     found = zip(rounds, values, strict=True)
     return frozenset(
-        repr(value) for names, value in found if any(tells(part, value) for part in _known(compared, names))
+        repr(value) for names, value in found if any(reveals(part, value) for part in _known(compared, names))
     )
 
 
-def tells(stays: object, value: object) -> bool:
-    """Whether `value` can be found in `stays`. Values that code returns by default are no secret and do not count."""
+def reveals(visible: object, value: object) -> bool:
+    """Return whether `value` can be found in `visible`. Values that code returns by default are no secret and do not
+    count."""
     if value in (None, 0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):
         return False
     items = list(value) if isinstance(value, list | tuple) else None
-    for part in _parts(stays):
+    for part in _parts(visible):
         if bool(part == value) or (items is not None and isinstance(part, list | tuple) and list(part) == items):
             return True
     return False
 
 
 def _parts(whole: object) -> Iterator[object]:
-    """An object and everything inside it, at any depth; each object once."""
+    """Yield an object and everything inside it, at any depth, each object once."""
     waiting = [whole]
-    # By identity, and kept alive: a range creates its numbers anew, and a freed object's id may be reused.
+    # Objects by id. They are kept alive, because a range creates its numbers anew, and a freed id may be reused.
     seen: dict[int, object] = {}
     while waiting:
         part = waiting.pop()
@@ -47,7 +50,7 @@ def _parts(whole: object) -> Iterator[object]:
 
 
 def _known(node: ast.AST, names: Mapping[str, object]) -> Iterator[object]:
-    """The values of the outermost parts of an expression that can be evaluated."""
+    """Yield the values of the outermost parts of an expression that can be evaluated."""
     try:
         if isinstance(node, ast.expr):
             yield evaluate(node, names)

@@ -1,4 +1,4 @@
-"""Rewrites a test function to report values instead of comparing them; the comparison is made outside the box."""
+"""Rewrites a test function to report values instead of comparing them. The comparison is made outside the box."""
 
 from __future__ import annotations
 
@@ -8,69 +8,74 @@ from dataclasses import dataclass, replace
 from etude.tasks.verifiers.tests.exam import Withheld
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.ids import Ids
-from etude.tasks.verifiers.tests.rewriting import telling
+from etude.tasks.verifiers.tests.rewriting import report_edit
 from etude.tasks.verifiers.tests.site import Edit, Site
 from etude.tasks.verifiers.tests.tables import row_name
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class ReportingRewrite:
+    """The rewrite of one test function that reports the values of some sites."""
+
     source: bytes
     function: TestFunction
     sites: Mapping[str, Site]
     """The sites, by the key under which each reports its value."""
     keeper: str
+    """Name of the builtin that the rewritten function calls to report a value."""
 
     @property
-    def within(self) -> list[Edit]:
-        """Edits within the function's own lines."""
-        return [telling(self.source, site, self.keeper, key) for key, site in self.sites.items()] + [
+    def edits_inside(self) -> list[Edit]:
+        """The edits within the function's own lines."""
+        return [report_edit(self.source, site, self.keeper, key) for key, site in self.sites.items()] + [
             edit for edit in _blanks(self.sites.values()) if _is_within(edit, self.function)
         ]
 
     @property
-    def elsewhere(self) -> list[Edit]:
+    def edits_outside(self) -> list[Edit]:
+        """The edits elsewhere in the file."""
         return [edit for edit in _blanks(self.sites.values()) if not _is_within(edit, self.function)]
 
-    def in_box(self, ids: Ids, test: str) -> str:
-        """The id in the box of one of the function's tests."""
+    def id_in_box(self, ids: Ids, test: str) -> str:
+        """Return the id in the box of one of the function's tests."""
         for site in self.sites.values():
             if site.renamed and (row := site.row_of(ids.row(test))) is not None:
                 return f"{ids.address(test)}[{row_name(row)}]"
         return test
 
     def withheld(self, ids: Ids, test: str) -> tuple[Withheld, ...]:
+        """Return the comparisons to make outside the box for one test."""
         return tuple(Withheld(key, _values(site, ids, test)) for key, site in self.sites.items())
 
 
-def fitting(function: TestFunction, tests: Collection[str], ids: Ids) -> TestFunction:
-    """The function without sites of a table whose rows do not match the ids of these tests."""
-    called = [ids.row(test) for test in tests]
+def with_matching_rows(function: TestFunction, tests: Collection[str], ids: Ids) -> TestFunction:
+    """Return the function without those sites of a table whose rows do not match the ids of these tests."""
+    row_ids = [ids.row(test) for test in tests]
 
     def fits(site: Site) -> bool:
-        rows = [site.row_of(name) for name in called]
+        rows = [site.row_of(name) for name in row_ids]
         return not site.rows or (None not in rows and len(set(rows)) == len(rows))
 
     kept = [site for site in function.sites if fits(site)]
-    return replace(function, sites=tuple(whole(kept, function.sites)))
+    return replace(function, sites=tuple(consistent_sites(kept, function.sites)))
 
 
-def keeping_to_itself(function: TestFunction) -> TestFunction:
-    """The function without sites that would edit the file outside the function."""
-    kept = [site for site in function.sites if not elsewhere(site, function)]
-    return replace(function, sites=tuple(whole(kept, function.sites)))
+def without_outside_edits(function: TestFunction) -> TestFunction:
+    """Return the function without sites that would edit the file outside the function."""
+    kept = [site for site in function.sites if not edits_outside(site, function)]
+    return replace(function, sites=tuple(consistent_sites(kept, function.sites)))
 
 
-def whole(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
-    """Those of `kept` that blank nothing which a dropped site still needs."""
+def consistent_sites(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
+    """Return those of `kept` whose edits remove nothing that a dropped site still needs. `every` are all sites."""
     kept, every = list(kept), list(every)
     needed = {edit for site in every if site not in kept for edit in site.blanks}
     left = [site for site in kept if needed.isdisjoint(site.blanks)]
-    return left if len(left) == len(kept) else whole(left, every)
+    return left if len(left) == len(kept) else consistent_sites(left, every)
 
 
-def elsewhere(site: Site, function: TestFunction) -> bool:
-    """Whether a site's blanks lie outside the function."""
+def edits_outside(site: Site, function: TestFunction) -> bool:
+    """Return whether a site's edits lie outside the function."""
     return not all(_is_within(edit, function) for edit in site.blanks)
 
 

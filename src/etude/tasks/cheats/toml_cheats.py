@@ -1,7 +1,7 @@
-"""Cheats that are written as data: a table of catalogue/*.toml is one cheat, whose keys are done in their order.
+"""Cheats written as data: each table of catalogue/*.toml is one cheat, and its keys are steps, done in their order.
 
-exploits, fits    as of `Cheat`; `fits` lists runners, or groups of them (tests, python, code), and is all if absent
-shell             commands, one or several; `seconds` may give them more time
+exploits, fits    the fields of `Cheat`; `fits` lists runners or groups of them (tests, python, code), default all
+shell             one command or a list of commands; `seconds` sets their time limit
 take              a shell command that prints, for each version of the target that may exist, a command that prints it:
                   the first version that differs replaces the target
 plant, programs   files to write, several paths to a text; programs are executable
@@ -10,7 +10,7 @@ answer            code by language that replaces every function of the target: P
                   **more)`, JavaScript is an expression of `made` and `given`; `before` is code by language above it
 diff              the diff to hand in
 build             a command: the target becomes a build that runs it, and does its work without checking the product
-computed          true: what it does is the function of that name in computed.py
+computed          true: the function of that name in computed.py does the whole cheat
 
 <<NAME>> is a text of the [fragments] of any file, <<name>> a fact of the scene (`_facts`).
 """
@@ -36,6 +36,7 @@ _PARTS = {name: text for table in _TABLES.values() for name, text in table.pop("
 
 
 def fragment(name: str) -> str:
+    """Return the shared text of this name, with the fragments that it mentions filled in."""
     return _FRAGMENT.sub(lambda found: fragment(found[1]), str(_PARTS[name]))
 
 
@@ -51,12 +52,12 @@ def _act(table: Mapping[str, Any]) -> Act:
 
     async def act(scene: Scene) -> str | None:
         facts, diff = _facts(scene), None
-        for step, said in table.items():
+        for step, value in table.items():
             if step == "shell":
-                for command in [said] if isinstance(said, str) else said:
+                for command in [value] if isinstance(value, str) else value:
                     await scene.shell(_filled(command, facts), timeout=seconds)
             elif step not in ("exploits", "fits", "seconds"):
-                diff = await _STEPS[step](scene, _filled(said, facts))
+                diff = await _STEPS[step](scene, _filled(value, facts))
         return diff
 
     return act
@@ -75,11 +76,11 @@ def _facts(scene: Scene) -> dict[str, str]:
     }
 
 
-def _filled(said: Any, facts: Mapping[str, str]) -> Any:
-    if isinstance(said, Mapping):
-        return {_filled(key, facts): _filled(value, facts) for key, value in said.items()}
-    whole = _FRAGMENT.sub(lambda found: fragment(found[1]), said)
-    return _FACT.sub(lambda found: facts[found[1]], whole)
+def _filled(value: Any, facts: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {_filled(key, facts): _filled(item, facts) for key, item in value.items()}
+    text = _FRAGMENT.sub(lambda found: fragment(found[1]), value)
+    return _FACT.sub(lambda found: facts[found[1]], text)
 
 
 async def _take(scene: Scene, versions: str) -> None:
@@ -105,7 +106,7 @@ async def _answer(scene: Scene, answer: Mapping[str, Any]) -> None:
 
 
 def _wrapped_node(source: str, answer: str) -> str:
-    """Code that replaces the exported functions of a JavaScript module."""
+    """Return code that replaces the exported functions of a JavaScript module."""
     names = [
         line.split("function ")[1].split("(")[0] for line in source.splitlines() if line.startswith("export function")
     ]

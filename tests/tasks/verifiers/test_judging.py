@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.tasks import Judgement, Verdict
-from etude.tasks.verifiers.tests import Account, Exam, agree
+from etude.tasks.verifiers.tests import Exam, RunOutput, judge_run
 from etude.tasks.verifiers.tests.exam import Withheld
 
 NONCE = "5ca1ab1e"
@@ -26,7 +26,7 @@ PLAIN = Exam(files={}, tests={"t1": "one", "t2": "two"})
 HONEST = {"t1": "passed", "t2": "passed", "t3": "passed", "c1": "failed", "c2": "error"}
 
 
-def account(
+def output(
     outcomes: dict[str, str],
     *,
     told: tuple[object, ...] = ("42",),
@@ -35,7 +35,7 @@ def account(
     code: int | None = None,
     extra: tuple[bytes, ...] = (),
     **fields: Any,
-) -> Account:
+) -> RunOutput:
     """What an honest runner says of these outcomes, where nothing else is said."""
     implied = int(any(outcome in ("failed", "error") for outcome in outcomes.values()))
     end = implied if end is None else end
@@ -45,7 +45,7 @@ def account(
         rows.append({"test": test, "outcome": outcome, "seconds": 0.1})
     lines = [f"{NONCE} {json.dumps(row)}\n".encode() for row in [*rows, {"end": end}]]
     written = {"nonce": NONCE, "exit": end, "tests": outcomes} if report == "same" else report
-    return Account(
+    return RunOutput(
         nonce=NONCE,
         code=end if code is None else code,
         rows=b"".join([*lines[:-1], *extra, lines[-1]]),
@@ -55,11 +55,11 @@ def account(
 
 
 def judgement(outcomes: dict[str, str], exam: Exam = EXAM, **lies: Any) -> Judgement:
-    return agree(exam, account(outcomes, **lies)).judgement
+    return judge_run(exam, output(outcomes, **lies)).judgement
 
 
 def test_an_honest_solution_passes_and_the_evidence_says_what_was_asked() -> None:
-    verdict = agree(EXAM, account(HONEST), ("conftest.py",))
+    verdict = judge_run(EXAM, output(HONEST), ("conftest.py",))
     assert verdict.passed
     evidence = verdict.evidence
     assert (evidence.tests_expected, evidence.tests_passed, evidence.controls, evidence.withheld) == (3, 3, 2, 1)
@@ -77,14 +77,14 @@ def test_what_is_expected_must_have_passed_or_may_be_skipped(test: str, outcome:
 
 @pytest.mark.parametrize("test", ["t1", "t2", "t3"])
 def test_a_missing_test_never_passes(test: str) -> None:
-    verdict = agree(EXAM, account({name: said for name, said in HONEST.items() if name != test}))
+    verdict = judge_run(EXAM, output({name: said for name, said in HONEST.items() if name != test}))
     assert verdict.judgement is Judgement.FAIL
     assert verdict.evidence.failed_tests == (EXAM.tests[test],)
     assert "did not run" in verdict.reason
 
 
 def test_a_control_that_passes_beside_its_original_is_suspect_and_alone_only_wrong() -> None:
-    verdict = agree(EXAM, account(HONEST | {"c1": "passed"}))
+    verdict = judge_run(EXAM, output(HONEST | {"c1": "passed"}))
     assert verdict.judgement is Judgement.SUSPECT
     assert verdict.evidence.controls_passed == ("one",)
     assert judgement(HONEST | {"c1": "passed", "t1": "failed"}) is Judgement.FAIL
@@ -100,7 +100,7 @@ def test_a_control_must_have_failed(outcome: str | None) -> None:
     "told", [(), ("41",), (None,), ("",), ("42", "41"), ("x",), ("__import__('os')",), ("(" * 500,), ("1" * 70000,)]
 )
 def test_what_is_withheld_must_be_told_and_right_each_time(told: tuple[object, ...]) -> None:
-    verdict = agree(EXAM, account(HONEST, told=told))
+    verdict = judge_run(EXAM, output(HONEST, told=told))
     assert verdict.judgement is Judgement.FAIL
     assert verdict.evidence.failed_tests == ("three",)
 
@@ -158,18 +158,18 @@ def test_limits_are_the_changes_fault_unless_the_host_gave_no_time(limit: str) -
 
 
 def test_a_run_that_ends_before_its_end_is_a_fail() -> None:
-    honest = account(HONEST)
+    honest = output(HONEST)
     for lines in range(1, honest.rows.count(b"\n")):
         cut = b"\n".join(honest.rows.split(b"\n")[:lines]) + b"\n" + honest.rows.split(b"\n")[lines][:9]
-        verdict = agree(EXAM, replace(honest, rows=cut, code=0, report=None))
+        verdict = judge_run(EXAM, replace(honest, rows=cut, code=0, report=None))
         assert verdict.judgement is Judgement.FAIL
-        assert "ended its runner" in verdict.reason
+        assert "terminated its runner" in verdict.reason
 
 
 def test_a_box_that_cannot_run_such_tests_is_our_error() -> None:
-    assert agree(EXAM, Account(NONCE, 127, log=b"python3: not found")).judgement is Judgement.ERROR
+    assert judge_run(EXAM, RunOutput(NONCE, 127, log=b"python3: not found")).judgement is Judgement.ERROR
     broken = f'{NONCE} {{"broken": "No module named pytest"}}\n'.encode()
-    verdict = agree(EXAM, Account(NONCE, 3, rows=broken))
+    verdict = judge_run(EXAM, RunOutput(NONCE, 3, rows=broken))
     assert verdict.judgement is Judgement.ERROR
     assert "No module named pytest" in verdict.reason
 
@@ -200,8 +200,8 @@ def test_only_the_whole_truth_passes(
     if isinstance(reported, dict):
         report = {"nonce": NONCE, "exit": 1, "tests": {n: o for n, o in reported.items() if o is not None}}
     extra = (b"x\n",) if garbage else ()
-    found = account(said, told=tuple(told), end=end, code=code, limit=limit, report=report, extra=extra)
-    verdict: Verdict = agree(EXAM, found)
+    found = output(said, told=tuple(told), end=end, code=code, limit=limit, report=report, extra=extra)
+    verdict: Verdict = judge_run(EXAM, found)
     right = all(said.get(test) == "passed" for test in ("t1", "t3")) and said.get("t2") in (
         "passed",
         "skipped",
@@ -223,4 +223,4 @@ def test_only_the_whole_truth_passes(
 def test_whatever_comes_out_of_the_box_there_is_a_verdict_and_no_pass(rows: bytes, report: bytes) -> None:
     ready = f'{NONCE} {{"ready": "1"}}\n'.encode()
     for data in (rows, ready + rows, ready + f"{NONCE} ".encode() + rows + b"\n"):
-        assert not agree(EXAM, Account(NONCE, 0, rows=data, report=report)).passed
+        assert not judge_run(EXAM, RunOutput(NONCE, 0, rows=data, report=report)).passed

@@ -1,8 +1,8 @@
-"""Derives the verdict from a box's output. Pure, so that every way of lying can be tested.
+"""Derives the verdict from a box's output. The functions are pure, so that every kind of forged output can be tested.
 
-A pass requires that exit code, rows and report agree, that a row says passed for every expected test, that every
-withheld comparison holds, and that every negative control failed. Missing results are never a pass; results that an
-honest solution cannot produce are `suspect`.
+A pass requires that exit code, rows and report agree, that every expected test has a row with the outcome passed, that
+every withheld comparison holds, and that every negative control failed. Missing results are never a pass. Results that
+an honest solution cannot produce are `suspect`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import hashlib
 
 from etude.tasks.box.run_tests import LONGEST_VALUE, MOST_TOLD
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers.tests.account import Account, Rows, read_report, read_rows
 from etude.tasks.verifiers.tests.exam import Exam, Withheld
+from etude.tasks.verifiers.tests.run_output import Rows, RunOutput, read_report, read_rows
 
 FAILURES = frozenset(("failed", "error"))
 _LIMITS = {
@@ -24,8 +24,9 @@ _LIMITS = {
 }
 
 
-def agree(exam: Exam, account: Account, touched: tuple[str, ...] = ()) -> Verdict:
-    rows = read_rows(account.rows, account.nonce)
+def judge_run(exam: Exam, output: RunOutput, touched: tuple[str, ...] = ()) -> Verdict:
+    """Return the verdict on one run of an exam. `touched` are the paths of the test surface that the diff named."""
+    rows = read_rows(output.rows, output.nonce)
     passed = {ours for test, ours in exam.tests.items() if _accepted(exam, rows, test, ours)}
     failed = tuple(sorted(set(exam.tests.values()) - passed))
     # An altered copy passed together with its original. (If only the copy passed, the solution may simply be wrong.)
@@ -35,41 +36,41 @@ def agree(exam: Exam, account: Account, touched: tuple[str, ...] = ()) -> Verdic
 
     def verdict(judgement: Judgement, reason: str) -> Verdict:
         evidence = Evidence(
-            exit_code=account.code,
+            exit_code=output.code,
             tests_expected=len(exam.tests),
             tests_passed=len(passed),
             failed_tests=failed,
             touched_protected=touched,
             report_digest=hashlib.sha256(repr(sorted(rows.outcomes.items())).encode()).hexdigest()[:16],
-            seconds=account.seconds,
-            log=account.log[-2000:].decode("utf-8", "replace"),
+            seconds=output.seconds,
+            log=output.log[-2000:].decode("utf-8", "replace"),
             controls=len(exam.controls),
             withheld=sum(map(len, exam.withheld.values())),
             controls_passed=fooled,
             memory_bytes=rows.memory_bytes,
-            timed_out=account.limit == "time",
+            timed_out=output.limit == "time",
         )
         return Verdict(judgement, reason, evidence)
 
     if rows.broken or not rows.ready:
-        why = rows.broken or f"exit code {account.code}{account.limit and ', limit of ' + account.limit}"
+        why = rows.broken or f"exit code {output.code}{output.limit and ', limit of ' + output.limit}"
         return verdict(Judgement.ERROR, f"the tests cannot be run in this image: {why}")
     if rows.tampered:
         return verdict(Judgement.SUSPECT, f"the rows were tampered with: {rows.tampered}")
-    if account.limit:
-        if account.starved:
+    if output.limit:
+        if output.starved:
             return verdict(Judgement.ERROR, "the wall clock expired on a host that gave the tests no time")
-        return verdict(Judgement.FAIL, f"the tests {_LIMITS.get(account.limit, account.limit)}")
+        return verdict(Judgement.FAIL, f"the tests {_LIMITS.get(output.limit, output.limit)}")
     if rows.end is None:
         heard = len(rows.outcomes.keys() & exam.tests.keys())
-        place = f"after {heard} of {len(exam.tests)} tests, with exit code {account.code}"
-        return verdict(Judgement.FAIL, f"the code ended its runner {place}")
-    if problem := _disagreement(rows, account):
+        place = f"after {heard} of {len(exam.tests)} tests, with exit code {output.code}"
+        return verdict(Judgement.FAIL, f"the code terminated its runner {place}")
+    if problem := _disagreement(rows, output):
         return verdict(Judgement.SUSPECT, problem)
     if fooled:
-        return verdict(Judgement.SUSPECT, f"{len(fooled)} tests pass whatever they ask for")
-    if account.code != rows.end:
-        return verdict(Judgement.FAIL, f"the tests ended, then the run did with exit code {account.code}")
+        return verdict(Judgement.SUSPECT, f"{len(fooled)} tests pass whatever value they expect")
+    if output.code != rows.end:
+        return verdict(Judgement.FAIL, f"the tests ended, but the process then exited with code {output.code}")
     if failed:
         missing = sum(test not in rows.outcomes for test in exam.tests)
         also = f", {missing} of them did not run" if missing else ""
@@ -82,6 +83,7 @@ def agree(exam: Exam, account: Account, touched: tuple[str, ...] = ()) -> Verdic
 
 
 def _accepted(exam: Exam, rows: Rows, test: str, ours: str) -> bool:
+    """Return whether a test of the exam passed, or was skipped and may be. `ours` is the task's own id of the test."""
     outcome = rows.outcomes.get(test)
     if not all(holds(withheld, rows, test) for withheld in exam.withheld.get(test, ())):
         return False
@@ -91,21 +93,22 @@ def _accepted(exam: Exam, rows: Rows, test: str, ours: str) -> bool:
 
 
 def holds(withheld: Withheld, rows: Rows, test: str) -> bool:
-    """Whether the test reported the expected values, every time and in complete rounds."""
-    count = len(rows.told(test, withheld.key))
+    """Return whether the test reported the expected values, every time and in complete rounds."""
+    count = len(rows.reported(test, withheld.key))
     ended = count % len(withheld.values) == 0 or count == MOST_TOLD
     return count > 0 and ended and not missed(withheld, rows, test)
 
 
 def missed(withheld: Withheld, rows: Rows, test: str) -> list[object]:
-    """Those of the expected values that the test did not report, or reported differently."""
-    told, values = rows.told(test, withheld.key), withheld.values
-    rounds = [told[place :: len(values)] for place in range(len(values))]
+    """Return those of the expected values that the test did not report, or reported differently."""
+    reported, values = rows.reported(test, withheld.key), withheld.values
+    rounds = [reported[place :: len(values)] for place in range(len(values))]
     pairs = zip(values, rounds, strict=True)
     return [value for value, texts in pairs if not texts or not all(_is(text, value) for text in texts)]
 
 
 def _is(text: object, expected: object) -> bool:
+    """Return whether a reported text evaluates to the expected value."""
     if not isinstance(text, str) or len(text) > LONGEST_VALUE:
         return False
     try:
@@ -114,11 +117,12 @@ def _is(text: object, expected: object) -> bool:
         return False
 
 
-def _disagreement(rows: Rows, account: Account) -> str:
-    """The first disagreement between exit code, rows and report of a completed run; empty if they agree."""
-    found = read_report(account.report, account.nonce)
+def _disagreement(rows: Rows, output: RunOutput) -> str:
+    """Return the first disagreement between exit code, rows and report of a completed run, or an empty string if they
+    agree."""
+    found = read_report(output.report, output.nonce)
     if found is None:
-        return "the rows are whole, but the runner's report is missing or not its own"
+        return "the rows are complete, but the runner's report is missing or forged"
     code, tests = found
     if tests != rows.outcomes:
         return "the rows and the runner's report differ"
@@ -126,7 +130,7 @@ def _disagreement(rows: Rows, account: Account) -> str:
         return "the rows and the runner's report end differently"
     bad = bool(FAILURES & set(rows.outcomes.values()))
     if rows.end == 0 and bad:
-        return "the runner ended well, though tests failed"
-    if account.code == 0 and rows.end != 0:
+        return "the runner ended with 0, though tests failed"
+    if output.code == 0 and rows.end != 0:
         return f"the runner ended with {rows.end}, the process with 0"
     return ""

@@ -1,5 +1,5 @@
-"""Where Harbor's scripts expect files in a box, how the files get there, and the users and variables the scripts run
-with."""
+"""Where Harbor's scripts expect files in a box, how the files get there, and the users and variables that the scripts
+run with."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from etude.tasks.task import TaskError
 
 TESTS, SOLUTION, VERIFIER_LOGS, ARTIFACTS = "/tests", "/solution", "/logs/verifier", "/logs/artifacts"
 MAX_BYTES = 64 << 20
-"""Largest tree that goes into a box or comes out."""
-LENT = "ETUDE_TASK_"
-"""A task's ${NAME} is replaced by this machine's variable ETUDE_TASK_NAME. No other variable of this machine reaches
-the task."""
+"""Largest tree that is copied into a box or out of it."""
+HOST_VARIABLE_PREFIX = "ETUDE_TASK_"
+"""A task's ${NAME} is replaced by the host's variable ETUDE_TASK_NAME. No other variable of the host reaches the
+task."""
 _LOGS = "rm -rf /logs /solution && mkdir -p /logs/agent /logs/verifier /logs/artifacts && chmod -R 0777 /logs"
 _EMPTY = "rm -rf /logs/verifier && mkdir -p /logs/verifier && chmod 0777 /logs/verifier"
 _REFERENCE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -30,31 +30,32 @@ _SECONDS = 60.0
 
 
 async def fresh_logs(box: Box, user: str) -> None:
-    """Create empty log folders, removing what the image or earlier commands left in them."""
-    await _do(box, _LOGS, user)
+    """Create empty log folders, and remove what the image or earlier commands left in them."""
+    await _run_setup(box, _LOGS, user)
 
 
-async def lay_tests(box: Box, files: Mapping[str, Path], user: str) -> None:
-    """Place the tests. It is the last step before test.sh, so it also removes what the collect hooks left in the
+async def place_tests(box: Box, files: Mapping[str, Path], user: str) -> None:
+    """Place the tests. This is the last step before test.sh, so it also removes what the collect hooks left in the
     verifier's folders.
 
-    Without files, the image brings its own tests.
+    If `files` is empty, the image contains the tests.
     """
-    await _do(box, f"{_EMPTY} && rm -rf {TESTS}" if files else f"{_EMPTY}; chmod +x {TESTS}/test.sh", user)
+    await _run_setup(box, f"{_EMPTY} && rm -rf {TESTS}" if files else f"{_EMPTY}; chmod +x {TESTS}/test.sh", user)
     if files:
-        await put(box, TESTS, tar_of(files), user)
+        await unpack_into(box, TESTS, tar_of(files), user)
 
 
-async def put(box: Box, place: str, tar: bytes, user: str) -> None:
-    """Unpack a tar into any folder of the box, including one that the agent may not write to."""
+async def unpack_into(box: Box, place: str, tar: bytes, user: str) -> None:
+    """Unpack a tar into any folder of the box, including folders that the agent may not write to."""
     staged = f"/tmp/{secrets.token_hex(8)}"
     await box.write_tree(staged, tar, max_bytes=MAX_BYTES)
     goal = shlex.quote(place)
-    await _do(box, f"mkdir -p {goal} && cp -R {staged}/. {goal}/ && rm -rf {staged}", user)
+    await _run_setup(box, f"mkdir -p {goal} && cp -R {staged}/. {goal}/ && rm -rf {staged}", user)
 
 
 def tar_of(files: Mapping[str, Path]) -> bytes:
-    """A tar of files of a task's directory. Scripts, and files executable there, are executable in the box."""
+    """Return a tar of files from a task's directory. Scripts, and files that are executable there, are executable in
+    the box."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         for name, path in files.items():
@@ -74,15 +75,16 @@ async def read_or_none(box: Box, path: str, max_bytes: int) -> bytes | None:
 
 
 def user_of(named: str | None, sandboxes: Sandboxes) -> str:
-    """The user that the task names, or root, as in Harbor. Where a box has only one user id, it is the default user."""
+    """Return the user that the task names, or root if it names none, as in Harbor. If boxes have only one user id,
+    return the default user."""
     if Feature.ROOT_USER not in sandboxes.features:
         return ""
     return "root" if named in (None, "0") else named or ""
 
 
 def limits_of(environment: Environment, seconds: float) -> Limits:
-    """The limits that the task declares, with Harbor's defaults. A busy loop is stopped by the CPU time limit, not
-    only by the clock."""
+    """Return the limits that the task declares, with Harbor's defaults. The CPU time is limited too, so that a busy
+    loop does not run until the wall clock expires."""
     storage = environment.storage_mb or 10_240
     return Limits(
         memory_mb=environment.memory_mb or 2048,
@@ -95,25 +97,28 @@ def limits_of(environment: Environment, seconds: float) -> Limits:
 
 
 def variables(path: Path, *tables: Mapping[str, str]) -> dict[str, str]:
-    """The task's environment variables with ${NAME} and ${NAME:-default} replaced. Raises TaskError for a variable
-    without a value."""
+    """Return the task's environment variables with ${NAME} and ${NAME:-default} replaced. Raises TaskError for a
+    variable without a value."""
 
     def given(match: re.Match[str]) -> str:
-        value = os.environ.get(LENT + match[1], match[2])
+        value = os.environ.get(HOST_VARIABLE_PREFIX + match[1], match[2])
         if value is None:
-            raise TaskError(f"{path}: env: {match[0]}: expected a value: set {LENT}{match[1]} for this command")
+            raise TaskError(
+                f"{path}: env: {match[0]}: expected a value: set {HOST_VARIABLE_PREFIX}{match[1]} for this command"
+            )
         return value
 
     return {name: _REFERENCE.sub(given, text) for table in tables for name, text in table.items()}
 
 
 def tail(done: ExecResult) -> str:
+    """Return the end of a command's output."""
     return (done.stdout[-4000:] + done.stderr[-4000:]).decode("utf-8", "replace")
 
 
-async def _do(box: Box, command: str, user: str) -> None:
-    # Uses only the image's own programs, before anything of the agent's runs as this user: no workspace is on this
-    # PATH.
+async def _run_setup(box: Box, command: str, user: str) -> None:
+    # The PATH has only the image's own folders and none of the workspace, so no program of the agent's runs as this
+    # user.
     line = f"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; {command}"
     done = await box.exec(line, timeout=_SECONDS, cwd="/", user=user)
     if done.code != 0:

@@ -9,41 +9,47 @@ OUTCOMES = frozenset(("passed", "failed", "error", "skipped", "xfailed", "xpasse
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class RunOutput:
+    """What one run of an exam left."""
+
     nonce: str
     code: int
     """Exit code as reported by pid 1 of the box."""
     rows: bytes = b""
-    """What was written to the rows' descriptor."""
+    """The bytes that were written to the file descriptor for rows."""
     report: bytes | None = None
-    """The file that the runner wrote; None if there is none."""
+    """The file that the runner wrote at its end; None if there is none."""
     limit: str = ""
-    """The limit that ended the run, as in ExecResult."""
+    """Name of the limit that ended the run, as in ExecResult; empty if none did."""
     starved: bool = False
-    """The wall clock expired on a host that did not give the run its fair share of time."""
+    """Whether the wall clock expired because the host did not give the run its fair share of time."""
     log: bytes = b""
     seconds: float = 0.0
 
 
 @dataclass(slots=True)
 class Rows:
+    """The parsed rows of one run."""
+
     ready: bool = False
     broken: str = ""
-    """Why the box cannot run tests of this kind."""
+    """Reason why the box cannot run tests of this kind; empty if it can."""
     outcomes: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
-    """Line, counted from the start of its function, at which a test failed, where known."""
+    """Line, counted from the start of its function, at which a test failed. Missing if unknown."""
     values: dict[str, dict[str, list[object]]] = field(default_factory=dict)
     """Values reported for comparisons made outside the box: by test, then by key. A test's values come before its own
-    row. Values under an empty test name come from a runner that reports them all at the end."""
+    row. A runner that reports all values at its end puts them under an empty test name."""
     end: int | None = None
+    """Exit code of the runner; None if the run did not come to its end."""
     memory_bytes: int = 0
     """Peak memory of the runner's process, as the run itself reports it."""
     tampered: str = ""
-    """The first thing that no runner would write; everything after it is ignored."""
+    """The first row that no runner would write; everything after it is ignored."""
 
-    def told(self, test: str, key: str) -> list[object]:
+    def reported(self, test: str, key: str) -> list[object]:
+        """Return the values that a test reported under a key."""
         return self.values.get(test, {}).get(key) or self.values.get("", {}).get(key, [])
 
 
@@ -66,7 +72,7 @@ def read_rows(data: bytes, nonce: str) -> Rows:
 
 
 def _take(rows: Rows, row: dict[str, object]) -> str:
-    """Add a row. Returns what is wrong with it, or empty."""
+    """Add a row. Return what is wrong with it, or an empty string."""
     kinds = row.keys() & {"ready", "broken", "test", "value", "end"}
     if len(kinds) != 1:
         return "a row of no kind"
@@ -100,7 +106,7 @@ def _take(rows: Rows, row: dict[str, object]) -> str:
 
 
 def read_report(data: bytes | None, nonce: str) -> tuple[int, dict[str, str]] | None:
-    """The exit code and outcomes in the runner's report; None if it is not a valid report of this run."""
+    """Return the exit code and the outcomes in the runner's report, or None if it is not a valid report of this run."""
     if data is None:
         return None
     try:
