@@ -40,7 +40,7 @@ class UnpackLimit(Exception):
 
 
 def unpack_nested(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the file itself, then every file inside it, named like "a.whl!b.py". Raises TooMuch beyond the bounds."""
+    """Yield the file itself, then every file inside it, named "a.whl!b.py". Raises UnpackLimit beyond the bounds."""
     room = MOST
     waiting = [iter([(name, data)])]
     while waiting:
