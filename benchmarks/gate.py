@@ -84,7 +84,7 @@ def first(folder: Path) -> dict[str, Any]:
     minutes = (time.monotonic() - begun) / 60
     for result in results.values():
         if not result.survived:
-            print(f"{result.task}: {result.fate}: {'; '.join(result.reasons)[:300]}", file=sys.stderr)
+            print(f"{result.task}: {result.outcome}: {'; '.join(result.reasons)[:300]}", file=sys.stderr)
     sources = by_source(results.values())
     seconds = {name: median(r.seconds for r in results.values() if r.source == name) for name in sources}
     survived = [result for result in results.values() if result.survived]
@@ -116,7 +116,7 @@ def again(folder: Path) -> None:
     results = asyncio.run(gate_all(tasks, folder / "again", again=True))
     for result in results.values():
         if not result.survived:
-            print(f"{result.task}: again: {result.fate}: {'; '.join(result.reasons)[:300]}", file=sys.stderr)
+            print(f"{result.task}: again: {result.outcome}: {'; '.join(result.reasons)[:300]}", file=sys.stderr)
     survived = sum(result.survived for result in results.values())
     stood = sum(result.runs[0].conditions == days_later(0, "").name for result in results.values() if result.runs)
     other = sum(result.survived and any(run.set_aside for run in result.runs) for result in results.values())

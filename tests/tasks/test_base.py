@@ -18,8 +18,8 @@ from etude.sandbox.contract import Sandboxes
 from etude.sandbox.images.host_base import PYTHON
 from etude.tasks import Environments, Grader
 from etude.tasks.box import list_files
-from etude.tasks.environment import Books, environments
-from etude.tasks.gate.result import Fate
+from etude.tasks.environment import HostIndexes, environments
+from etude.tasks.gate.result import GateOutcome
 from etude.tasks.gate.single import Gate
 from etude.tasks.seal import base_scan as base_module
 from etude.tasks.seal import needles_of
@@ -41,7 +41,7 @@ LINE = "        raise TypeError(f'Object of type {o.__class__.__name__} '"
 async def test_a_task_whose_solution_is_installed_on_the_host_is_refused(grader: Grader, tmp_path: Path) -> None:
     """In Python's own library, of which no line is telling: but all of them are those of the task's file."""
     result = await Gate(grader).examine(shown_by_the_base().write(tmp_path))
-    assert result.fate is Fate.LEAKS
+    assert result.outcome is GateOutcome.LEAKS
     assert any(leak.startswith(f"{LIBRARY}/colorsys.py holds colorsys.py:") for leak in result.leaks)
 
 
@@ -58,7 +58,7 @@ async def test_an_image_of_its_own_shows_the_base_too_if_it_is_made_from_it(
     found = {finding.file for finding in (await environments.prove(task)).findings}
     assert f"{LIBRARY}/colorsys.py" in found
     assert not any(file.startswith("/srv") for file in found)
-    assert await environments.shows(task)
+    assert await environments.base_shows_solution(task)
 
 
 async def test_a_line_of_the_base_is_found_by_the_book(
@@ -70,9 +70,9 @@ async def test_a_line_of_the_base_is_found_by_the_book(
     needles = needles_of(diff, {}, {"a.py": b"def default(o):\n"})
     needles = type(needles)((Needle(LINE.replace(" ", "").encode(), False, "a.py:2: raise"), *needles.items))
     said: list[str] = []
-    base = await look_at_base(sandboxes)
+    base = await list_base(sandboxes)
     assert all(path.startswith(SMALL) for path in base.sizes)
-    assert await look_at_base(sandboxes) == base
+    assert await list_base(sandboxes) == base
     for damage in ("", "none", "cut", "nonsense"):
         (path,) = tmp_path.glob("*.base") if damage else (tmp_path / f"{base.digest}.base",)
         if damage == "cut":
@@ -80,10 +80,10 @@ async def test_a_line_of_the_base_is_found_by_the_book(
         elif damage == "nonsense":
             path.write_bytes(b"PK\3\4 nothing")
         said.clear()
-        environments = Environments(sandboxes, books=Books(tmp_path, said.append))
-        book, _ = await environments._book()
+        environments = Environments(sandboxes, host_indexes=HostIndexes(tmp_path, said.append))
+        host_index, _ = await environments._load_host_index()
         assert len(said) == (damage != "none")
-        report = await scan_base(sandboxes, base, needles, book)
+        report = await scan_base(sandboxes, base, needles, host_index)
         assert [finding.file for finding in report.findings] == [f"{SMALL[0]}/encoder.py"]
         assert (await scan_base(sandboxes, base, needles)).findings == ()
 
@@ -94,8 +94,10 @@ async def test_a_book_that_cannot_be_kept_is_used_all_the_same(
     monkeypatch.setattr(base_module, "_SHOWN", SMALL)
     (tmp_path / "file").touch()
     said: list[str] = []
-    book, _ = await Environments(sandboxes, books=Books(tmp_path / "file", said.append))._book()
-    assert len(book.numbers) > 100
+    host_index, _ = await Environments(
+        sandboxes, host_indexes=HostIndexes(tmp_path / "file", said.append)
+    )._load_host_index()
+    assert len(host_index.numbers) > 100
     assert "cannot be written" in said[1]
 
 
@@ -105,7 +107,7 @@ async def test_of_several_states_of_a_host_the_last_is_kept(
     digests = set()
     for number in range(1, 3):
         monkeypatch.setattr(base_module, "_SHOWN", SMALL[:number])
-        await Environments(sandboxes, books=Books(tmp_path))._book()
+        await Environments(sandboxes, host_indexes=HostIndexes(tmp_path))._load_host_index()
         (path,) = tmp_path.glob("*.base")
         digests.add(path.name)
     assert len(digests) == 2
@@ -130,9 +132,9 @@ def test_a_book_knows_each_telling_line_and_no_other(lines: list[str], wraps: li
         writing._add("/a/third", data)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "book")
-        path.write_bytes(writing.book().dump())
-        book = Book.read(path)
-    for line in squeezed:
+        path.write_bytes(writing.host_index().dump())
+        host_index = HostIndex.read(path)
+    for line in without_whitespace:
         wanted = ["/a/second"] if len(line) >= 24 else []
         assert host_index.files_with([Needle(line, False, "")]) == wanted
         assert host_index.files_with([Needle(line + b"x", False, "")]) == []
@@ -140,17 +142,17 @@ def test_a_book_knows_each_telling_line_and_no_other(lines: list[str], wraps: li
 
 
 def test_an_empty_book_says_nothing(tmp_path: Path) -> None:
-    (tmp_path / "book").write_bytes(base_module._Writing().book().dump())
-    book = Book.read(tmp_path / "book")
-    assert book.files_with([Needle(b"x" * 30, False, "")]) == []
-    assert Book.read(tmp_path / "none") is None
+    (tmp_path / "book").write_bytes(base_module._HostIndexBuilder().host_index().dump())
+    host_index = HostIndex.read(tmp_path / "book")
+    assert host_index.files_with([Needle(b"x" * 30, False, "")]) == []
+    assert HostIndex.read(tmp_path / "none") is None
 
 
 async def test_the_base_is_one_for_every_store(sandboxes: Sandboxes, boxes: Boxes) -> None:
     """Else each would have its own book, and what one has proven would be nothing to the others."""
-    first = await environments.look_at_base(sandboxes)  # Known already, where another test has asked.
+    first = await environments.list_base(sandboxes)  # Known already, where another test has asked.
     async with boxes() as others:
-        assert await look_at_base(others) == first
+        assert await list_base(others) == first
     assert len(first.sizes) > 1000
 
 
@@ -185,7 +187,7 @@ async def test_the_base_is_listed_whatever_its_system_brings(
 
     monkeypatch.setattr(base_module, "run", without_find)
 
-    base = await look_at_base(sandboxes)
+    base = await list_base(sandboxes)
     assert asked
     assert base.sizes[f"{SMALL[0]}/encoder.py"] == (_STDLIB / "json/encoder.py").stat().st_size
     assert all(base.sizes[path] for path in base.sizes if not path.endswith("__init__.py"))
@@ -232,9 +234,9 @@ def test_a_copy_of_a_file_that_the_reference_adds_is_known_by_its_own_lines() ->
     added = "".join(f"+{line}\n" for line in FILE.splitlines())
     diff = f"--- /dev/null\n+++ b/new.py\n@@ -0,0 +1,{len(FILE.splitlines())} @@\n{added}"
     diff += "--- a/gone.py\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-def gone(of, no, interest): pass\n"
-    (twin,) = needles_of(diff, {}, {"gone.py": b"def gone(of, no, interest): pass\n"}).twins
-    assert (twin.name, twin.size) == ("new.py", len(FILE))
-    assert Base("", {"/usr/lib/x/new.py": len(FILE)}).copies([twin]) == ["/usr/lib/x/new.py"]
-    assert twin.shown_by(b"".join(FILE.encode().split()))
-    assert twin.shown_by(b"".join(FILE.replace("first * 3", "first * 33").encode().split()))
-    assert not twin.shown_by(b"".join(FILE.replace("of_many", "of_others").encode().split()))
+    (versions,) = needles_of(diff, {}, {"gone.py": b"def gone(of, no, interest): pass\n"}).file_versions
+    assert (versions.name, versions.size) == ("new.py", len(FILE))
+    assert Base("", {"/usr/lib/x/new.py": len(FILE)}).copies([versions]) == ["/usr/lib/x/new.py"]
+    assert versions.leaked_in(b"".join(FILE.encode().split()))
+    assert versions.leaked_in(b"".join(FILE.replace("first * 3", "first * 33").encode().split()))
+    assert not versions.leaked_in(b"".join(FILE.replace("of_many", "of_others").encode().split()))

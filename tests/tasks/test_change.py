@@ -103,7 +103,7 @@ async def test_a_stand_applies_a_change_with_its_modes(sandboxes: Sandboxes, tra
         "--- a/d/two\n+++ /dev/null\n@@ -1 +0,0 @@\n-2\n"
         "diff --git a/d b/d\nnew file mode 100755\n--- /dev/null\n+++ b/d\n@@ -0,0 +1,2 @@\n+#!/bin/sh\n+echo d\n"
     )
-    stand = Stand(train_tasks[0], sandboxes, pristine, pristine.change(diff, nothing))
-    async with stand.box(Limits()) as box:
+    context = GradingContext(train_tasks[0], sandboxes, pristine, pristine.change(diff, nothing))
+    async with context.box(Limits()) as box:
         said = await box.exec("./run && ./d && ls", timeout=20)
         assert said.stdout == b"new\nd\nd\nkept\nrun\n", said

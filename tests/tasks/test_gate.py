@@ -72,9 +72,7 @@ def test_the_gate_decides_keeps_its_evidence_and_goes_on(
     run_gate: RunGate, train_tasks: list[Task], tmp_path: Path
 ) -> None:
     evidence = tmp_path / "gate.jsonl"
-    good, days_later = (
-        copy_of(task, tmp_path / name) for task, name in zip(train_tasks, ("good", "later"), strict=False)
-    )
+    good, later = (copy_of(task, tmp_path / name) for task, name in zip(train_tasks, ("good", "later"), strict=False))
     useless = copy_of(train_tasks[1], tmp_path / "useless")
     (useless.directory / "solution/patch.diff").write_text("")
     seen: list[tuple[int, int]] = []
@@ -99,15 +97,15 @@ def test_a_task_is_gated_anew_with_another_reference_or_other_tests(
 ) -> None:
     task = copy_of(train_tasks[0], tmp_path / "task")
 
-    def replaced(name: str, old: str, new: str) -> Fate:
+    def replaced(name: str, old: str, new: str) -> GateOutcome:
         path = task.directory / name
         path.write_text(path.read_text().replace(old, new))
-        return run_gate([task], tmp_path / "gate.jsonl", runs=1)["task"].fate
+        return run_gate([task], tmp_path / "gate.jsonl", runs=1)["task"].outcome
 
     sound = reference_diff(task)
-    assert replaced("solution/patch.diff", sound, "\n") is Fate.REFERENCE_FAILS
-    assert replaced("solution/patch.diff", "\n", sound) is Fate.SURVIVED
-    assert replaced("tests/cases.json", '"expected": "', '"expected": "9') is Fate.REFERENCE_FAILS
+    assert replaced("solution/patch.diff", sound, "\n") is GateOutcome.REFERENCE_FAILS
+    assert replaced("solution/patch.diff", "\n", sound) is GateOutcome.SURVIVED
+    assert replaced("tests/cases.json", '"expected": "', '"expected": "9') is GateOutcome.REFERENCE_FAILS
 
 
 def test_what_is_malformed_is_named_and_does_not_stop_the_others(
@@ -118,7 +116,12 @@ def test_what_is_malformed_is_named_and_does_not_stop_the_others(
     (tasks[2].directory / "solution/patch.diff").unlink()
     (tasks[3].directory / "solution/other.diff").write_bytes(b"\xff")
     found = run_gate(tasks, tmp_path / "gate.jsonl", runs=1)
-    assert [found[task.id].fate for task in tasks] == [Fate.SURVIVED, Fate.BROKEN, Fate.BROKEN, Fate.BROKEN]
+    assert [found[task.id].outcome for task in tasks] == [
+        GateOutcome.SURVIVED,
+        GateOutcome.BROKEN,
+        GateOutcome.BROKEN,
+        GateOutcome.BROKEN,
+    ]
     assert all(found[name].decided for name in ("no-cases", "no-reference"))
     assert "cases.json: expected JSON" in found["no-cases"].reasons[0]
     assert "expected the reference solution" in found["no-reference"].reasons[0]
@@ -149,7 +152,7 @@ def test_a_suite_that_holds_only_in_some_places_is_flaky(run_gate: RunGate, tmp_
     )
     tasks = [suite_of(tmp_path / "zone", zone), suite_of(tmp_path / "hash", hashed + RIGHT)]
     found = run_gate(tasks, tmp_path / "gate.jsonl")
-    assert found["zone"].fate is Fate.FLAKY, found["zone"]
+    assert found["zone"].outcome is GateOutcome.FLAKY, found["zone"]
     reference = [run for run in found["zone"].runs if run.what == "reference"]
     assert [run.judgement for run in reference] == [Judgement.PASS, Judgement.FAIL, Judgement.PASS]
     assert reference[1].conditions in found["zone"].reasons[0]
@@ -190,7 +193,7 @@ def test_an_environment_that_shows_the_solution_is_refused(run_gate: RunGate, tm
     assert run_gate([made], tmp_path / "first.jsonl", runs=1)["shown"].survived
     (made.directory / "environment/repo/old.gz").write_bytes(gzip.compress(solved.encode()))
     found = run_gate([made], tmp_path / "gate.jsonl", runs=1)["shown"]
-    assert found.fate is Fate.LEAKS
+    assert found.outcome is GateOutcome.LEAKS
     assert "old.gz" in found.reasons[0]
 
 
@@ -296,7 +299,7 @@ class WaitingGrader(Grader):
 def test_another_way_is_for_what_waited_alone_and_both_are_kept(
     train_tasks: list[Task], tmp_path: Path, verdict: Verdict, outcome: GateOutcome
 ) -> None:
-    grader, conditions = WaitingGrader(verdict), later(400, "lib")
+    grader, conditions = WaitingGrader(verdict), days_later(400, "lib")
     gate = gating.Gate(grader, (conditions,), conditions, scan=False)
     result = asyncio.run(gate.examine(train_tasks[0]))
     assert result.outcome is outcome
@@ -349,7 +352,11 @@ def test_survival_is_counted_by_source(rows: list[GateResult]) -> None:
 
 
 def test_limits_are_three_times_what_was_seen_with_a_floor_and_only_tighten(tmp_path: Path) -> None:
-    assert limits_from(8, 5.5, 200 << 20) == {"verifier_seconds": 24.0, "cpu_seconds": 17.0, "memory_mb": 600.0}
+    assert limits_from(8, 5.5, 200 << 20) == {
+        "verifier_seconds": 24.0,
+        "cpu_seconds": 17.0,
+        "memory_mb": 600.0,
+    }
     assert limits_from(0.1, 0.1, 1 << 20) == FLOORS
     assert limits_from(1, 1, 0).keys() == {"verifier_seconds", "cpu_seconds"}
     task = projects.project(tmp_path / "task", "unittest", seconds=7.0)
@@ -411,7 +418,7 @@ async def test_limits_that_were_set_on_a_quiet_machine_hold_on_a_busy_one(
     """What was seen is some hundredths of a second: three times that would be met by chance."""
     small = copy_of(train_tasks[0], tmp_path / "cases")
     suite = projects.project(tmp_path / "suite", "unittest")
-    tasks, load = [small, suite, *make_tasks(open_source("documentation"), Split.TRAIN, 1, 1, tmp_path)], Busy(8)
+    tasks, load = [small, suite, *make_tasks(open_source("documentation"), Split.TRAIN, 1, 1, tmp_path)], CpuLoad(8)
     found = await gate_tasks(tasks, grader.sandboxes, tmp_path / "gate.jsonl", runs=1)
     for task, result in zip(tasks, found.values(), strict=True):
         keep_evidence(task, replace(result, limits=FLOORS), tmp_path / "kept.jsonl")  # As a machine at rest says.

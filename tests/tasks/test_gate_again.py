@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from etude.sandbox.contract import Sandboxes
-from etude.tasks import Fate, GateResult, Grader, Task, gate_tasks, reference_diff, revalidate
-from etude.tasks.conditions import GATE, USUAL, faketime_library, later
+from etude.tasks import GateOutcome, GateResult, Grader, Task, gate_tasks, reference_diff, revalidate
+from etude.tasks.conditions import GATE, USUAL, days_later, faketime_library
 from etude.tasks.gate import revalidation
 
 from .test_gate import RIGHT, copy_of, suite_of
@@ -79,7 +79,7 @@ async def test_the_runner_of_cases_waits_by_no_clock_that_the_library_breaks(
     sandboxes: Sandboxes, train_tasks: list[Task]
 ) -> None:
     """Between the end of its output and that of the process, that is: not every time."""
-    task, conditions = train_tasks[0], later(400, faketime_library()).otherwise
+    task, conditions = train_tasks[0], days_later(400, faketime_library()).fallback
 
     grader, diff = Grader(sandboxes), reference_diff(task)
     verdicts = [await grader.grade(task, diff, conditions=conditions) for _ in range(30)]

@@ -32,13 +32,13 @@ def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turning, "CpuLoad", Spinning)
 
 
-def load_of(queue: GradingQueue) -> Spinning:
-    assert isinstance(queue._load, Spinning)
-    return queue._load
+def load_of(waiters: GradingQueue) -> Spinning:
+    assert isinstance(waiters._load, Spinning)
+    return waiters._load
 
 
-def waiting(queue: GradingQueue) -> int:
-    return sum(not mine.done() for waiters in queue._waiting.values() for mine in waiters)
+def waiting(waiters: GradingQueue) -> int:
+    return sum(not mine.done() for waiters in waiters._waiting.values() for mine in waiters)
 
 
 @settings(deadline=None)
@@ -57,19 +57,19 @@ def test_all_come_to_their_turn_and_never_too_many(
     after: int,
 ) -> None:
     async def run() -> None:
-        queue, running, ended = GradingQueue(slots, busy_batch), 0, set[int]()
+        waiters, running, ended = GradingQueue(slots, busy_batch), 0, set[int]()
 
         async def one(number: int) -> None:
             nonlocal running
             for busy, ticks in plans[number]:
-                async with queue.turn(busy=busy):
+                async with waiters.turn(busy=busy):
                     running += 1
                     try:
                         assert running <= slots
-                        assert load_of(queue).inside or not busy
+                        assert load_of(waiters).inside or not busy
                         for _ in range(ticks):
                             await asyncio.sleep(0)
-                            assert not queue._free or not waiting(queue)
+                            assert not waiters._free or not waiting(waiters)
                     finally:
                         running -= 1
             ended.add(number)
@@ -83,25 +83,25 @@ def test_all_come_to_their_turn_and_never_too_many(
             found = await asyncio.gather(*tasks, return_exceptions=True)
         assert not [error for error in found if isinstance(error, Exception)]
         assert ended >= set(range(len(plans))) - cancelled
-        assert not load_of(queue).inside
-        assert queue._free == slots
+        assert not load_of(waiters).inside
+        assert waiters._free == slots
 
     asyncio.run(run())
 
 
 async def test_what_wants_a_busy_machine_is_collected() -> None:
-    turns = Turns(2, together=6)
+    queue = GradingQueue(2, busy_batch=6)
 
     async def one() -> None:
         for busy in (False, False, False, True):
-            async with turns.turn(busy=busy):
+            async with queue.turn(busy=busy):
                 await asyncio.sleep(0)
 
     await asyncio.gather(*(one() for _ in range(12)))
-    assert load_of(turns).times <= 2
+    assert load_of(queue).times <= 2
 
 
 async def test_nobody_waits_for_company_that_does_not_come() -> None:
-    turns = Turns(2, together=99)
-    async with asyncio.timeout(10), turns.turn(), turns.turn(busy=True):
-        assert load_of(turns).inside == 1
+    queue = GradingQueue(2, busy_batch=99)
+    async with asyncio.timeout(10), queue.turn(), queue.turn(busy=True):
+        assert load_of(queue).inside == 1

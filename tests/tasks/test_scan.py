@@ -24,7 +24,7 @@ from etude.tasks.seal import Needles, needles_of, scan_files
 from etude.tasks.seal import nested_archives as peel_module
 from etude.tasks.seal.finder import FEW, Finder
 from etude.tasks.seal.git_packs import pack_objects
-from etude.tasks.seal.nested_archives import TooMuch, unfold
+from etude.tasks.seal.nested_archives import UnpackLimit, unpack_nested
 from etude.tasks.seal.scan import Scanner
 
 from .leaky import FIXED, HIDDEN, LINE, PATCH

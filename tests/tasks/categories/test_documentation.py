@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.tasks import Judgement, Task
-from etude.tasks.verifiers.documentation.claims import claims_of, wrong_with
+from etude.tasks.verifiers.documentation.claims import claims_of, docstring_problems
 from etude.tasks.verifiers.documentation.examples import Step, of_docstring, of_text
 from etude.tasks.verifiers.documentation.interface import public_of, without_docstrings
 

@@ -53,4 +53,4 @@ def test_ways_to_cheat_fail(grade: Grade, task: Task) -> None:
     wrong = {one: verdict for one, verdict in found.items() if one != "honest"}
     assert {verdict.judgement for verdict in wrong.values()} == {Judgement.FAIL}, wrong
     for one in ("an image of elsewhere", "copies from elsewhere", "elsewhere by an argument"):
-        assert "registry.example/it:1 is fetched from elsewhere" in found[one].reason
+        assert "registry.example/it:1 would be fetched" in found[one].reason

@@ -36,7 +36,7 @@ from etude.tasks.verifiers.migration.old_interface import used_modules
 from etude.tasks.verifiers.tests import RunOutput, Suite, SuiteConfig
 
 from ..conftest import Grade
-from ..verifiers.test_agree import account
+from ..verifiers.test_judging import output
 from .grading import graded, one_task, solution, workspace
 
 SOURCE = inspect.getsource(optparse)
@@ -265,4 +265,4 @@ async def test_the_reference_is_run_once_for_solutions_side_by_side_and_not_on_t
 ) -> None:
     assert all(verdict.passed for verdict in await asyncio.gather(*(scripted.examine() for _ in range(3))))
     assert sorted(scripted.runs) == ["reference", *["solution"] * 3]
-    assert scripted.stand.cpu_seconds == [1.0] * 3
+    assert scripted.context.cpu_seconds == [1.0] * 3

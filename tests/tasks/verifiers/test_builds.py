@@ -70,8 +70,8 @@ class FakeBuilds:
         return FakeBox(self._answer)
 
 
-def stand_of(task: Task, sandboxes: object, files: dict[str, bytes]) -> Stand:
-    return Stand(task, cast(Sandboxes, sandboxes), Prepared("host", "/work", files), Change({}), GATE[1])
+def stand_of(task: Task, sandboxes: object, files: dict[str, bytes]) -> GradingContext:
+    return GradingContext(task, cast(Sandboxes, sandboxes), Prepared("host", "/work", files), Change({}), GATE[1])
 
 
 NOT_DONE = BuildFailed("RUN x: not done", "time")
@@ -182,7 +182,7 @@ def test_a_workflow_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(workflows, "parse_workflow", parse)
     text = f"{HEAD}true # {tmp_path}\n".encode()
     for _ in range(3):
-        assert WorkflowVerifier(written(tmp_path, "workflow-check")[0]).unreadable({"ci.yml": text}) == ""
+        assert WorkflowVerifier(written(tmp_path, "workflow-check")[0]).invalid_reason({"ci.yml": text}) == ""
     assert seen == [text]
 
 

@@ -16,7 +16,7 @@ from tests.needs import needs
 
 from etude.cli.tasks.wording import grading_of
 from etude.sandbox.contract import BoxSpec, Sandboxes
-from etude.tasks import Environments, Grader, Stand, Task, Verdict, reference_diff
+from etude.tasks import Environments, Grader, GradingContext, Task, Verdict, reference_diff
 from etude.tasks.change import Change
 from etude.tasks.seal import base_scan
 from etude.tasks.verifiers.tests import TestsVerifier, proof
@@ -157,9 +157,9 @@ async def test_all_that_was_decided_is_kept(sandboxes: Sandboxes, tmp_path: Path
     assert {one.name for one in fields(AlterableTest)} - read == {"seconds", "alterations", "withheld", "chance"}
     task = projects.project(tmp_path / "task", "pytest")
     verifier = TestsVerifier(task)
-    await verifier.examine(Stand(task, sandboxes, await Environments(sandboxes).prepare(task), Change()))
+    await verifier.examine(GradingContext(task, sandboxes, await Environments(sandboxes).prepare(task), Change()))
     made = verifier.pool
-    assert made.questions
+    assert made.alterable
     data = dump_proof(made, 0.5)
     read = load_proof(data, verifier.suite, made.sources)
     assert dump_proof(read, 0.5) == data

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from etude.sandbox.contract import BoxSpec, Sandboxes
-from etude.tasks import Environments, Grader, Judgement, Stand, reference_diff
+from etude.tasks import Environments, Grader, GradingContext, Judgement, reference_diff
 from etude.tasks.change import Change
 from etude.tasks.verifiers.contract import SEALED
 from etude.tasks.verifiers.tests import Exam, Suite, SuiteConfig, TestsVerifier, read_suite, suite_files
@@ -94,15 +94,15 @@ async def proven(sandboxes: Sandboxes, folder: Path, tests: str = TESTS, names: 
     task = projects.task(folder / "task", files, {"a.py": WRONG}, reference, {"runner": "unittest"})
     verifier = TestsVerifier(task)
     assert not verifier.sealed, "nothing is proven yet"
-    stand = Stand(task, sandboxes, await Environments(sandboxes).prepare(task), Change())
-    verdicts = await asyncio.gather(*(verifier.examine(stand) for _ in range(2)))
+    context = GradingContext(task, sandboxes, await Environments(sandboxes).prepare(task), Change())
+    verdicts = await asyncio.gather(*(verifier.examine(context) for _ in range(2)))
     assert [verdict.judgement for verdict in verdicts] == [Judgement.FAIL] * 2
     return verifier.pool
 
 
 async def test_what_is_proven(sandboxes: Sandboxes, tmp_path: Path) -> None:
     pool = await proven(sandboxes, tmp_path)
-    found: dict[str, Questions] = {asked.function.path[-1].removeprefix("test_"): asked for asked in pool.questions}
+    found: dict[str, AlterableTest] = {asked.function.path[-1].removeprefix("test_"): asked for asked in pool.alterable}
     source = pool.sources["tests/test_a.py"]
 
     def altered(name: str) -> set[bytes]:
@@ -126,7 +126,7 @@ async def test_what_is_proven(sandboxes: Sandboxes, tmp_path: Path) -> None:
 
 async def test_tables_are_proven_row_by_row(sandboxes: Sandboxes, tmp_path: Path) -> None:
     pool = await proven(sandboxes, tmp_path, TABLES, ["module_table", "beside_another", "its_own_answer"])
-    found = {asked.function.path[-1].removeprefix("test_"): asked for asked in pool.questions}
+    found = {asked.function.path[-1].removeprefix("test_"): asked for asked in pool.alterable}
     (site,) = found["module_table"].withheld
     assert site.values == (0, 42, 34)
     assert found["module_table"].chance == pytest.approx(0.25 * 0.001 * 0.001)
@@ -161,7 +161,9 @@ async def test_what_another_file_may_import_stays(sandboxes: Sandboxes, tmp_path
     )
     alone = {path: data.replace(b"test_a", b"test_abc") for path, data in files.items()}
     other = replace(suite, files=alone)
-    assert any(site.blanks for asked in questions_of(other, "tests/test_a.py", alone) for site in asked.function.sites)
+    assert any(
+        site.blanks for asked in alterable_tests(other, "tests/test_a.py", alone) for site in asked.function.sites
+    )
     verdict = await Grader(sandboxes).grade(task, reference)
     assert verdict.passed, verdict.reason
 
@@ -190,7 +192,7 @@ async def test_without_a_reference_nothing_is_proven_nor_sealed(
 
 
 async def test_a_host_that_gives_no_time_to_the_proof_is_our_error(tmp_path: Path, grader: Grader) -> None:
-    from etude.tasks.verifiers.tests import Account
+    from etude.tasks.verifiers.tests import RunOutput
     from etude.tasks.verifiers.tests import verifier as module
 
     task = projects.project(tmp_path / "task", "unittest")

@@ -11,7 +11,7 @@ import pytest
 from tests.needs import needs
 
 from etude.sandbox.contract import Sandboxes
-from etude.tasks import Environments, Judgement, Stand
+from etude.tasks import Environments, GradingContext, Judgement
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions
 from etude.tasks.verifiers.tests import Exam, RunOutput, judge_run, plain_exam, read_suite, run_exam, suite_files
@@ -20,7 +20,7 @@ from etude.tasks.verifiers.tests.running import with_pytest
 
 from . import projects
 
-Run = Callable[..., tuple[Account, Rows, Exam]]
+Run = Callable[..., tuple[RunOutput, Rows, Exam]]
 
 
 @pytest.fixture
@@ -35,20 +35,20 @@ def run(loop: asyncio.Runner, sandboxes: Sandboxes, tmp_path: Path) -> Run:
         repository: dict[str, str] | None = None,
         conditions: Conditions = USUAL,
         **verifier: object,
-    ) -> tuple[Account, Rows, Exam]:
+    ) -> tuple[RunOutput, Rows, Exam]:
         files = suite_files({path: text.encode() for path, text in tests.items()}, ids)
         task = projects.task(tmp_path / "task", files, repository or {"a.py": ""}, "", {"runner": runner, **verifier})
         suite = read_suite(task)
 
-        async def running() -> Account:
+        async def running() -> RunOutput:
             prepared = await Environments(sandboxes).prepare(task)
-            stand = Stand(task, sandboxes, prepared, Change(), conditions)
-            brought = await with_pytest(stand) if verifier.get("pytest") == "brought" else stand
+            context = GradingContext(task, sandboxes, prepared, Change(), conditions)
+            brought = await with_pytest(context) if verifier.get("pytest") == "brought" else context
             return await run_exam(brought, suite.config, exam)
 
         exam = plain_exam(suite)
-        account = loop.run(running())
-        return account, read_rows(account.rows, account.nonce), exam
+        output = loop.run(running())
+        return output, read_rows(output.rows, output.nonce), exam
 
     return ran
 
@@ -179,10 +179,10 @@ def test_outcomes(run: Run, runner: str) -> None:
     if runner == "pytest":
         wanted |= {"tests/test_a.py::T::test_method": "passed"}
     more = {"pytest": "brought", "arguments": ["-x"]} if runner == "pytest" else {}
-    account, rows, exam = run(runner, {path: source}, list(wanted), **more)
+    output, rows, exam = run(runner, {path: source}, list(wanted), **more)
     assert rows.outcomes == wanted
-    assert (rows.end, account.code) == (1, 1)
-    assert agree(exam, account).judgement is Judgement.FAIL, "and its three accounts agree"
+    assert (rows.end, output.code) == (1, 1)
+    assert judge_run(exam, output).judgement is Judgement.FAIL, "and its three accounts agree"
     assert runner != "unittest" or rows.places["tests.test_a.T.test_fails"] == 0
 
 
@@ -228,7 +228,7 @@ def test_surroundings(run: Run, seals: bool) -> None:
     mark = "import os\nos.environ['sitecustomize_was_here'] = '1'\n"
     repository = {"src/json.py": "raise ImportError\n", "sitecustomize.py": mark, "src/sitecustomize.py": mark}
     ids = [f"tests.test_a.T.{name}" for name in names]
-    account, rows, _ = run(
+    output, rows, _ = run(
         "unittest",
         {"tests/test_a.py": SURROUNDINGS},
         ids,
@@ -239,8 +239,8 @@ def test_surroundings(run: Run, seals: bool) -> None:
     failed = {name.rpartition(".")[2] for name, outcome in rows.outcomes.items() if outcome != "passed"}
     if not seals:
         failed -= {"test_the_workspace_cannot_be_written"}
-    assert failed == set(), account.log.decode()
-    assert b"to the log" in account.log
+    assert failed == set(), output.log.decode()
+    assert b"to the log" in output.log
     assert rows.memory_bytes > 1_000_000
 
 
@@ -250,8 +250,8 @@ def test_an_image_that_cannot_run_such_tests_is_our_error_with_a_reason(run: Run
         ({"python": "python9"}, "exit code 127"),
         ({"env": {"EXTRA": "1"}, "python": "/opt/python/bin/python3", "pytest": "image"}, "No module named"),
     ):
-        account, _, exam = run("pytest", tests, ids, **fields)
-        verdict = agree(exam, account)
+        output, _, exam = run("pytest", tests, ids, **fields)
+        verdict = judge_run(exam, output)
         assert verdict.judgement is Judgement.ERROR
         assert said in verdict.reason
 
@@ -261,8 +261,8 @@ def test_a_suite_that_cannot_be_imported_fails_whole(run: Run) -> None:
         "tests/test_a.py": "import absent\n",
         "tests/test_b.py": "import unittest\nclass B(unittest.TestCase):\n    def test_b(self): pass\n",
     }
-    account, rows, exam = run("unittest", tests, ["tests.test_a.A.test_a", "tests.test_b.B.test_b"])
-    verdict = agree(exam, account)
+    output, rows, exam = run("unittest", tests, ["tests.test_a.A.test_a", "tests.test_b.B.test_b"])
+    verdict = judge_run(exam, output)
     assert verdict.judgement is Judgement.FAIL
     assert verdict.evidence.failed_tests == ("tests.test_a.A.test_a",)
     assert rows.outcomes["tests.test_b.B.test_b"] == "passed"
@@ -280,8 +280,8 @@ def test_how_a_run_ended_is_told(run: Run, code: str, said: str) -> None:
     tests = {
         "tests/test_a.py": f"import unittest\nclass A(unittest.TestCase):\n    def test_a(self):\n        {code}\n"
     }
-    account, _, exam = run("unittest", tests, ["tests.test_a.A.test_a"], seconds=1)
-    verdict = agree(exam, dataclasses.replace(account, starved=False))
+    output, _, exam = run("unittest", tests, ["tests.test_a.A.test_a"], seconds=1)
+    verdict = judge_run(exam, dataclasses.replace(output, starved=False))
     assert verdict.judgement is Judgement.FAIL
     assert said in verdict.reason
 
@@ -301,8 +301,8 @@ def test_order_and_variables_are_those_of_the_conditions(run: Run, runner: str) 
         Conditions(order=1),
         Conditions(order=2, env=(("TZ", "Asia/Baku"),)),
     ):
-        account, rows, exam = run(runner, {"tests/test_a.py": source}, ids, conditions=conditions, pytest="brought")
-        assert agree(exam, account).passed
+        output, rows, exam = run(runner, {"tests/test_a.py": source}, ids, conditions=conditions, pytest="brought")
+        assert judge_run(exam, output).passed
         orders.append([int(test[-1]) for test in rows.outcomes])
     assert b"Asia/Baku" in output.log or runner == "pytest"
     assert orders[0] == list(range(9))

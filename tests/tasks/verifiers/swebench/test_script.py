@@ -116,7 +116,7 @@ def test_a_clock_that_expires_is_the_hosts_only_where_it_gave_no_time(
     judgement: Judgement,
 ) -> None:
     request.getfixturevalue(host)
-    monkeypatch.setattr(script, "wall", lambda seconds: 1.0)
+    monkeypatch.setattr(script, "wall_limit", lambda seconds: 1.0)
     (verdict,) = grade(task(tmp_path / "t", SCRIPT.replace("sh checks.sh", waits)), RIGHT)
     assert (verdict.judgement, verdict.evidence.timed_out) == (judgement, True)
 
