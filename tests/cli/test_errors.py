@@ -50,7 +50,7 @@ CAUGHT_INSIDE = {
     "Stopped": "ends a merge of layers in the background",
     "_Busy": "tried again by the registry's client, then told as ImageError",
     "PackError": "ends the reading of one pack in a scan",
-    "TooMuch": "a file that a scan lists as unread",
+    "UnpackLimit": "a file that a scan lists as unread",
     "ConnectionLost": "reported as ServiceDied",
     "Unreadable": "told to the agent, with the linter that printed it",
     "Unread": "a pattern that rules no file out",
