@@ -1,6 +1,4 @@
-"""The agent: loop, tools, context and self-summary.
-
-The harness that trains is the harness that ships."""
+"""The agent harness: loop, tools, context and self-summary. Training and users run the same harness."""
 
 from etude.harness.context.profile import Profile, load_profile
 from etude.harness.editing.apply import ApplyConflict

@@ -1,9 +1,10 @@
-"""What an agent may do on the user's own machine: rules, and a user to ask where no rule decides.
+"""Permissions of an agent on the user's own machine: rules, and a question to the user if no rule decides.
 
-Invariants: a deny rule beats every other, an ask rule beats an allow rule. What no rule decides is asked, or denied if
-nobody is there to answer. A rule allows a command by its words only if the shell cannot read anything else in them, so
-a rule for `git status` does not allow `git status; rm x`. What is done is exactly what was agreed to. A rule looks at a
-command's words, not at its effect: to allow `make` is to allow whatever the Makefile does.
+Invariants: a deny rule takes precedence over all others, an ask rule over an allow rule. If no rule decides, the user
+is asked; if nobody can be asked, the action is denied. An allow rule matches a command by its words only if the shell
+reads nothing else in them, so a rule for `git status` does not allow `git status; rm x`. Exactly the action that was
+allowed is taken. A rule checks the words of a command, not its effect: allowing `make` allows everything in the
+Makefile.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _OPERATORS = {";", "&&", "||", "|"}
 
 
 class PermissionsError(Exception):
-    """A rule cannot be parsed; the message says which, and what a rule looks like."""
+    """A rule cannot be parsed. The message says which one, and what rules look like."""
 
 
 class Denied(RequestRefused):
-    """The user, or one of the user's rules, did not allow it; the text is for the model."""
+    """The user, or a rule of the user, did not allow an action. The text is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +41,26 @@ class Wish:
 
     kind: Kind
     what: str
-    """The whole command, the path within the folder, or the URL."""
+    """The complete command, the path within the folder, or the URL."""
     shown: str = ""
-    """Shown to the user as well: the diff of a write, or the running command that input is for."""
+    """More to show to the user: the diff of a write, or the running command that the input is for."""
     plain: bool = True
-    """False for input to a running command, whose words are not a command."""
+    """False for input to a running command, which is not a command itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """The user's answer to a question for permission."""
+
     allowed: bool
     always: bool = False
     """Also allow what `always_rules` returns, for the rest of the session."""
     remember: bool = False
-    """With `always`: also in later sessions on this folder."""
+    """With `always`: keep these rules for later sessions on this folder."""
     instead: str = ""
     """The command as the user rewrote it; empty if unchanged."""
     reason: str = ""
-    """What the agent is told if the answer is no."""
+    """The user's reason for a no, for the agent; may be empty."""
 
 
 AskUser: TypeAlias = Callable[[Wish], Awaitable[Answer]]
@@ -65,9 +68,12 @@ AskUser: TypeAlias = Callable[[Wish], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule, written `kind` or `kind:pattern`. The pattern of a write rule is a glob for paths (`src/**`). That of an
-    execute rule is the words that a command begins with (`git status`), or `=` and a whole command. That of a fetch
-    rule is a host (`*.python.org`) or the beginning of a URL."""
+    """A rule, written `kind` or `kind:pattern`.
+
+    The pattern of a write rule is a glob for paths (`src/**`). The pattern of an execute rule is the first words of a
+    command (`git status`), or `=` and a complete command. The pattern of a fetch rule is a host (`*.python.org`) or the
+    beginning of a URL.
+    """
 
     kind: Kind
     pattern: str = ""
@@ -79,7 +85,7 @@ class Rule:
             if kind.strip() == known:
                 return cls(known, pattern.strip())
         raise PermissionsError(
-            f"{text!r} is no rule: expected write, execute or fetch, or one with a pattern, such as "
+            f"{text!r} is not a rule: expected write, execute or fetch, optionally with a pattern, such as "
             "'write:src/**', 'execute:git status' or 'fetch:docs.python.org'"
         )
 
@@ -87,7 +93,8 @@ class Rule:
         return f"{self.kind}:{self.pattern}" if self.pattern else self.kind
 
     def allows(self, wish: Wish) -> bool:
-        """Whether the rule covers the whole wish. For a line with several commands, see `Permissions.verdict`."""
+        """Return whether the rule covers the whole action. For a line with several commands, see
+        `Permissions.verdict`."""
         if wish.kind != self.kind:
             return False
         if not self.pattern:
@@ -99,7 +106,7 @@ class Rule:
         return self.pattern == f"={wish.what}"
 
     def begins(self, words: list[str]) -> bool:
-        """Whether the rule covers a simple command, given as its words."""
+        """Return whether the rule covers a simple command, given as its words."""
         if self.kind != "execute" or not self.pattern or self.pattern.startswith("="):
             return False
         try:
@@ -109,7 +116,7 @@ class Rule:
         return words[: len(wanted)] == wanted
 
     def touches(self, wish: Wish) -> bool:
-        """Whether the rule covers any part of the wish, as far as can be told. Used by deny and ask rules."""
+        """Return whether the rule may cover any part of the action. Used for deny and ask rules."""
         if self.allows(wish):
             return True
         if wish.kind != self.kind or wish.kind != "execute" or not wish.plain:
@@ -117,24 +124,26 @@ class Rule:
         found = commands_in(wish.what)
         if found is not None:
             return any(self.begins(words) for words in found)
-        # What the shell makes of this command is unknown: better one question too many.
+        # The shell may run more than can be parsed here, so a rule counts if its text occurs anywhere in the command.
         return not self.pattern.startswith("=") and self.pattern in wish.what
 
 
 @dataclass(slots=True)
 class Permissions:
-    """The rules of one session, and whom to ask. Without `ask`, what would be asked is denied."""
+    """The rules of one session."""
 
     ask: AskUser | None = None
+    """Asks the user. If None, actions that need a question are denied."""
     allow: list[Rule] = field(default_factory=list)
     deny: list[Rule] = field(default_factory=list)
     asked: list[Rule] = field(default_factory=list)
-    """Rules for what must be asked even where another rule allows it."""
+    """Rules for actions that need a question even if another rule allows them."""
     remember: Callable[[list[Rule]], None] | None = None
     """Saves rules for later sessions."""
     _one_question: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def verdict(self, wish: Wish) -> Verdict:
+        """Return what the rules decide about an action."""
         if any(rule.touches(wish) for rule in self.deny):
             return "deny"
         if any(rule.touches(wish) for rule in self.asked):
@@ -147,19 +156,22 @@ class Permissions:
         return "ask"
 
     async def agree(self, wish: Wish) -> Wish:
-        """Return what may be done: the wish, or the command as the user rewrote it. Raises Denied if nothing."""
+        """Ask the user about an action if the rules require it.
+
+        Return the allowed action, which has another command if the user rewrote it. Raises Denied if it is not allowed.
+        """
         async with self._one_question:
             return await self._agree(wish)
 
     async def _agree(self, wish: Wish) -> Wish:
-        # Judged only now: the answer to an earlier question may have added rules.
+        # Decided under the lock, because the answer to an earlier question may have added rules.
         verdict = self.verdict(wish)
         if verdict == "allow":
             return wish
         if verdict == "deny":
             raise Denied(f"a rule of the user's does not allow {_named(wish)}; find another way, or say what you need")
         if self.ask is None:
-            raise Denied(f"{_named(wish)} needs the user's agreement, and nobody is there to give it; do without it")
+            raise Denied(f"{_named(wish)} needs the user's permission, and nobody can be asked; do without it")
         answer = await self.ask(wish)
         if not answer.allowed:
             reason = f": {answer.reason}" if answer.reason else ""
@@ -173,7 +185,7 @@ class Permissions:
 
 
 class AskedWeb:
-    """Web access (`Outside.web`) that needs permission for each page and each search."""
+    """Web access (`ExternalServices.web`) that needs permission for each page and each search."""
 
     def __init__(self, web: Web, permissions: Permissions) -> None:
         self._web, self._permissions = web, permissions
@@ -188,7 +200,8 @@ class AskedWeb:
 
 
 def always_rules(wish: Wish) -> list[Rule]:
-    """Rules that "always" adds: all files of the folder, commands that begin with these words, or this host."""
+    """Return the rules that the answer "always" adds: all files of the folder, commands with these words, or this
+    host."""
     if wish.kind == "write":
         return [Rule("write")]
     if wish.kind == "fetch":
@@ -200,8 +213,11 @@ def always_rules(wish: Wish) -> list[Rule]:
 
 
 def commands_in(command: str) -> list[list[str]] | None:
-    """Split a command line into the words of each simple command; None if a shell might read anything else in it:
-    substitutions, redirections, groups, background jobs, assignments, several lines."""
+    """Split a command line into the words of each simple command.
+
+    Return None if a shell might read anything else in it: substitutions, redirections, groups, background jobs,
+    assignments, several lines.
+    """
     command = command.strip()
     if any(sign in command for sign in "$`<>(){}\\#!") or any(ord(sign) < 32 or ord(sign) == 127 for sign in command):
         return None
@@ -224,6 +240,7 @@ def commands_in(command: str) -> list[list[str]] | None:
 
 
 def rules_of(texts: Iterable[str]) -> list[Rule]:
+    """Parse rules."""
     return [Rule.parse(text) for text in texts]
 
 
@@ -235,10 +252,11 @@ _WORDS_OF_THE_SHELL = {
     "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "function", "time",
     "coproc", "select", "eval", "exec", "source", ".", "alias", "trap", "command", "builtin", "env", "[[", "!",
 }  # fmt: skip
-"""Words that, at the beginning of a command, make what follows more than its arguments."""
+"""First words of a command after which the shell, or the program, runs or changes more than its arguments show."""
 
 
 def _address(pattern: str, address: str) -> bool:
+    """Return whether a URL matches the pattern of a fetch rule."""
     if "/" in pattern:
         wanted, found = urlsplit(pattern), urlsplit(address)
         return wanted[:2] == found[:2] and found.path.startswith(wanted.path)
@@ -246,6 +264,7 @@ def _address(pattern: str, address: str) -> bool:
 
 
 def _named(wish: Wish) -> str:
+    """Describe an action in a message."""
     if wish.kind == "write":
         return f"changing {wish.what}"
     if wish.kind == "fetch":

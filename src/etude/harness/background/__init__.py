@@ -1,6 +1,6 @@
-"""Background agents: started, queued, inspected, and their changes applied to a folder that may have changed meanwhile.
+"""Background agents: their queue and locks, their state, and applying their changes to the user's folder.
 
-All state is on disk, in the folders of their sessions.
+All state is on disk, in the folders of the agents' sessions.
 """
 
 from etude.harness.background.agent import Agent, Change, State, held, last_words, look, look_at_all, take_agent

@@ -1,7 +1,7 @@
-"""Parser for the common part of ripgrep's regular expressions; it raises Unread for anything else.
+"""Parser for the common part of ripgrep's regular expressions; it raises Unread for other syntax.
 
-It reads an expression as ripgrep does, or more loosely: the set of strings of a node contains everything that ripgrep
-would accept there. Whether an expression is valid is left to ripgrep.
+A parsed node matches at least the strings that ripgrep would match, possibly more. Whether an expression is valid is
+checked by ripgrep, not here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 MOST_DEPTH = 50
 MOST_MEMBERS = 8
-"""A character class with more members counts as any text."""
+"""A character class with more members is parsed as Anything."""
 
 _GROUPS = ("(?:", "(?P<", "(?<")
 _ASSERTIONS = "bBAz"
@@ -24,28 +24,34 @@ class Unread(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Exactly one of these strings, which contain no line ends."""
+    """Matches exactly one of these strings, which contain no line ends."""
 
     options: frozenset[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Anything:
-    """Any text, also empty."""
+    """Matches any text, also the empty one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
+    """Matches these nodes one after another."""
+
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """Matches one of these nodes."""
+
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
+    """Matches a node `least` to `most` times; None means without limit."""
+
     part: Node
     least: int
     most: int | None
@@ -54,6 +60,7 @@ class Repeat:
 Node = Text | Anything | Sequence | Choice | Repeat
 
 NOTHING = Text(frozenset({b""}))
+"""Matches the empty text."""
 
 
 def parse(pattern: str, *, ignore_case: bool = False) -> Node:
@@ -62,6 +69,7 @@ def parse(pattern: str, *, ignore_case: bool = False) -> Node:
 
 
 def literal(text: str, *, ignore_case: bool = False) -> Node:
+    """Return the node for a fixed text; raises Unread."""
     return Sequence(tuple(_character(each, ignore_case) for each in text))
 
 
@@ -74,7 +82,7 @@ def _character(each: str, ignore_case: bool) -> Node:
 
 
 class _Parser:
-    """Recursive descent parser; `at` is the index of the next character."""
+    """Recursive-descent parser; `at` is the index of the next character."""
 
     def __init__(self, pattern: str, ignore_case: bool) -> None:
         self.pattern = pattern
@@ -107,7 +115,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts)) if parts else NOTHING
 
     def repeated(self, node: Node) -> Node:
-        """A quantifier may follow a quantifier: `a{2}?` is lazy, `a+*` repeats a repetition."""
+        """Parse the quantifiers after a node. Several may follow: `a{2}?` is lazy, `a+*` repeats a repetition."""
         while self.at < len(self.pattern) and self.pattern[self.at] in "*+?{":
             sign = self.next()
             if sign == "{":
@@ -179,7 +187,7 @@ class _Parser:
         raise Unread(f"the escape \\{each}")
 
     def members(self) -> Node:
-        """A character class of plain characters, escapes and ranges; nothing nested, named or computed."""
+        """Parse a character class of characters, escapes and ranges, without nested or named classes."""
         negated = self.take("^")
         found: set[str] = set()
         wide, first = negated, True

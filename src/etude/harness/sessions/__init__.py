@@ -1,7 +1,4 @@
-"""Sessions on disk: written turn by turn, and read back to be resumed.
-
-A session that was killed is resumed after its last complete turn.
-"""
+"""Saved sessions: written to disk turn by turn, and read back to be resumed after the last complete turn."""
 
 from etude.harness.sessions.as_trace import as_trace, tool_schemas
 from etude.harness.sessions.kept_lines import look_after, look_after_all

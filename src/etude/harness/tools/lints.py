@@ -1,4 +1,4 @@
-"""lints: the problems that the repository's linters report, new ones first. A linter that gave no answer is named."""
+"""The tool lints: returns the problems that the repository's linters report, new ones first, and failed linters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from etude.harness.tools.context import Output, ToolContext, ToolProblem
 from etude.harness.workspaces.workspace import clean_path
 
 MOST_SHOWN = 100
-"""Most new and most older problems to show. What then exceeds the turn's bound on output is cut as well."""
+"""Maximum number of new problems, and of older problems, to return."""
 
 
 async def lints(run: ToolContext, arguments: dict[str, Any]) -> Output:

@@ -1,7 +1,6 @@
-"""bash, job, job_input, job_kill: commands in a persistent shell, and background jobs.
+"""The tools bash, job, job_input and job_kill: commands in a persistent shell, and background jobs.
 
-A command that is not done in time has not failed: it continues as a job. Output that is too long to read is also kept
-in a file.
+A command that does not end in time continues as a job. Output that is too long for the model is also stored in a file.
 """
 
 from __future__ import annotations
@@ -13,10 +12,13 @@ from etude.harness.tools.context import Output, ToolContext, ToolProblem
 from etude.harness.workspaces.terminal import Heard, Terminals
 
 MOST_SECONDS = 600
+"""Maximum number of seconds that a call may wait."""
 JOB_LOOK_SECONDS = 1.0
+"""Seconds to wait for the output of a new job, or after input."""
 KEPT_CHARACTERS = 16_000
-"""Output longer than this is also kept whole in a file."""
+"""Output longer than this is also stored in a file."""
 OUTPUTS = "/tmp/etude-outputs"
+"""Folder for stored outputs."""
 
 
 async def bash(run: ToolContext, arguments: dict[str, Any]) -> Output:
@@ -54,6 +56,7 @@ async def job_kill(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def _seconds(run: ToolContext, arguments: dict[str, Any], usual: float) -> float:
+    """Return how long the call may wait. Raises ToolProblem if that is out of range."""
     wanted = arguments.get("seconds", usual)
     if not 0 <= wanted <= MOST_SECONDS:
         raise ToolProblem(run.say("bad_seconds", most=MOST_SECONDS))
@@ -61,6 +64,7 @@ def _seconds(run: ToolContext, arguments: dict[str, Any], usual: float) -> float
 
 
 async def _told(run: ToolContext, use: Callable[[Terminals], Awaitable[Heard]]) -> Output:
+    """Use the workspace's terminals and convert their output to the call's result."""
     kept = ""
 
     async def listen(terminals: Terminals) -> Heard:

@@ -1,9 +1,9 @@
-"""Runs commands in a box over a folder that is too large to hold in memory.
+"""Runs commands in a box on a folder that is too large for memory.
 
-The box gets the folder, as image layers, when the first command needs it; from then on it gets only what the view or
-the user has changed since. After a command only what it may have changed is read back: files whose inode changed since
-the last look, which nobody in the box can hide, and names that appeared or vanished. So the view shows what is really
-there, as it does for a folder whose files are all read.
+When the first command needs the box, it gets the folder as image layers; later it gets only files that the agent's view
+or the user has changed. After a command only files that it may have changed are read back: those whose ctime is newer
+than the last check, which nobody in the box can falsify, and names that appeared or vanished. So the view has the same
+contents as if all files were read.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ from etude.harness.workspaces.workspace import TOO_LARGE, WORKDIR, delete_file
 from etude.sandbox.contract import Box, ExecResult, RequestRefused, Sandboxes
 
 MOST_FILES = 90_000
-"""A box lists at most 100,000 files, including those that commands create."""
+"""Maximum number of files of the folder. A box lists at most 100,000, including files that commands create."""
 MOST_BYTES = 4_000_000_000
+"""Maximum size of all files of the folder."""
 LAYER_BYTES = 100_000_000
-"""Bytes held in memory at once while the box's image is made."""
+"""Size of one layer of the box's image, which is in memory while it is built."""
 SLACK_SECONDS = 2
+"""Each check for changed files goes back this far before the last one, since the box's clock has whole seconds."""
 LOOK_SECONDS = 60.0
+"""Time limit of a check for changed files."""
 
 _LOOK = """
 find . -maxdepth 0 -newerct @0 >/dev/null || exit 20
@@ -43,11 +46,11 @@ find . -type f -newerct "@$1" -print0 2>/dev/null
 printf %s "$now"
 """
 _UNKNOWN = b"\0 changed while a command ran"
-"""Stands for an original that is no longer there, so that nothing is written over the file."""
+"""Stands for original contents that are no longer available. They equal no file, so the file is never overwritten."""
 
 
 class FolderRunner(BoxedCommands):
-    """Runs commands over a large folder; `open_box` makes a box of an image."""
+    """Runs commands on a large folder; `open_box` creates a box of an image."""
 
     def __init__(
         self, files: FolderFiles, sandboxes: Sandboxes, open_box: Callable[[str], Awaitable[Box]], *, base: str = "host"
@@ -57,22 +60,25 @@ class FolderRunner(BoxedCommands):
         size = files.size()
         if len(files) > MOST_FILES or size > MOST_BYTES:
             raise FolderTooLarge(
-                f"{files.folder} holds {len(files)} files and {size / 1e6:.0f} MB, commands can be run over "
-                f"{MOST_FILES} and {MOST_BYTES / 1e6:.0f} MB: go without a shell (etude agent --no-shell), or {SMALLER}"
+                f"{files.folder} has {len(files)} files and {size / 1e6:.0f} MB; commands can run on at most "
+                f"{MOST_FILES} files and {MOST_BYTES / 1e6:.0f} MB: work without a shell (etude agent --no-shell), or "
+                f"{SMALLER}"
             )
         self._files = files
         self._sandboxes = sandboxes
         self._open_box = open_box
         self._base = base
         self._given: dict[str, State] = {}
-        """State of each of the folder's files when the box was given it."""
+        """State of each of the folder's files when it was copied into the image."""
         self._unsure: dict[str, bytes] = {}
-        """Content hash of files that were modified so shortly before that their state cannot show another change."""
+        """Content hash of files whose state is UNSURE."""
         self._there: dict[str, bytes | None] = {}
-        """What the box was given, or has made, since then in place of the folder's file; None for a deleted one."""
+        """Current contents in the box of files that were written to it or changed in it later; None for deleted
+        ones."""
         self._withheld: set[str] = set()
-        """Files that had become too large to read before the box was given them."""
+        """Files that were not copied into the image because they had become too large."""
         self._looked = 0
+        """Time, by the box's clock, from which the next check looks for changed files."""
 
     async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
         raise RequestRefused("the folder is too large for a copy of all its files")
@@ -100,10 +106,11 @@ class FolderRunner(BoxedCommands):
         return self._box
 
     def _moved(self) -> list[str]:
+        """Return the folder's files that have changed since they were copied into the image."""
         return [path for path in self._given if not self._is_as_given(path)]
 
     def _is_as_given(self, path: str) -> bool:
-        """Whether the folder's file is still what the box was given."""
+        """Return whether the folder's file is unchanged since it was copied into the image."""
         if state_of(self._files.folder / path) == self._given[path]:
             return True
         if path not in self._unsure:
@@ -131,11 +138,11 @@ class FolderRunner(BoxedCommands):
             try:
                 data = await box.read_file(path, max_bytes=MAX_FILE_BYTES)
             except PermissionError:
-                continue  # made unreadable by the agent: it stays as last seen
+                continue  # the agent made the file unreadable: it keeps its last known contents
             except RequestRefused:
                 data = TOO_LARGE
             except OSError:
-                continue  # deleted meanwhile: the agent's background commands keep running
+                continue  # a background command of the agent has just deleted the file
             if files.get(path) != data:
                 found[path] = data
         self._looked = looked
@@ -148,7 +155,7 @@ class FolderRunner(BoxedCommands):
         return layered.put_all(found)
 
     def _keep(self, path: str) -> None:
-        """Record what the box had at the path before the command as what the agent started from."""
+        """Record the file's contents in the box before the command as the original that the agent started from."""
         if path in self._there:
             before = self._there[path]
             if before is not None:
@@ -157,7 +164,7 @@ class FolderRunner(BoxedCommands):
             self._files.keep_as(path, _UNKNOWN)
 
     async def _image(self) -> str:
-        """Make an image of all files, in several layers, so that few files are held in memory at once."""
+        """Build an image of all files and return its name. It has several layers, so that few files are in memory."""
         image, layer, size = self._base, dict[str, bytes](), 0
         for path in self._files:
             try:
@@ -183,9 +190,11 @@ def _hash(data: bytes) -> bytes:
 
 
 async def _newer(box: Box, since: int) -> tuple[set[str], int]:
-    """The files changed since `since` (seconds by the box's clock), and the time to pass at the next look."""
-    said = await box.exec(["sh", "-c", _LOOK, "look", str(since)], timeout=LOOK_SECONDS)
-    *paths, now = said.stdout.split(b"\0")
-    if said.code or said.truncated or not now.isdigit():
-        raise RequestRefused("what commands change cannot be told: it takes GNU find, and no more than 1 MB of names")
+    """Return the files changed since `since` (seconds by the box's clock), and the time to pass to the next call."""
+    result = await box.exec(["sh", "-c", _LOOK, "look", str(since)], timeout=LOOK_SECONDS)
+    *paths, now = result.stdout.split(b"\0")
+    if result.code or result.truncated or not now.isdigit():
+        raise RequestRefused(
+            "cannot find the files that commands change: that needs GNU find, and at most 1 MB of changed names"
+        )
     return {os.fsdecode(path).removeprefix("./") for path in paths}, int(now) - SLACK_SECONDS

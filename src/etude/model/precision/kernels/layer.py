@@ -1,8 +1,8 @@
 """A layer of routed experts built from kernels, forward and backward.
 
-The backward pass keeps the quantised columns of x and of the hidden rows (in bf16 the rows themselves), gate and up
-before SwiGLU, and the experts' results, which the gates' gradients need. Weights are quantised again, along both axes,
-when the gradient of x needs them.
+The forward pass saves for the backward pass: the quantised columns of x and of the hidden rows (in bf16 the rows), gate
+and up before SwiGLU, and the experts' results, which the gradients of the gates need. The backward pass quantises the
+weights again, along both axes, for the gradient of x.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def experts_by_kernels(
 ) -> Tensor:
     """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
 
-    `weights` are gate, up and down, or their codes, which have no gradient.
+    `weights` are gate, up and down, as numbers or as codes; codes get no gradient.
     """
     if x_nd.dtype != torch.bfloat16:
-        raise KernelUnavailable(f"kernels of experts take bfloat16, not {str(x_nd.dtype).removeprefix('torch.')}")
+        raise KernelUnavailable(f"the experts' kernels take bfloat16, not {str(x_nd.dtype).removeprefix('torch.')}")
     if not x_nd.shape[0]:
         return torch.zeros_like(x_nd)
     first = weights[0]
@@ -46,6 +46,8 @@ def experts_by_kernels(
 
 
 class _Layer(torch.autograd.Function):
+    """The layer of experts with gradients of x, the gates and the weights."""
+
     @staticmethod
     def forward(
         ctx: Any, x_nd: Tensor, gates_nk: Tensor, placement: Placement, kernels: ExpertKernels, *weights: Tensor
@@ -82,7 +84,7 @@ class _Layer(torch.autograd.Function):
 
 
 def _keep(ctx: Any, *sides: Side) -> None:
-    """Save operands as their plain tensors, which autograd frees as soon as the layer's gradients are done."""
+    """Save operands for the backward pass as plain tensors, so that autograd frees them once the gradients are done."""
     tensors: list[Tensor] = []
     ctx.made = []
     for side in sides:
@@ -93,5 +95,6 @@ def _keep(ctx: Any, *sides: Side) -> None:
 
 
 def _kept(ctx: Any) -> list[Any]:
+    """Return the operands that `_keep` saved."""
     left = iter(ctx.saved_tensors)
     return [together(**dict(zip(names, islice(left, len(names)), strict=True))) for names, together in ctx.made]
