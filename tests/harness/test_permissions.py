@@ -127,7 +127,7 @@ def test_the_answers_and_what_the_agent_is_told(tmp_path: Path) -> None:
         assert len(asked) == 4
         assert store.of(tmp_path) == [Rule("execute", "ls -l")]
         assert store.of(tmp_path / "other") == []
-        with pytest.raises(Denied, match="nobody is there to give it"):
+        with pytest.raises(Denied, match="nobody can be asked"):
             await Permissions().agree(wish)
         with pytest.raises(Denied, match="a rule of the user's"):
             await Permissions(ask, deny=[Rule("execute", "ls")]).agree(wish)
@@ -137,13 +137,13 @@ def test_the_answers_and_what_the_agent_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "run:ls", "ls", ":ls"])
 def test_what_is_no_rule_is_said(text: str) -> None:
-    with pytest.raises(PermissionsError, match="is no rule: expected write, execute or fetch"):
+    with pytest.raises(PermissionsError, match="is not a rule: expected write, execute or fetch"):
         Rule.parse(text)
 
 
 def test_a_damaged_file_of_rules_is_said(tmp_path: Path) -> None:
     (tmp_path / "rules.json").write_text("[]")
-    with pytest.raises(PermissionsError, match="mend it, or delete it"):
+    with pytest.raises(PermissionsError, match="repair or delete it"):
         RememberedRules(tmp_path / "rules.json").of(tmp_path)
 
 

@@ -124,7 +124,7 @@ def test_names_ids_and_beginnings(tmp_path: Path) -> None:
     assert find(sessions, "docs") == one
     assert find(sessions, "abc") == two, "a whole name before a beginning"
     assert find(sessions, "abc1") == find(sessions, one.name) == one
-    with pytest.raises(SessionError, match="'ab' may be any of abc123, abd456: give more of it"):
+    with pytest.raises(SessionError, match="'ab' may be any of abc123, abd456: give more digits of the id"):
         find(sessions, "ab")
     with pytest.raises(SessionError, match=r"there is no agent 'do' in .*: is it docs\?"):
         find(sessions, "do")

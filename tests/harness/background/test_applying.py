@@ -83,8 +83,8 @@ def test_links_and_folders_in_the_way(tmp_path: Path) -> None:
     (inside / "folder").mkdir()
     planned = steps(inside, {"away/file": (None, b"x"), "folder": (None, b"x")})
     assert [(step.fit, step.why) for step in planned] == [
-        (Fit.CONFLICTS, "cannot be written: away is no folder now"),
-        (Fit.CONFLICTS, "is no file now"),
+        (Fit.CONFLICTS, "cannot be written: away is not a folder any more"),
+        (Fit.CONFLICTS, "is not a file any more"),
     ]
 
 

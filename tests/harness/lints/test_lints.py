@@ -119,8 +119,8 @@ def test_configured_since_the_start_makes_everything_new(tmp_path: Path) -> None
         ("exit 2", "shout gave no answer: exit code 2."),
         ("echo 'no problem in here'; exit 1", "shout gave no answer: exit code 1: no problem in here."),
         ("kill -9 $$ 2>&-", "shout gave no answer: exit code 137"),
-        ("exit 127", "shout gave no answer: lint.sh asks for it, but it is not installed."),
-        ("yes | head -c 1500000", "shout gave no answer: it printed more than can be read."),
+        ("exit 127", "shout gave no answer: lint.sh configures it, but it is not installed."),
+        ("yes | head -c 1500000", "shout gave no answer: its output exceeded the size limit."),
         ("sleep 1000 & sleep 1000", "shout gave no answer: it reached its limit of 1 s."),
         ("cd /; echo $OLDPWD/a.txt is odd >&2; exit 9", "shout gave no answer: exit code 9: a.txt is odd."),
         (r"printf 'a.txt:1:1: error: \377\0\033m\n'; exit 1", "a.txt:1:1 error \N{REPLACEMENT CHARACTER} m [shout]"),
@@ -153,10 +153,10 @@ def test_without_an_answer_for_the_start_older_problems_may_count_as_new(tmp_pat
 def test_a_linter_that_stops_at_a_problem_is_told(tmp_path: Path) -> None:
     async def play(host: Host, _: Toolbox) -> None:
         toolbox = shouting(host.workspace, LINTER.replace("found = [1]", "found = []\nstopped = [1]"))
-        assert (await lints(toolbox)).startswith("shout stopped at these problems, and has not looked at the rest.\n")
+        assert (await lints(toolbox)).startswith("shout stopped at these problems and did not check the rest.\n")
         await host.workspace.write("a.txt", b"good\n")
         assert (await lints(toolbox)).split("\n") == [
-            "shout did not get through the files as you found them, so older problems may count as new.",
+            "shout did not check all of the files as you found them, so older problems may count as new.",
             "No new problems from shout.",
         ]
 
@@ -179,7 +179,7 @@ def test_a_user_who_refuses_and_a_workspace_without_commands(tmp_path: Path) -> 
         assert await lints(shouting(OverlayWorkspace(FILES))) == "There is no shell in this workspace."
         said = await lints(shouting(FolderWorkspace(tmp_path, Permissions())))
         assert said.startswith("The workspace refused: the command ")
-        assert "needs the user's agreement" in said
+        assert "needs the user's permission" in said
 
     on_host(tmp_path, FILES, play)
 

@@ -177,7 +177,7 @@ def test_commands_run_in_the_folder_after_a_yes_or_as_the_user_made_them(folder:
     async def play(bench: Bench, workspace: FolderWorkspace) -> None:
         assert str(folder) in await bench.say("bash", command="pwd; echo y > made.txt; cd /; tty | grep -o pts")
         assert "y" in await bench.say("read", path="made.txt")
-        assert await bench.say("bash", command="rm -rf /") == "(the user made it: echo other)\nother"
+        assert await bench.say("bash", command="rm -rf /") == "(the user changed the command to: echo other)\nother"
         assert "said no to the command 'exit 3'" in await bench.say("bash", command="exit 3")
         assert await bench.say("bash", command="pwd") == "/"
         assert [wish.what for wish in asked.wishes][1:] == ["rm -rf /", "exit 3", "pwd"]

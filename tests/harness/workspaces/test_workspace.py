@@ -195,9 +195,9 @@ def test_a_folder_too_large_for_memory_is_refused_and_the_limit_is_said(tmp_path
         (tmp_path / f"{number}.txt").write_bytes(b"x" * 1000)
     (tmp_path / "large.bin").write_bytes(b"x" * 1_000_001)
     assert len(FolderNow(tmp_path, max_files=6, max_bytes=6000).look()) == 6, "large.bin counts for neither"
-    with pytest.raises(FolderTooLarge, match="holds more than 5 files: choose a smaller folder"):
+    with pytest.raises(FolderTooLarge, match="has more than 5 files: choose a smaller folder"):
         FolderNow(tmp_path, max_files=5, max_bytes=6000).look()
-    with pytest.raises(FolderTooLarge, match=r"holds more than 0\.005 MB in files .* kept in memory: choose a smaller"):
+    with pytest.raises(FolderTooLarge, match=r"has more than 0\.005 MB in files .* kept in memory: choose a smaller"):
         FolderNow(tmp_path, max_files=6, max_bytes=5000).look()
 
 

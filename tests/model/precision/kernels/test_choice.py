@@ -59,11 +59,11 @@ def test_every_operation_of_every_implementation_exists() -> None:
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        (("grouped_mm", "torch_scaled", "fp8_row", "cpu"), "torch has it for GPUs alone; it can be had by reference"),
-        (("grouped_mm", "torch", "mxfp8", "cpu"), "it takes bf16; it can be had by reference"),
-        (("quantise", "torch", "mxfp8", "cpu"), "it has grouped_mm, grouped_wgrad"),
+        (("grouped_mm", "torch_scaled", "fp8_row", "cpu"), "torch implements it for GPUs only; implementations that can run it here: reference"),
+        (("grouped_mm", "torch", "mxfp8", "cpu"), "it takes only the formats bf16; implementations that can run it here: reference"),
+        (("quantise", "torch", "mxfp8", "cpu"), "it implements only grouped_mm, grouped_wgrad"),
         (("quantise", "cutlass", "mxfp8", "cpu"), "the implementations are reference, triton, torch, torch_scaled"),
-        (("attention", "reference", "bf16", "cpu"), "it can be had by none"),
+        (("attention", "reference", "bf16", "cpu"), "implementations that can run it here: none"),
         (("grouped_mm", "torch", "bf16", "meta"), "it needs a CUDA device, not meta"),
     ],
 )
@@ -77,7 +77,7 @@ def test_what_cannot_be_is_refused_with_a_reason(asked: tuple[str, str, str, str
 def test_the_overview_has_everybody_s_reason() -> None:
     told = overview("cpu").splitlines()
     assert any(line.startswith("grouped_mm of bf16: reference") and line.endswith("torch") for line in told)
-    assert "  not torch_scaled: torch has it for GPUs alone" in told
+    assert "  not torch_scaled: torch implements it for GPUs only" in told
     offered = sum(len(formats) for formats in IMPLEMENTATIONS["reference"].formats.values())
     assert sum(not line.startswith(" ") for line in told) == offered
 
@@ -96,7 +96,7 @@ except Exception as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == (
         "KernelUnavailable quantise of mxfp8 by triton on cpu: Triton is not installed (pip install triton); "
-        "it can be had by reference\n"
+        "implementations that can run it here: reference\n"
     )
 
 
@@ -127,7 +127,7 @@ def test_a_recipe_says_who_computes_its_experts(precision: PrecisionRecipe, said
 
 @pytest.mark.parametrize("experts", ["nvfp4", "mxfp8", "fp8_block"])
 def test_kernels_are_interpreted_only_where_they_are_named(experts: str) -> None:
-    with pytest.raises(KernelUnavailable, match=r"there are no such matmuls on cpu; set precision\.emulate"):
+    with pytest.raises(KernelUnavailable, match=r"no implementation multiplies this format on cpu; set precision\.emulate"):
         who_computes(PrecisionRecipe(experts=experts), "cpu")
 
 
@@ -142,10 +142,10 @@ def test_on_a_gpu_fp8_needs_no_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     assert who_computes(PrecisionRecipe(), "cuda").by == "by torch on cuda (H200)"
     assert who_computes(PrecisionRecipe(experts="mxfp8", kernels="triton"), "cuda").implementation == "triton"
     for experts in ("mxfp8", "nvfp4"):
-        with pytest.raises(KernelUnavailable, match="no such matmuls on cuda"):
+        with pytest.raises(KernelUnavailable, match="no implementation multiplies this format on cuda"):
             who_computes(PrecisionRecipe(experts=experts), "cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    with pytest.raises(KernelUnavailable, match="no such matmuls on cuda"):
+    with pytest.raises(KernelUnavailable, match="no implementation multiplies this format on cuda"):
         who_computes(fp8, "cuda")
 
 
