@@ -133,7 +133,7 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_end(
     if session.conversation is None:
         asyncio.run(session.run(REQUEST))
     elif session.interrupted and session.conversation.messages[-1].role is not Role.ASSISTANT:
-        asyncio.run(session.go_on())
+        asyncio.run(session.resume())
     if session.conversation is not None and session.conversation.messages[-1].text == "it is done":
         assert as_it_was(session) == ended
     assert load_session(cut).conversation is not None

@@ -36,7 +36,7 @@ class RemoteEngine:
         return answer
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        answer: Generation = await self._answer("generate", request, heal=not self._lockstep)
+        answer: Generation = await self._answer("generate", request, resend=not self._lockstep)
         return answer
 
     async def abort(self, request_id: str) -> None:
@@ -63,8 +63,8 @@ class RemoteEngine:
             if isinstance(error, (DeadlineExceeded, ServiceFailed)):
                 raise EngineError(f"{self.name}.{method}({argument!r}): {error}") from error
 
-    async def _answer(self, method: str, *arguments: Any, heal: bool = True) -> Any:
-        """Call a method and return its result. With `heal`, call again if the engine died and was restarted."""
+    async def _answer(self, method: str, *arguments: Any, resend: bool = True) -> Any:
+        """Call a method and return its result. With `resend`, call again if the engine died and was restarted."""
         until = time.monotonic() + self._deadline
         while True:
             try:
@@ -72,14 +72,14 @@ class RemoteEngine:
             except (DeadlineExceeded, ServiceFailed) as error:
                 raise EngineError(f"{self.name}.{method}: {error}") from error
             except ClusterError as error:
-                if not heal:
+                if not resend:
                     raise EngineError(
                         f"{self.name} died during {method}, and with it the open conversations of the lockstep round; "
                         f"replay the step from its beginning ({error})"
                     ) from error
-                await self._until_back(method, until, error)
+                await self._wait_until_alive(method, until, error)
 
-    async def _until_back(self, method: str, until: float, cause: ClusterError) -> None:
+    async def _wait_until_alive(self, method: str, until: float, cause: ClusterError) -> None:
         """Wait until the restarted engine is alive. Raises EngineError at the time `until`, with the last error."""
         pause = FIRST_PAUSE
         while True:

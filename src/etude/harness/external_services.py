@@ -45,7 +45,7 @@ class Web(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class ExternalServices:
     """The services that are available to a run's tools; None for missing ones."""
 
     ask: Ask | None = None

@@ -38,7 +38,7 @@ def tool_limits(recipe: SandboxRecipe, *, edits: int | None = None, strict: bool
     return ToolLimits(command_seconds=recipe.command_seconds, edits=edits, strict=strict)
 
 
-def told_limits(recipe: SandboxRecipe) -> str:
+def limits_text(recipe: SandboxRecipe) -> str:
     """Return the line that describes the limits of commands to the agent."""
     seconds, memory = recipe.command_seconds, recipe.memory_mb
     return f"a command has {seconds:g} seconds, {memory} MB of memory, {recipe.processes} processes and no network"

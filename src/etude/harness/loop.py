@@ -15,7 +15,7 @@ from itertools import takewhile
 from etude.harness.context.nudges import Nudges
 from etude.harness.context.profile import Profile
 from etude.harness.outcome import Budgets, Outcome
-from etude.harness.parallel import in_order
+from etude.harness.parallel import run_in_call_order
 from etude.harness.policy import ContextFull, Conversation, Message, Policy, PolicyError, Role, ToolCall, Turn
 from etude.harness.toolbox import Toolbox
 from etude.harness.tools.context import Output
@@ -176,9 +176,9 @@ class _Run:
         """
         room = self.budgets.output_tokens
         calls = turn.calls[: max(0, self.budgets.tool_calls - self.usage.tool_calls)]
-        reaches = [self.toolbox.reach(call) for call in calls]
+        scopes = [self.toolbox.scope(call) for call in calls]
         left = iter(calls)
-        answers = in_order(reaches, lambda index: self.timed(calls[index]), lambda answer: answer[0].finished)
+        answers = run_in_call_order(scopes, lambda index: self.timed(calls[index]), lambda answer: answer[0].finished)
         async with aclosing(answers):
             async for output, seconds in answers:
                 call = next(left)

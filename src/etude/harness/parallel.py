@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class CallScope:
     """The files that a call may read or write."""
 
     access: Access = "all"
@@ -28,7 +28,7 @@ class Reach:
     """File or folder; "." is the whole workspace."""
 
 
-def collide(one: Reach, other: Reach) -> bool:
+def collide(one: CallScope, other: CallScope) -> bool:
     """Return whether two calls could conflict."""
     if "none" in (one.access, other.access):
         return False
@@ -39,15 +39,15 @@ def collide(one: Reach, other: Reach) -> bool:
     return within(one.path, other.path) or within(other.path, one.path)
 
 
-async def in_order(
-    reaches: Sequence[Reach], carry_out: Callable[[int], Awaitable[T]], ends: Callable[[T], bool]
+async def run_in_call_order(
+    scopes: Sequence[CallScope], carry_out: Callable[[int], Awaitable[T]], ends: Callable[[T], bool]
 ) -> AsyncGenerator[T, None]:
     """Run calls, in parallel if possible, and yield their results in call order, up to the first that `ends` the run.
 
-    `reaches` are the calls' scopes; `carry_out` runs the call with a given index. If the iteration ends early, even by
+    `scopes` are the calls' scopes; `carry_out` runs the call with a given index. If the iteration ends early, even by
     an exception, the remaining calls are cancelled.
     """
-    if len(reaches) == 1:
+    if len(scopes) == 1:
         yield await carry_out(0)
         return
     tasks: list[asyncio.Task[T | None]] = []
@@ -60,8 +60,8 @@ async def in_order(
         return await carry_out(index)
 
     try:
-        for index, reach in enumerate(reaches):
-            earlier = [task for task, before in zip(tasks, reaches, strict=False) if collide(before, reach)]
+        for index, scope in enumerate(scopes):
+            earlier = [task for task, before in zip(tasks, scopes, strict=False) if collide(before, scope)]
             tasks.append(asyncio.create_task(after(index, earlier)))
         for task in tasks:
             result = await task

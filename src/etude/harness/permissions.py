@@ -36,7 +36,7 @@ class Denied(RequestRefused):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestedAction:
     """An action that the agent wants to take."""
 
     kind: Kind
@@ -63,7 +63,7 @@ class Answer:
     """The user's reason for a no, for the agent; may be empty."""
 
 
-AskUser: TypeAlias = Callable[[Wish], Awaitable[Answer]]
+AskUser: TypeAlias = Callable[[RequestedAction], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +92,18 @@ class Rule:
     def __str__(self) -> str:
         return f"{self.kind}:{self.pattern}" if self.pattern else self.kind
 
-    def allows(self, wish: Wish) -> bool:
+    def allows(self, action: RequestedAction) -> bool:
         """Return whether the rule covers the whole action. For a line with several commands, see
         `Permissions.verdict`."""
-        if wish.kind != self.kind:
+        if action.kind != self.kind:
             return False
         if not self.pattern:
             return True
         if self.kind == "write":
-            return name_pattern(self.pattern).fullmatch(wish.what) is not None
+            return name_pattern(self.pattern).fullmatch(action.what) is not None
         if self.kind == "fetch":
-            return _address(self.pattern, wish.what)
-        return self.pattern == f"={wish.what}"
+            return _address(self.pattern, action.what)
+        return self.pattern == f"={action.what}"
 
     def begins(self, words: list[str]) -> bool:
         """Return whether the rule covers a simple command, given as its words."""
@@ -115,17 +115,17 @@ class Rule:
             return False
         return words[: len(wanted)] == wanted
 
-    def touches(self, wish: Wish) -> bool:
+    def touches(self, action: RequestedAction) -> bool:
         """Return whether the rule may cover any part of the action. Used for deny and ask rules."""
-        if self.allows(wish):
+        if self.allows(action):
             return True
-        if wish.kind != self.kind or wish.kind != "execute" or not wish.plain:
+        if action.kind != self.kind or action.kind != "execute" or not action.plain:
             return False
-        found = commands_in(wish.what)
+        found = commands_in(action.what)
         if found is not None:
             return any(self.begins(words) for words in found)
         # The shell may run more than can be parsed here, so a rule counts if its text occurs anywhere in the command.
-        return not self.pattern.startswith("=") and self.pattern in wish.what
+        return not self.pattern.startswith("=") and self.pattern in action.what
 
 
 @dataclass(slots=True)
@@ -142,46 +142,48 @@ class Permissions:
     """Saves rules for later sessions."""
     _one_question: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def verdict(self, wish: Wish) -> Verdict:
+    def verdict(self, action: RequestedAction) -> Verdict:
         """Return what the rules decide about an action."""
-        if any(rule.touches(wish) for rule in self.deny):
+        if any(rule.touches(action) for rule in self.deny):
             return "deny"
-        if any(rule.touches(wish) for rule in self.asked):
+        if any(rule.touches(action) for rule in self.asked):
             return "ask"
-        if any(rule.allows(wish) for rule in self.allow):
+        if any(rule.allows(action) for rule in self.allow):
             return "allow"
-        found = commands_in(wish.what) if wish.kind == "execute" and wish.plain else None
+        found = commands_in(action.what) if action.kind == "execute" and action.plain else None
         if found and all(any(rule.begins(words) for rule in self.allow) for words in found):
             return "allow"
         return "ask"
 
-    async def agree(self, wish: Wish) -> Wish:
+    async def agree(self, action: RequestedAction) -> RequestedAction:
         """Ask the user about an action if the rules require it.
 
         Return the allowed action, which has another command if the user rewrote it. Raises Denied if it is not allowed.
         """
         async with self._one_question:
-            return await self._agree(wish)
+            return await self._agree(action)
 
-    async def _agree(self, wish: Wish) -> Wish:
+    async def _agree(self, action: RequestedAction) -> RequestedAction:
         # Decided under the lock, because the answer to an earlier question may have added rules.
-        verdict = self.verdict(wish)
+        verdict = self.verdict(action)
         if verdict == "allow":
-            return wish
+            return action
         if verdict == "deny":
-            raise Denied(f"a rule of the user's does not allow {_named(wish)}; find another way, or say what you need")
+            raise Denied(
+                f"a rule of the user's does not allow {_named(action)}; find another way, or say what you need"
+            )
         if self.ask is None:
-            raise Denied(f"{_named(wish)} needs the user's permission, and nobody can be asked; do without it")
-        answer = await self.ask(wish)
+            raise Denied(f"{_named(action)} needs the user's permission, and nobody can be asked; do without it")
+        answer = await self.ask(action)
         if not answer.allowed:
             reason = f": {answer.reason}" if answer.reason else ""
-            raise Denied(f"the user said no to {_named(wish)}{reason}")
+            raise Denied(f"the user said no to {_named(action)}{reason}")
         if answer.always:
-            rules = always_rules(wish)
+            rules = always_rules(action)
             self.allow += rules
             if answer.remember and self.remember is not None:
                 self.remember(rules)
-        return replace(wish, what=answer.instead) if answer.instead else wish
+        return replace(action, what=answer.instead) if answer.instead else action
 
 
 class AskedWeb:
@@ -191,24 +193,24 @@ class AskedWeb:
         self._web, self._permissions = web, permissions
 
     async def search(self, query: str) -> list[Hit]:
-        await self._permissions.agree(Wish("fetch", f"search: {query}"))
+        await self._permissions.agree(RequestedAction("fetch", f"search: {query}"))
         return await self._web.search(query)
 
     async def fetch(self, url: str) -> str:
-        await self._permissions.agree(Wish("fetch", url))
+        await self._permissions.agree(RequestedAction("fetch", url))
         return await self._web.fetch(url)
 
 
-def always_rules(wish: Wish) -> list[Rule]:
+def always_rules(action: RequestedAction) -> list[Rule]:
     """Return the rules that the answer "always" adds: all files of the folder, commands with these words, or this
     host."""
-    if wish.kind == "write":
+    if action.kind == "write":
         return [Rule("write")]
-    if wish.kind == "fetch":
-        return [Rule("fetch", urlsplit(wish.what).hostname or wish.what)]
-    found = commands_in(wish.what) if wish.plain else None
+    if action.kind == "fetch":
+        return [Rule("fetch", urlsplit(action.what).hostname or action.what)]
+    found = commands_in(action.what) if action.plain else None
     if not found:
-        return [Rule("execute", f"={wish.what}")]
+        return [Rule("execute", f"={action.what}")]
     return [Rule("execute", shlex.join(words)) for words in found]
 
 
@@ -263,10 +265,10 @@ def _address(pattern: str, address: str) -> bool:
     return fnmatchcase((urlsplit(address).hostname or "").lower(), pattern.lower())
 
 
-def _named(wish: Wish) -> str:
+def _named(action: RequestedAction) -> str:
     """Describe an action in a message."""
-    if wish.kind == "write":
-        return f"changing {wish.what}"
-    if wish.kind == "fetch":
-        return f"fetching {wish.what}"
-    return f"the command {wish.what!r}" if wish.plain else f"the input {wish.what!r}"
+    if action.kind == "write":
+        return f"changing {action.what}"
+    if action.kind == "fetch":
+        return f"fetching {action.what}"
+    return f"the command {action.what!r}" if action.plain else f"the input {action.what!r}"

@@ -13,12 +13,12 @@ from importlib import resources
 from pathlib import Path
 from types import TracebackType
 
-from etude.harness.context.git_facts import recent_files, state_of
-from etude.harness.context.prompt_facts import Surroundings, look_around, system_of_host
+from etude.harness.context.git_facts import git_status, recent_files
+from etude.harness.context.prompt_facts import Surroundings, collect_facts, host_system
 from etude.harness.editing.apply import ApplyConflict, write_changes
 from etude.harness.editing.diff import binary_changes, is_source, unified_diff
-from etude.harness.external_services import Outside
-from etude.harness.from_recipe import budgets_of, profile_of, told_limits, tool_limits
+from etude.harness.external_services import ExternalServices
+from etude.harness.from_recipe import budgets_of, limits_text, profile_of, tool_limits
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
 from etude.harness.permissions import Permissions
@@ -61,7 +61,7 @@ class ChatSession:
         record: SessionRecord | None = None,
         saved: SavedSession | None = None,
         permissions: Permissions | None = None,
-        outside: Outside | None = None,
+        outside: ExternalServices | None = None,
     ) -> None:
         """`record` saves the session while it runs. `saved` is an earlier session to resume, whose own record is then
         continued. With `permissions`, commands run on the host in the folder, and `sandboxes` are not used."""
@@ -74,7 +74,7 @@ class ChatSession:
         self._sandbox = sandbox
         self._observer = observer or Observer()
         self._saved = saved
-        self._record = saved.go_on() if saved else record
+        self._record = saved.resume_record() if saved else record
         if self._record is not None:
             self._record.follow(policy)
         self._workspace: OverlayWorkspace | None = None
@@ -83,7 +83,7 @@ class ChatSession:
         self._outside = outside
         self._before: Mapping[str, bytes] | None = None
         """The files when the last request began; None before the first request."""
-        self._note = _told_back(saved.taken_back) if saved else ""
+        self._note = _reverted_note(saved.reverted) if saved else ""
         """Text to put before the next request, about changes that the user reverted."""
 
     async def __aenter__(self) -> ChatSession:
@@ -155,7 +155,7 @@ class ChatSession:
                 self._record.asked(message)
         return await self._act(self.conversation, TraceUsage())
 
-    async def go_on(self) -> Outcome:
+    async def resume(self) -> Outcome:
         """Resume the unfinished request after its last complete turn, with the rest of its budgets."""
         assert self.unfinished, "nothing was interrupted"
         assert self._saved is not None
@@ -186,15 +186,15 @@ class ChatSession:
     async def _surroundings(self, workspace: OverlayWorkspace) -> Surroundings | None:
         if not self._profile.facts:
             return None
-        system, limits = "", told_limits(self._sandbox) if self._sandboxes else ""
+        system, limits = "", limits_text(self._sandbox) if self._sandboxes else ""
         if self._permissions is not None:
-            system, limits = system_of_host(), ON_THE_HOST
-        return await look_around(
+            system, limits = host_system(), ON_THE_HOST
+        return await collect_facts(
             workspace,
             self._policy.count,
             system=system,
             limits=limits,
-            status=await state_of(self.folder),
+            status=await git_status(self.folder),
             recent=await recent_files(self.folder),
             commands=self._sandboxes is not None and self._permissions is None,
         )
@@ -245,10 +245,10 @@ class ChatSession:
         """Record the user's general consent to training for a resumed session, unless the user has answered for this
         session."""
         saved = self._saved
-        if self._record is not None and saved is not None and not saved.consent and saved.said_of_training is None:
+        if self._record is not None and saved is not None and not saved.consent and saved.training_answer is None:
             self._record.signal("consent", given=True)
 
-    async def take_back(self, paths: Collection[str] | None = None) -> list[str]:
+    async def revert(self, paths: Collection[str] | None = None) -> list[str]:
         """Revert all changed files, or the given ones, to their contents at the start or when last applied.
 
         The next request mentions it to the agent. Raises ApplyConflict if the user has changed the files since then.
@@ -278,7 +278,7 @@ class ChatSession:
             for path, data in files.items():
                 await (workspace.delete(path) if data is None else workspace.write(path, data))
         if files:
-            self._note += _told_back(files)
+            self._note += _reverted_note(files)
             if self._record is not None:
                 self._record.signal("edits_rejected", files=sorted(files))
                 self._record.put_back(workspace.sides())
@@ -314,7 +314,7 @@ async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
     """
     changed = saved.changed()
     if isinstance(workspace, FolderWorkspace):
-        workspace.count_from(changed)
+        workspace.adopt_changes(changed)
         return
     moved = [path for path, sides in changed.items() if workspace.start.get(path) not in sides]
     if moved:
@@ -326,7 +326,7 @@ async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
             await (workspace.delete(path) if now is None else workspace.write(path, now))
 
 
-def _told_back(paths: Collection[str]) -> str:
+def _reverted_note(paths: Collection[str]) -> str:
     """Return the note for the agent about reverted files; "" if there are none."""
     return f"(The user took back your changes to {', '.join(sorted(paths))}.)\n\n" if paths else ""
 

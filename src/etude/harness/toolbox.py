@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from etude.harness.context.output_limit import Count, cut_end, cut_middle
 from etude.harness.context.profile import Profile
-from etude.harness.external_services import Outside
-from etude.harness.parallel import Reach
+from etude.harness.external_services import ExternalServices
+from etude.harness.parallel import CallScope
 from etude.harness.policy import ToolCall
 from etude.harness.schema import BadArguments, SchemaError, ToolSchema
 from etude.harness.tools import BUILTIN
@@ -46,7 +46,7 @@ class Toolbox(ToolContext):
         profile: Profile,
         tools: Mapping[str, Tool] | None = None,
         *,
-        outside: Outside | None = None,
+        outside: ExternalServices | None = None,
         after_edit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(workspace, limits, profile, outside=outside, after_edit=after_edit)
@@ -56,18 +56,18 @@ class Toolbox(ToolContext):
             raise SchemaError(f"tools without an implementation: {', '.join(missing)}")
         self.schemas = {schema.name: schema for schema in schemas}
 
-    def reach(self, call: ToolCall) -> Reach:
+    def scope(self, call: ToolCall) -> CallScope:
         """Return the files that a call may use, as far as that is known before it runs."""
         schema = self.schemas.get(call.name)
         if schema is None or call.arguments is None:
-            return Reach("none")
+            return CallScope("none")
         place = call.arguments.get(schema.place) if schema.place else None
         if not isinstance(place, str):
-            return Reach(schema.access)
+            return CallScope(schema.access)
         try:
-            return Reach(schema.access, clean_path(place, self.workspace.workdir))
+            return CallScope(schema.access, clean_path(place, self.workspace.workdir))
         except OutsideWorkspace:
-            return Reach("none")
+            return CallScope("none")
 
     async def run(self, call: ToolCall, *, max_tokens: int, count: Count) -> ToolResult:
         """Run a call and limit its output to `max_tokens`; `count` counts the tokens of a text."""

@@ -28,9 +28,16 @@ from torch import Tensor
 from etude.journal.files import sync, write_atomically
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
-from etude.model.precision.fence import Fault, doubts, faults, faults_of_values, require_none, require_sound
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.layout import quantise_experts, refuse_unknown, split_quantised
+from etude.model.precision.weight_checks import (
+    Fault,
+    doubts,
+    faults,
+    faults_of_values,
+    refuse_faults,
+    require_no_faults,
+)
 from etude.model.transformer import Transformer
 
 _EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -51,12 +58,12 @@ def save_hf(
     folder = Path(folder)
     tensors = published_tensors(model)
     config = {**model.config.to_hf(), "torch_dtype": str(tensors[_EMBED].dtype).removeprefix("torch.")}
-    require_sound(tensors, f"{folder} is not written")
+    require_no_faults(tensors, f"{folder} is not written")
     if experts is not None:
         stored_dtype = tensors[_EMBED].dtype
         tensors, config["quantization_config"] = quantise_experts(tensors, experts)
         values = _values(split_quantised(tensors)[1], stored_dtype)
-        require_none(faults_of_values(values), f"{folder} is not written")
+        refuse_faults(faults_of_values(values), f"{folder} is not written")
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / "model.safetensors.partial"
     save_file(tensors, weights, metadata={"format": "pt"})
@@ -77,9 +84,9 @@ def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: 
     folder = Path(folder)
     config, stored, stored_dtype = _read(folder)
     tensors, quantised = split_quantised(stored)
-    require_sound(stored, f"{folder} is not loaded")
+    require_no_faults(stored, f"{folder} is not loaded")
     values = dict(_values(quantised, dtype or stored_dtype))
-    require_none(faults_of_values(values.items()), f"{folder} is not loaded")
+    refuse_faults(faults_of_values(values.items()), f"{folder} is not loaded")
     tensors |= values
     if mtp_heads is not None:
         config = dataclasses.replace(config, num_nextn_predict_layers=mtp_heads)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from etude.model.block import Block, Experts, MixtureOfExperts
-from etude.model.precision.fence import Fault
 from etude.model.precision.formats import dequantise
+from etude.model.precision.weight_checks import Fault
 from etude.model.router import Routing
 from etude.model.transformer import Transformer
 
@@ -79,7 +79,7 @@ class Pass:
 
 
 @torch.enable_grad()
-def recorded(model: Transformer, tokens_t: Tensor) -> Pass:
+def record_pass(model: Transformer, tokens_t: Tensor) -> Pass:
     """Run and record a forward pass with gradients enabled, as a trainer does. Without them other matmuls would run."""
     residual: list[Tensor] = []
     routed: dict[int, Routed] = {}

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.model.placing import Gather, Spread, places, tokens_of_rows
+from etude.model.placing import Gather, Spread, pair_rows, tokens_of_rows
 from etude.model.precision.kernels import ExpertKernels, experts_by_kernels
 from etude.model.precision.numerics import Numerics
 from etude.model.precision.rounded import rounded_experts
@@ -101,10 +101,10 @@ def experts_padded(
     flat = experts_nk.flatten()
     count = torch.bincount(flat, minlength=experts)
     rows = -(-int(count.max()) // ROWS_STEP) * ROWS_STEP
-    place = places(flat, count, torch.arange(experts, device=flat.device) * rows)
-    x = x_nd.index_select(0, tokens_of_rows(place, experts * rows, choices)).view(experts, rows, -1)
+    row_of_pair = pair_rows(flat, count, torch.arange(experts, device=flat.device) * rows)
+    x = x_nd.index_select(0, tokens_of_rows(row_of_pair, experts * rows, choices)).view(experts, rows, -1)
     y = torch.bmm(F.silu(torch.bmm(x, gate.mT)) * torch.bmm(x, up.mT), down.mT)
-    y = y.flatten(0, 1).index_select(0, place).view(*experts_nk.shape, -1)
+    y = y.flatten(0, 1).index_select(0, row_of_pair).view(*experts_nk.shape, -1)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
 
 
@@ -120,11 +120,11 @@ def experts_grouped(
     else:
         count_up, rows = count, flat.numel()
     ends = count_up.cumsum(0)
-    place = places(flat, count, ends - count_up)
+    row_of_pair = pair_rows(flat, count, ends - count_up)
     offsets = ends.to(torch.int32)
-    x = cast(Tensor, Spread.apply(x_nd, place, rows, choices))
+    x = cast(Tensor, Spread.apply(x_nd, row_of_pair, rows, choices))
     h = F.silu(F.grouped_mm(x, gate.mT, offs=offsets)) * F.grouped_mm(x, up.mT, offs=offsets)
-    y = cast(Tensor, Gather.apply(F.grouped_mm(h, down.mT, offs=offsets), place)).view(*experts_nk.shape, -1)
+    y = cast(Tensor, Gather.apply(F.grouped_mm(h, down.mT, offs=offsets), row_of_pair)).view(*experts_nk.shape, -1)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
 
 
@@ -133,11 +133,11 @@ def experts_tiled(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tens
     flat = experts_nk.flatten()
     count = torch.bincount(flat, minlength=experts)
     calls = -(-int(count.max()) // rows)
-    turn = places(flat, count, torch.zeros_like(count))
-    place = (turn // rows * experts + flat) * rows + turn % rows
-    x = cast(Tensor, Spread.apply(x_nd, place, calls * experts * rows, choices)).view(calls, experts, rows, d)
+    turn = pair_rows(flat, count, torch.zeros_like(count))
+    row_of_pair = (turn // rows * experts + flat) * rows + turn % rows
+    x = cast(Tensor, Spread.apply(x_nd, row_of_pair, calls * experts * rows, choices)).view(calls, experts, rows, d)
     h = silu(grouped(x, gate)) * grouped(x, up)
-    y = cast(Tensor, Gather.apply(grouped(h, down).flatten(0, 2), place))
+    y = cast(Tensor, Gather.apply(grouped(h, down).flatten(0, 2), row_of_pair))
     return weighted_sum(gates_nk, y.view(*experts_nk.shape, d))
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def places(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
+def pair_rows(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
     """Return the row of each token-expert pair.
 
     `flat` is the expert of each pair, `count` the number of pairs of each expert, `starts` each expert's first row. The
@@ -26,11 +26,11 @@ def places(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(0, order, turn).add_(starts[flat])
 
 
-def tokens_of_rows(place: Tensor, rows: int, choices: int, nobody: int = 0) -> Tensor:
-    """Return the token of each row. `place` is each pair's row, `choices` the experts per token; unused rows get
+def tokens_of_rows(row_of_pair: Tensor, rows: int, choices: int, nobody: int = 0) -> Tensor:
+    """Return the token of each row. `row_of_pair` is each pair's row, `choices` the experts per token; unused rows get
     `nobody`."""
-    token = torch.arange(place.numel(), device=place.device) // choices
-    return torch.full((rows,), nobody, dtype=torch.int64, device=place.device).scatter_(0, place, token)
+    token = torch.arange(row_of_pair.numel(), device=row_of_pair.device) // choices
+    return torch.full((rows,), nobody, dtype=torch.int64, device=row_of_pair.device).scatter_(0, row_of_pair, token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Placement:
     """int32: the end (exclusive) of each expert's rows."""
 
 
-def place(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
+def place_pairs(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
     """Assign a row to each token-expert pair, sorted by expert.
 
     Each expert's number of rows is rounded up to a multiple of `multiple`: 1, or the block size (32, 128) if columns
@@ -60,7 +60,7 @@ def place(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
     count = flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat))
     filled = (count + (multiple - 1)) // multiple * multiple
     ends = filled.cumsum(0)
-    row = places(flat, count, ends - filled)
+    row = pair_rows(flat, count, ends - filled)
     token = tokens_of_rows(row, rows, choices, nobody=-1)
     return Placement(row.view_as(experts_nk).int(), token.int(), ends.int())
 
@@ -73,17 +73,19 @@ class Spread(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x_nd: Tensor, place: Tensor, rows: int, choices: int, zeros: bool = False) -> Tensor:
-        ctx.save_for_backward(place)
+    def forward(ctx: Any, x_nd: Tensor, row_of_pair: Tensor, rows: int, choices: int, zeros: bool = False) -> Tensor:
+        ctx.save_for_backward(row_of_pair)
         ctx.choices = choices
         if zeros:
-            return F.pad(x_nd, (0, 0, 0, 1)).index_select(0, tokens_of_rows(place, rows, choices, nobody=x_nd.shape[0]))
-        return x_nd.index_select(0, tokens_of_rows(place, rows, choices))
+            return F.pad(x_nd, (0, 0, 0, 1)).index_select(
+                0, tokens_of_rows(row_of_pair, rows, choices, nobody=x_nd.shape[0])
+            )
+        return x_nd.index_select(0, tokens_of_rows(row_of_pair, rows, choices))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (place,) = ctx.saved_tensors
-        rows = grads[0].index_select(0, place)
+        (row_of_pair,) = ctx.saved_tensors
+        rows = grads[0].index_select(0, row_of_pair)
         return rows.view(-1, ctx.choices, rows.shape[-1]).sum(1), None, None, None, None
 
 
@@ -92,13 +94,13 @@ class Gather(torch.autograd.Function):
     zero."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(place)
+    def forward(ctx: Any, y: Tensor, row_of_pair: Tensor) -> Tensor:
+        ctx.save_for_backward(row_of_pair)
         ctx.rows = y.shape[0]
-        return y.index_select(0, place)
+        return y.index_select(0, row_of_pair)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (place,) = ctx.saved_tensors
+        (row_of_pair,) = ctx.saved_tensors
         out = grads[0].new_zeros(ctx.rows, grads[0].shape[-1])
-        return out.index_copy_(0, place, grads[0]), None
+        return out.index_copy_(0, row_of_pair, grads[0]), None

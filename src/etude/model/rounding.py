@@ -16,11 +16,11 @@ from etude.model.attention import LatentAttention
 from etude.model.block import Experts, FeedForward, MixtureOfExperts
 from etude.model.errors import CannotQuantise
 from etude.model.linear import Linear
-from etude.model.precision.fence import require_sound
-from etude.model.precision.formats import Quantised, dequantise, taken_apart
+from etude.model.precision.formats import Quantised, dequantise, split_tensors
 from etude.model.precision.kernels import experts_by_kernels, kernels_for
 from etude.model.precision.numerics import Numerics, Operand
 from etude.model.precision.rounded import rounded_experts
+from etude.model.precision.weight_checks import require_no_faults
 from etude.model.router import Router, Routing
 from etude.model.transformer import Transformer
 
@@ -33,12 +33,12 @@ class Codes(nn.Module):
 
     def __init__(self, q: Quantised) -> None:
         super().__init__()
-        parts, self._together = taken_apart(q)
+        parts, self._rebuild = split_tensors(q)
         for name, part in parts.items():
             self.register_buffer(name, part)
 
     def quantised(self) -> Quantised:
-        return self._together(**dict(self.named_buffers()))
+        return self._rebuild(**dict(self.named_buffers()))
 
 
 class ServedExperts(nn.Module):
@@ -164,7 +164,7 @@ def served_state(model: nn.Module) -> dict[str, Tensor]:
             state |= {f"{name}.{part}": tensor for part, tensor in served.items()}
     # The codes were just computed from these weights and scales, so checking weights and scales suffices.
     checked = {name: tensor for name, tensor in (weights | state).items() if not name.endswith(".codes")}
-    require_sound(checked, "no version is made of these weights")
+    require_no_faults(checked, "no version is made of these weights")
     return state
 
 

@@ -11,10 +11,19 @@ from pathlib import Path
 import pytest
 from tests.harness.lints.parts import FULL, LINTER, SCRIPT, lints, shouting
 
-from etude.harness import Answer, FolderWorkspace, OverlayWorkspace, Permissions, Toolbox, ToolCall, ToolLimits, Wish
+from etude.harness import (
+    Answer,
+    FolderWorkspace,
+    OverlayWorkspace,
+    Permissions,
+    RequestedAction,
+    Toolbox,
+    ToolCall,
+    ToolLimits,
+)
 from etude.harness.lints import Diagnostic
-from etude.harness.lints.compare import in_order
-from etude.harness.parallel import Reach
+from etude.harness.lints.compare import sorted_problems
+from etude.harness.parallel import CallScope
 
 NODE = Path("~/.cache/etude/test-tools/node_modules/.bin").expanduser()
 """Where scripts/test-tools.sh puts tsc and eslint."""
@@ -31,7 +40,7 @@ class Host:
         self.asked: list[str] = []
         self.workspace = FolderWorkspace(folder, Permissions(self.agree))
 
-    async def agree(self, wish: Wish) -> Answer:
+    async def agree(self, wish: RequestedAction) -> Answer:
         if wish.kind == "execute":
             self.asked.append(wish.what)
         return Answer(True)
@@ -186,8 +195,10 @@ def test_a_user_who_refuses_and_a_workspace_without_commands(tmp_path: Path) -> 
 
 def test_calls_beside_it_may_read_but_not_write(tmp_path: Path) -> None:
     bench = shouting(OverlayWorkspace(FILES))
-    assert bench.reach(ToolCall("1", "lints", {}, "{}")) == Reach("read")
-    assert bench.reach(ToolCall("1", "lints", {"path": "in"}, "{}")) == Reach("read"), "it looks at more than it tells"
+    assert bench.scope(ToolCall("1", "lints", {}, "{}")) == CallScope("read")
+    assert bench.scope(ToolCall("1", "lints", {"path": "in"}, "{}")) == CallScope("read"), (
+        "it looks at more than it tells"
+    )
 
 
 def test_in_order_is_by_place() -> None:
@@ -195,7 +206,7 @@ def test_in_order_is_by_place() -> None:
         return Diagnostic(path, line, column, "error", "E", "m", linter)
 
     problems = [at("a", 1, 1, "x"), at("a", 1, 1, "y"), at("a", 2, 1, "x"), at("a", 10, 1, "x"), at("b", 1, 1, "x")]
-    assert in_order([*reversed(problems), *problems]) == problems
+    assert sorted_problems([*reversed(problems), *problems]) == problems
 
 
 PYTHON = {

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.harness.tools.test_terminal_tools import Bench
 
-from etude.harness import Answer, ApplyConflict, Permissions, Rule, ToolCall, ToolResult, Wish
+from etude.harness import Answer, ApplyConflict, Permissions, RequestedAction, Rule, ToolCall, ToolResult
 from etude.harness.workspaces.user_folder import FolderWorkspace
 from etude.harness.workspaces.workspace import AGENT_ENV
 from etude.sandbox.cpu_share import Share, Watch
@@ -27,10 +27,10 @@ class Asked:
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
-        self.wishes: list[Wish] = []
+        self.wishes: list[RequestedAction] = []
         self.meanwhile: Callable[[], Any] = lambda: None
 
-    async def __call__(self, wish: Wish) -> Answer:
+    async def __call__(self, wish: RequestedAction) -> Answer:
         self.wishes.append(wish)
         self.meanwhile()
         return self.answers.pop(0) if self.answers else Answer(True)

@@ -60,7 +60,7 @@ class _Ticket:
     usage: Usage
     since: float
     """Time at which the request arrived or, once it runs, began to run."""
-    forsaken: bool = False
+    abandoned: bool = False
     """Whether the caller aborted the request in lockstep mode, where it must still run to its end."""
 
 
@@ -144,31 +144,31 @@ class BuiltinEngine:
     def close(self, conversation: str) -> Answer | None:
         """Close a conversation. If it still had a request waiting, return the (empty) answer to it."""
         orphan = self._scheduler.close(conversation)
-        return None if orphan is None else self._rows.nothing(orphan, self._tickets.pop(orphan.id).usage)
+        return None if orphan is None else self._rows.empty_generation(orphan, self._tickets.pop(orphan.id).usage)
 
     def abort(self, request_id: str) -> Answer | None:
         """Abort a request and return its answer; None if the request does not exist (any more)."""
         ticket = self._tickets.get(request_id)
-        if ticket is None or ticket.forsaken:
+        if ticket is None or ticket.abandoned:
             return None
         state = self._scheduler.abort(request_id)
         if state is Aborted.RUNNING:
-            place = self._live.index(request_id)
+            index = self._live.index(request_id)
             answer = self._end(request_id, StopReason.ABORTED)
-            others = np.delete(np.arange(self._active.size), place)
+            others = np.delete(np.arange(self._active.size), index)
             self._keep(others)
             if self.drafting:
                 self._draft = self._draft.select(torch.from_numpy(others))
             return answer
         if state is Aborted.BOUND:
-            ticket.forsaken = True
+            ticket.abandoned = True
             if request_id in self._live:
                 row = self._scheduler.row(request_id)
                 return self._rows.generation(row, ticket.request, StopReason.ABORTED, replace(ticket.usage))
-            return self._rows.nothing(ticket.request, replace(ticket.usage))
+            return self._rows.empty_generation(ticket.request, replace(ticket.usage))
         del self._tickets[request_id]
         ticket.usage.seconds_waiting = time.monotonic() - ticket.since
-        return self._rows.nothing(ticket.request, ticket.usage)
+        return self._rows.empty_generation(ticket.request, ticket.usage)
 
     def swap(self, version: int, tensors: Tensors, *, delta: bool) -> None:
         """Use the weights of `version` from the next decode step on.
@@ -267,13 +267,13 @@ class BuiltinEngine:
     def _step_with_drafts(self) -> list[Answer]:
         rows, active, draft = self._rows, self._active, self._draft
         positions, seeds, temperatures = rows.position[active], rows.seeds[active], rows.temperatures[active]
-        there = draft.there_b.numpy()
+        there = draft.valid_b.numpy()
         feeding = Feeding.of(rows, active, there.astype(np.int64), self._cache)
         tokens = feeding.tokens()
-        drafts = feeding.pending_b[draft.there_b] + 1
-        tokens[drafts] = draft.tokens_b[draft.there_b]
+        drafts = feeding.pending_b[draft.valid_b] + 1
+        tokens[drafts] = draft.tokens_b[draft.valid_b]
         # A row without a draft has logits at one position only: its second column repeats the first and is never used.
-        read_b2 = torch.stack((feeding.pending_b, feeding.pending_b + draft.there_b), dim=1)
+        read_b2 = torch.stack((feeding.pending_b, feeding.pending_b + draft.valid_b), dim=1)
         out = self._model.extend(tokens, feeding.step, read_b2.flatten())
         feeding.write_experts(out.experts_tlk)
         verified = verify(
@@ -314,14 +314,14 @@ class BuiltinEngine:
     def _end_all(self, sampled: _Sampled, stopped: Flags, done: Flags) -> list[Answer]:
         """End the rows that are done and return their answers. The other rows stay live."""
         answers: list[Answer] = []
-        for place in np.flatnonzero(done).tolist():
-            request_id = self._live[place]
-            if not sampled.finite_b[place]:
+        for index in np.flatnonzero(done).tolist():
+            request_id = self._live[index]
+            if not sampled.finite_b[index]:
                 answers += self._fail(request_id)
                 continue
-            forsaken = self._tickets[request_id].forsaken
-            answer = self._end(request_id, StopReason.STOP if stopped[place] else StopReason.LENGTH)
-            answers += [] if forsaken else [answer]
+            abandoned = self._tickets[request_id].abandoned
+            answer = self._end(request_id, StopReason.STOP if stopped[index] else StopReason.LENGTH)
+            answers += [] if abandoned else [answer]
         if done.any():
             self._keep(np.flatnonzero(~done))
         return answers
@@ -343,9 +343,9 @@ class BuiltinEngine:
         error = EngineError(
             f"request {request_id}: version {self.counters.version} computed logits that are not finite"
         )
-        return [] if ticket.forsaken else [Failure(request_id, error)]
+        return [] if ticket.abandoned else [Failure(request_id, error)]
 
-    def _keep(self, places: Ints) -> None:
+    def _keep(self, indices: Ints) -> None:
         """Keep only the live rows with these indices."""
-        self._live = [self._live[place] for place in places.tolist()]
-        self._active = self._active[places]
+        self._live = [self._live[index] for index in indices.tolist()]
+        self._active = self._active[indices]

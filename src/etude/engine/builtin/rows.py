@@ -98,7 +98,7 @@ class Rows:
             usage=usage,
         )
 
-    def nothing(self, request: GenerateRequest, usage: Usage) -> Generation:
+    def empty_generation(self, request: GenerateRequest, usage: Usage) -> Generation:
         """Build the answer to a request that was aborted before it began."""
         _, _, layers, top_k = self.experts.shape
         missing = max(0, request.prompt.size - request.experts_from)

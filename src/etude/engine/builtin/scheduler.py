@@ -165,7 +165,7 @@ class Scheduler:
             if admissions and tokens > TOKENS_AT_ONCE:
                 break
             self._queue.popleft()
-            admissions.append(self._place(request, match))
+            admissions.append(self._admit_one(request, match))
             unsettled[admissions[-1].row] = True
         self._queue.extendleft(reversed(later))
         return admissions
@@ -206,7 +206,7 @@ class Scheduler:
         own = self._row_of.get(request.conversation)
         return self.prefixes.longest(request.prompt, unsettled=unsettled, worth=WORTH_A_STEP, preferred=own)
 
-    def _place(self, request: GenerateRequest, match: Match) -> Admission:
+    def _admit_one(self, request: GenerateRequest, match: Match) -> Admission:
         """Assign a row to a request: its conversation's cached row if it continues that one, else a free row."""
         own = self._row_of.pop(request.conversation, None)
         source = match.row

@@ -105,7 +105,7 @@ class EngineService:
         try:
             return await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
-            self._commands.put(lambda loop: loop.forsake(request.id, answer))
+            self._commands.put(lambda loop: loop.abandon(request.id, answer))
             raise
 
     async def abort(self, request_id: str) -> None:
@@ -174,14 +174,14 @@ class _Loop:
         self._waiters: dict[str, tuple[GenerateRequest, list[Future[Generation]]]] = {}
         self._between_rounds: list[Callable[[], None]] = []
         self._busy = self._idle = 0.0
-        self._over = ""
+        self._end_reason = ""
         """Reason why the loop no longer serves requests; empty while it does."""
 
     def run(self) -> None:
         """Decode until told to stop. If the engine fails, answer every command with the error until then."""
         torch.set_num_threads(self._threads)  # applies to the calling thread only
         try:
-            while self._commanded():
+            while self._run_commands():
                 start = time.monotonic()
                 for answer in self.engine.step():
                     self._answer(answer)
@@ -199,8 +199,8 @@ class _Loop:
     def submit(self, request: GenerateRequest, answer: Future[Generation]) -> None:
         """Submit a request, or wait for the same request in flight; the result or error goes to `answer`."""
         known = self._waiters.get(request.id)
-        if self._over:
-            answer.set_exception(EngineError(f"request {request.id}: {self._over}"))
+        if self._end_reason:
+            answer.set_exception(EngineError(f"request {request.id}: {self._end_reason}"))
             return
         if known is not None:
             if _same(known[0], request):
@@ -215,7 +215,7 @@ class _Loop:
         else:
             self._waiters[request.id] = (request, [answer])
 
-    def forsake(self, request_id: str, answer: Future[Generation]) -> None:
+    def abandon(self, request_id: str, answer: Future[Generation]) -> None:
         """Stop waiting for a request with `answer`. If nobody else waits for it, abort the request."""
         request, waiting = self._waiters.get(request_id, (None, []))
         if answer in waiting:
@@ -246,8 +246,8 @@ class _Loop:
             if not answer.set_running_or_notify_cancel():
                 return
             try:
-                if self._over:
-                    raise EngineError(self._over)
+                if self._end_reason:
+                    raise EngineError(self._end_reason)
                 answer.set_result(command(self))
             except EngineError as error:
                 answer.set_exception(error)
@@ -257,7 +257,7 @@ class _Loop:
         else:
             run()
 
-    def _commanded(self) -> bool:
+    def _run_commands(self) -> bool:
         """Run pending commands. While there is nothing to decode, wait for more. Return False if the loop must end."""
         while True:
             if self._between_rounds and self.engine.swappable:
@@ -286,7 +286,7 @@ class _Loop:
 
     def _refuse_everything(self, reason: str) -> None:
         """Fail all requests in flight, pending commands and everything later, so that no caller waits forever."""
-        self._over = reason
+        self._end_reason = reason
         for request_id, (_, waiting) in self._waiters.items():
             for future in waiting:
                 if future.set_running_or_notify_cancel():

@@ -26,7 +26,7 @@ class Draft:
     tokens_b: Tensor
     probabilities_bv: Tensor
     """The distributions that the tokens were drawn from, needed to verify them, also after a weight swap."""
-    there_b: Tensor
+    valid_b: Tensor
     """Whether a row has a usable draft; False for example if it has just begun."""
 
     @classmethod
@@ -35,12 +35,12 @@ class Draft:
         tokens = torch.zeros(rows, dtype=torch.int64)
         return cls(tokens, torch.zeros(rows, vocab_size), torch.zeros(rows, dtype=torch.bool))
 
-    def select(self, places_b: Tensor) -> Draft:
+    def select(self, indices_b: Tensor) -> Draft:
         """Return the rows with these indices; -1 gives a row without a draft."""
         if not self.tokens_b.numel():
-            return Draft.none(places_b.numel(), self.probabilities_bv.shape[1])
-        taken = places_b.clamp(min=0)
-        return Draft(self.tokens_b[taken], self.probabilities_bv[taken], self.there_b[taken] & (places_b >= 0))
+            return Draft.none(indices_b.numel(), self.probabilities_bv.shape[1])
+        taken = indices_b.clamp(min=0)
+        return Draft(self.tokens_b[taken], self.probabilities_bv[taken], self.valid_b[taken] & (indices_b >= 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,14 @@ def verify(
     if tempered.greedy_b is not None:
         best_b2 = weights_b2v.argmax(-1)
         greedy = temperatures_b == 0
-        accepted = torch.where(greedy, draft.there_b & (best_b2[:, 0] == draft.tokens_b), accepted)
+        accepted = torch.where(greedy, draft.valid_b & (best_b2[:, 0] == draft.tokens_b), accepted)
         tokens = torch.where(greedy[:, None], best_b2, tokens)
         redraw = ~accepted & ~greedy
     else:
         redraw = ~accepted
     left = redraw.nonzero().squeeze(1)
     if left.numel():
-        rest = _rest(first[left], totals_b2[left, 0], draft.probabilities_bv[left], draft.there_b[left])
+        rest = _rest(first[left], totals_b2[left, 0], draft.probabilities_bv[left], draft.valid_b[left])
         tokens[left, 0] = draw(rest, spare[left])
     flat = logprobs(tempered.weights_bv, totals_b2.flatten(), tokens.flatten())
     # Without an accepted draft, the second column may come from padding.
@@ -107,13 +107,13 @@ def _accepted(weights_bv: Tensor, totals_b: Tensor, draft: Draft, uniforms_b: Te
     drafted = draft.tokens_b[:, None]
     p = weights_bv.gather(1, drafted).squeeze(1) / totals_b
     q = draft.probabilities_bv.gather(1, drafted).squeeze(1)
-    return draft.there_b & (uniforms_b * q < p)
+    return draft.valid_b & (uniforms_b * q < p)
 
 
-def _rest(weights_bv: Tensor, totals_b: Tensor, probabilities_bv: Tensor, there_b: Tensor) -> Tensor:
+def _rest(weights_bv: Tensor, totals_b: Tensor, probabilities_bv: Tensor, valid_b: Tensor) -> Tensor:
     """Return the distribution to draw from after a rejection: max(p - q, 0), or p for rows without a draft."""
     p = weights_bv / totals_b[:, None]
-    rest = (p - torch.where(there_b[:, None], probabilities_bv, 0.0)).clamp_(min=0)
+    rest = (p - torch.where(valid_b[:, None], probabilities_bv, 0.0)).clamp_(min=0)
     # If nothing is left, p and q differ only by rounding: a rejection is then almost impossible, and drawing from p is
     # right.
     empty = rest.sum(-1) == 0

@@ -14,9 +14,9 @@ from os import close
 from pathlib import Path
 
 from etude.harness.background.applying import Changes, count_lines
-from etude.harness.background.locks import is_held, take
+from etude.harness.background.locks import is_held, take_lock
 from etude.harness.background.queue import LOCK, Queue
-from etude.harness.background.request import Ended, Order, agents, is_agent, read_ended, read_order
+from etude.harness.background.request import Ended, Order, agent_folders, is_agent, read_ended, read_order
 from etude.harness.policy import Role
 from etude.harness.sessions import SavedSession, SessionError, load_session
 from etude.harness.sessions.record import LOG
@@ -24,7 +24,7 @@ from etude.harness.workspaces.workspace import TOO_LARGE
 from etude.trace import StopCause
 
 
-class State(StrEnum):
+class AgentState(StrEnum):
     """Whether an agent waits, runs or has ended, and whether its changes were applied."""
 
     QUEUED = "queued"
@@ -43,16 +43,16 @@ class State(StrEnum):
 
     @property
     def lives(self) -> bool:
-        return self in (State.QUEUED, State.RUNNING)
+        return self in (AgentState.QUEUED, AgentState.RUNNING)
 
 
 _OF_STOP = {
-    StopCause.CANCELLED: State.STOPPED,
-    StopCause.ERROR: State.FAILED,
-    StopCause.WALL_CLOCK: State.FAILED,
-    "": State.INTERRUPTED,
+    StopCause.CANCELLED: AgentState.STOPPED,
+    StopCause.ERROR: AgentState.FAILED,
+    StopCause.WALL_CLOCK: AgentState.FAILED,
+    "": AgentState.INTERRUPTED,
 }
-_REVIEWED = {"accepted": State.APPLIED, "rejected": State.REJECTED}
+_REVIEWED = {"accepted": AgentState.APPLIED, "rejected": AgentState.REJECTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Agent:
     place: Path
     """The agent's folder."""
     order: Order
-    state: State
+    state: AgentState
     ahead: int
     """Number of agents before this one in the queue, running ones included."""
     ended: Ended
@@ -98,7 +98,7 @@ class Agent:
     @property
     def unfinished(self) -> bool:
         """Whether the agent can be resumed without a new prompt."""
-        return bool(self.pending) or self.state in (State.STOPPED, State.FAILED, State.INTERRUPTED)
+        return bool(self.pending) or self.state in (AgentState.STOPPED, AgentState.FAILED, AgentState.INTERRUPTED)
 
     def change(self) -> Change:
         """Count files and lines of the open changes or, if there are none, of the applied ones."""
@@ -110,32 +110,32 @@ class Agent:
         return Change(len(paths), *(sum(signal.get(what, 0) for signal in kept) for what in ("added", "removed")))
 
 
-def look(place: Path, *, at_rest: bool = False) -> Agent:
-    """Read an agent from its folder. `at_rest` says that the caller holds the agent's lock, so the agent is not
+def read_agent(place: Path, *, lock_held: bool = False) -> Agent:
+    """Read an agent from its folder. `lock_held` says that the caller holds the agent's lock, so the agent is not
     running."""
     order = read_order(place)
-    lives = not at_rest and is_held(place / LOCK)
-    session = load_session(place) if begun(place) else None
+    lives = not lock_held and is_held(place / LOCK)
+    session = load_session(place) if has_begun(place) else None
     waiting = len(order.prompts) > (session.requests if session else 0)
     ended = None if lives else (read_ended(place) or _end_of(None if waiting else session))
     ahead = Queue(place.parent).before(place.name) if lives else 0
     if ended is None:
-        state = State.QUEUED if ahead >= order.at_once else State.RUNNING
+        state = AgentState.QUEUED if ahead >= order.at_once else AgentState.RUNNING
     else:
-        state = _OF_STOP.get(ended.stop, State.DONE)
+        state = _OF_STOP.get(ended.stop, AgentState.DONE)
         if session is not None and session.reviewed and not waiting:
             state = _REVIEWED[session.reviewed]
-            if state is State.APPLIED and _open_changes(session):
-                state = State.PARTLY
+            if state is AgentState.APPLIED and _open_changes(session):
+                state = AgentState.PARTLY
     return Agent(place, order, state, ahead, ended or Ended(stop=""), session)
 
 
-def look_at_all(sessions: Path) -> tuple[list[Agent], list[str]]:
+def read_all_agents(sessions: Path) -> tuple[list[Agent], list[str]]:
     """Return all agents, newest first, and the errors of those that cannot be read."""
     found, problems = [], []
-    for place in agents(sessions):
+    for place in agent_folders(sessions):
         try:
-            found.append(look(place))
+            found.append(read_agent(place))
         except SessionError as error:
             # Another process may just have removed the agent, which is no problem.
             if is_agent(place):
@@ -144,27 +144,27 @@ def look_at_all(sessions: Path) -> tuple[list[Agent], list[str]]:
 
 
 @contextmanager
-def held(place: Path, doing: str) -> Iterator[None]:
+def lock_agent(place: Path, doing: str) -> Iterator[None]:
     """Hold the agent's lock, so that its process cannot be started.
 
     Raises SessionError if the agent or another command holds it. `doing` is the verb for that message: "apply".
     """
-    descriptor = take_agent(place, doing)
+    descriptor = take_agent_lock(place, doing)
     try:
         yield
     finally:
         close(descriptor)
 
 
-def take_agent(place: Path, doing: str) -> int:
+def take_agent_lock(place: Path, doing: str) -> int:
     """Take the agent's lock and return a descriptor that holds it until closed. Raises SessionError if it is held."""
-    descriptor = take(place / LOCK)
+    descriptor = take_lock(place / LOCK)
     if descriptor is None:
         raise SessionError(f"{read_order(place).id} is at work: `etude agents stop` it before you {doing} it")
     return descriptor
 
 
-def begun(place: Path) -> bool:
+def has_begun(place: Path) -> bool:
     """Return whether the agent's session has begun, that is, whether its log has a complete first line."""
     log = place / LOG
     if not log.exists():
@@ -182,10 +182,10 @@ def _end_of(session: SavedSession | None) -> Ended:
     """Return how an agent ended whose process did not record it: as its session's log says, or unknown."""
     if session is None:
         return Ended(stop="")
-    return Ended(stop=session.stop, text=last_words(session))
+    return Ended(stop=session.stop, text=last_message(session))
 
 
-def last_words(session: SavedSession) -> str:
+def last_message(session: SavedSession) -> str:
     """Return the agent's last message to the user: that of its finish call, or else its last text."""
     if session.stop == StopCause.FINISHED and session.tools and session.tools[-1].output:
         return session.tools[-1].output

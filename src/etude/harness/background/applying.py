@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from etude.harness.background.merge import merge
-from etude.harness.editing.apply import ApplyConflict, in_the_way, write_changes
+from etude.harness.editing.apply import ApplyConflict, write_changes, write_obstacle
 from etude.harness.editing.diff import as_text, binary_changes, unified_diff
 from etude.harness.workspaces.workspace import TOO_LARGE
 
@@ -47,7 +47,7 @@ class Step:
     """Reason for a conflict, empty otherwise."""
 
 
-def steps(folder: Path, changes: Changes, only: Collection[str] = ()) -> list[Step]:
+def plan_steps(folder: Path, changes: Changes, only: Collection[str] = ()) -> list[Step]:
     """Plan one step per changed file, or only for those in `only`. Files too large to read are left out."""
     unknown = sorted(set(only) - changes.keys())
     if unknown:
@@ -61,7 +61,7 @@ def steps(folder: Path, changes: Changes, only: Collection[str] = ()) -> list[St
 
 
 def _step(folder: Path, path: str, before: bytes | None, now: bytes | None) -> Step:
-    if obstacle := in_the_way(folder, path):
+    if obstacle := write_obstacle(folder, path):
         return Step(path, Fit.CONFLICTS, None, now, obstacle)
     target = folder / path
     found = target.read_bytes() if target.is_file() else None
@@ -92,7 +92,7 @@ def preview(planned: Collection[Step]) -> str:
     return unified_diff(old, new) + binary_changes(old, new)
 
 
-def write(folder: Path, planned: Collection[Step], *, merging: bool) -> list[str]:
+def write_steps(folder: Path, planned: Collection[Step], *, merging: bool) -> list[str]:
     """Write all steps, or none if ApplyConflict is raised. Merged files are written only with `merging`.
 
     Return the paths of all steps, including those whose file was already up to date.

@@ -23,7 +23,7 @@ _WHOLE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _LOOK_SECONDS = 0.05
 
 
-def take(path: Path) -> int | None:
+def take_lock(path: Path) -> int | None:
     """Take the lock. Return a descriptor that holds it until closed, or None if it is already held."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -50,13 +50,13 @@ def is_held(path: Path) -> bool:
     return bool(found[0] != fcntl.F_UNLCK)
 
 
-def sign(descriptor: int) -> None:
+def sign_lock(descriptor: int) -> None:
     """Write this process's id and start time into the lock file, as its holder."""
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()} {_started(os.getpid())}".encode(), 0)
 
 
-def holder(path: Path) -> int | None:
+def lock_holder(path: Path) -> int | None:
     """Return the id of the process that last signed the lock file. It may no longer hold the lock."""
     number, _, _ = path.read_text().partition(" ")
     return int(number) if number else None
@@ -68,7 +68,7 @@ def signal_holder(path: Path, number: int) -> bool:
     Return False if nobody holds the lock or the holder has not signed yet. A reused process id is recognised by its
     start time, and the pidfd makes sure that the signal reaches the checked process.
     """
-    pid = holder(path)
+    pid = lock_holder(path)
     if pid is None or not is_held(path):
         return False
     try:
@@ -93,11 +93,11 @@ def _started(pid: int) -> str:
 
 
 @contextmanager
-def alone(path: Path, *, seconds: float, whom: str) -> Iterator[None]:
+def wait_for_lock(path: Path, *, seconds: float, whom: str) -> Iterator[None]:
     """Wait for the lock and hold it. After `seconds`, raise a SessionError; `whom` describes the holder in it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     deadline = time.monotonic() + seconds
-    while (descriptor := take(path)) is None:
+    while (descriptor := take_lock(path)) is None:
         if time.monotonic() > deadline:
             raise SessionError(f"waited {seconds:g} s for {whom}, which holds {path}; try again when it is done")
         time.sleep(_LOOK_SECONDS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etude.harness.background.locks import alone, is_held
+from etude.harness.background.locks import is_held, wait_for_lock
 
 LOCK = "lock"
 """Lock file in an agent's folder, held by the agent's process."""
@@ -26,7 +26,7 @@ class Queue:
 
     def draw(self, agent: str) -> None:
         """Append an agent to the queue. Its lock must already be held."""
-        with alone(self._folder / "drawing", seconds=_DRAW_SECONDS, whom="another agent that is being started"):
+        with wait_for_lock(self._folder / "drawing", seconds=_DRAW_SECONDS, whom="another agent that is being started"):
             last = 0
             for number, name in self._tickets():
                 if name == agent or not self._lives(name):

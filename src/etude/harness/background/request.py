@@ -54,15 +54,15 @@ class Ended(BaseModel):
     """The agent's last message to the user."""
 
 
-def place_for(sessions: Path) -> tuple[str, Path]:
+def new_agent_folder(sessions: Path) -> tuple[str, Path]:
     """Return a new agent id and the folder for its session."""
-    taken = {path.name.rpartition("-")[2] for path in agents(sessions)}
+    taken = {path.name.rpartition("-")[2] for path in agent_folders(sessions)}
     while (new := secrets.token_hex(3)) in taken:
         pass
     return new, sessions / f"{time.strftime('%Y%m%d-%H%M%S')}-{new}"
 
 
-def agents(sessions: Path) -> Iterator[Path]:
+def agent_folders(sessions: Path) -> Iterator[Path]:
     """Yield the folders of all agents."""
     return (path.parent for path in sessions.glob(f"*/{ORDER}"))
 
@@ -71,19 +71,19 @@ def is_agent(place: Path) -> bool:
     return (place / ORDER).is_file()
 
 
-def readable(sessions: Path) -> dict[Path, Order]:
+def readable_orders(sessions: Path) -> dict[Path, Order]:
     """Return `agent.json` of all agents, by folder. Unreadable files are skipped, so that they do not hide the
     others."""
     found = {}
-    for place in agents(sessions):
+    for place in agent_folders(sessions):
         with suppress(SessionError):
             found[place] = read_order(place)
     return found
 
 
-def find(sessions: Path, word: str) -> Path:
+def find_agent(sessions: Path, word: str) -> Path:
     """Return the folder of the agent with this name, folder name or id prefix. Raises SessionError if there is none."""
-    orders = readable(sessions)
+    orders = readable_orders(sessions)
     exact = [place for place, order in orders.items() if word in (order.name, order.id, place.name)]
     found = exact or [place for place, order in orders.items() if word and order.id.startswith(word)]
     if not found:

@@ -16,7 +16,7 @@ _SECONDS = 10.0
 _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false")
 
 
-async def state_of(folder: Path) -> list[str]:
+async def git_status(folder: Path) -> list[str]:
     """Return the branch and the uncommitted changes, as lines of `git status --short --branch`."""
     return (await _said(folder, "status", "--short", "--branch", "--", ".")).splitlines()
 

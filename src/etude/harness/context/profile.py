@@ -79,11 +79,11 @@ class Profile:
     ) -> Conversation:
         """Start a conversation with the system prompt, which includes facts about the environment, and the task."""
         conversation = Conversation(conversation_id, task=task)
-        system = "\n\n".join([self.system_text(), *self.told(surroundings or Surroundings())])
+        system = "\n\n".join([self.system_text(), *self.fact_texts(surroundings or Surroundings())])
         conversation.messages += [Message(Role.SYSTEM, system), Message(Role.USER, task)]
         return conversation
 
-    def told(self, surroundings: Surroundings) -> Iterator[str]:
+    def fact_texts(self, surroundings: Surroundings) -> Iterator[str]:
         """Yield the text of each fact about the environment for which the profile has a template."""
         texts = {
             "system": surroundings.system,

@@ -48,7 +48,7 @@ class Surroundings:
         return bool(self.system or self.limits or self.status or self.recent or self.rules)
 
 
-async def look_around(
+async def collect_facts(
     workspace: Workspace,
     count: Count,
     *,
@@ -71,7 +71,7 @@ async def look_around(
     return Surroundings(system, limits, tuple(status), tuple(recent), await find_rules(workspace, count))
 
 
-def system_of_host() -> str:
+def host_system() -> str:
     """Return the `system` fact for commands that run on the user's own machine."""
     host = os.uname()
     return f"{host.sysname} {host.machine} {os.environ.get('SHELL', '/bin/sh')}"

@@ -45,7 +45,7 @@ def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str
             new.unlink(missing_ok=True)
 
 
-def in_the_way(folder: Path, path: str) -> str:
+def write_obstacle(folder: Path, path: str) -> str:
     """Return why no file can be written at this path, or "". Symlinks are refused, as they may lead out of the
     folder."""
     target = folder / path
@@ -57,7 +57,7 @@ def in_the_way(folder: Path, path: str) -> str:
     return ""
 
 
-def leads_out(folder: Path, path: str) -> bool:
+def has_symlink_parent(folder: Path, path: str) -> bool:
     """Return whether one of the path's parent folders within `folder` is a symlink."""
     return any(parent.is_symlink() for parent in _above(folder, path))
 
@@ -81,7 +81,7 @@ def _beside(target: Path, data: bytes) -> Path:
 def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
     """Return whether the file has this content now; None means that there is no file."""
     target = folder / path
-    return not in_the_way(folder, path) and (target.read_bytes() if target.is_file() else None) == content
+    return not write_obstacle(folder, path) and (target.read_bytes() if target.is_file() else None) == content
 
 
 def _above(folder: Path, path: str) -> list[Path]:

@@ -161,6 +161,6 @@ def _lines(data: bytes | None) -> list[str]:
     return data.decode("utf-8", "replace").split("\n") if data else []
 
 
-def in_order(problems: Iterable[Diagnostic]) -> list[Diagnostic]:
+def sorted_problems(problems: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Deduplicate problems and sort them by file and line."""
     return sorted(set(problems))

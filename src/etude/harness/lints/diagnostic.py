@@ -25,7 +25,7 @@ class Diagnostic:
     message: str
     linter: str
 
-    def told(self) -> str:
+    def as_line(self) -> str:
         """Return the problem as one line for the agent."""
         position = ":".join([self.path, *(str(number) for number in (self.line, self.column) if number)])
         rule = f"{self.linter} {self.code}" if self.code else self.linter

@@ -9,11 +9,11 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from etude.harness.lints.compare import in_order
+from etude.harness.lints.compare import sorted_problems
 from etude.harness.lints.detect import Root, nearest, relative
 from etude.harness.lints.diagnostic import Diagnostic, one_line
 from etude.harness.lints.linter import Linter
-from etude.harness.lints.parsers import PARSERS, Finding, Said, Unreadable
+from etude.harness.lints.parsers import PARSERS, Finding, LinterOutput, Unreadable
 from etude.harness.paths import within
 from etude.harness.workspaces.scratch_tree import SCRATCH, is_own
 from etude.sandbox.contract import ExecResult, HostOverloaded
@@ -35,7 +35,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LinterRun:
     """A run of one linter in one configured folder."""
 
     linter: Linter
@@ -61,7 +61,7 @@ class Look:
         return self.linter.name, self.root.folder, self.target
 
     @property
-    def was_there(self) -> bool:
+    def existed_at_start(self) -> bool:
         """Whether the target existed and was configured for the linter when the agent began."""
         target = self.path if self.target != "." else self.root.folder
         return self.was_configured and any(within(path, target) for path in self.start)
@@ -102,7 +102,7 @@ class Look:
         failed = f"exit code {result.code}: {words}" if words else f"exit code {result.code}"
         if result.code and result.code not in (*self.linter.found, *self.linter.stopped):
             return Answer(failure=failed)
-        said = Said(stdout, stderr, self.linter.pattern, self.linter.severity)
+        said = LinterOutput(stdout, stderr, self.linter.pattern, self.linter.severity)
         try:
             findings = PARSERS[self.linter.parser](said)
         except Unreadable as error:
@@ -110,7 +110,7 @@ class Look:
         if result.code and not findings:
             return Answer(failure=failed)
         problems = [self._problem(finding, files) for finding in findings]
-        return Answer(tuple(in_order(filter(None, problems))), stopped=result.code in self.linter.stopped)
+        return Answer(tuple(sorted_problems(filter(None, problems))), stopped=result.code in self.linter.stopped)
 
     def remarks(self, was: Answer, now: Answer) -> list[str]:
         """Return remarks for the agent about runs that failed or stopped; `was` and `now` are the answers for the files

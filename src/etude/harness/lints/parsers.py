@@ -34,7 +34,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LinterOutput:
     """Output of a linter run, with the settings for parsing it."""
 
     stdout: str
@@ -45,7 +45,7 @@ class Said:
     """Severity of problems for which the linter reports none."""
 
 
-Parser: TypeAlias = Callable[[Said], list[Finding]]
+Parser: TypeAlias = Callable[[LinterOutput], list[Finding]]
 T = TypeVar("T")
 
 
@@ -62,7 +62,7 @@ def _number(text: str | None) -> int:
     return int(text) if text and len(text) < 10 else 0
 
 
-def lines(said: Said) -> list[Finding]:
+def lines(said: LinterOutput) -> list[Finding]:
     """Parse one problem per line. Lines that do not match the pattern, such as explanations, are skipped."""
     shape = re.compile(said.pattern)
     found = []
@@ -98,7 +98,7 @@ class _RuffLine(BaseModel):
     message: str
 
 
-def ruff(said: Said) -> list[Finding]:
+def ruff(said: LinterOutput) -> list[Finding]:
     found = []
     for line in filter(None, said.stdout.split("\n")):
         entry = _read(_RuffLine, line)
@@ -136,7 +136,7 @@ class _Pyright(BaseModel):
     summary: _PyrightSummary
 
 
-def pyright(said: Said) -> list[Finding]:
+def pyright(said: LinterOutput) -> list[Finding]:
     found = []
     for entry in _read(_Pyright, said.stdout).generalDiagnostics:
         start = entry.range.start if entry.range else None
@@ -159,7 +159,7 @@ class _EslintFile(BaseModel):
     messages: list[_EslintMessage]
 
 
-def eslint(said: Said) -> list[Finding]:
+def eslint(said: LinterOutput) -> list[Finding]:
     found = []
     for file in _read(list[_EslintFile], said.stdout):
         for entry in file.messages:
@@ -180,7 +180,7 @@ _POSITION = re.compile(r"(?P<path>[^\n]+?):(?P<line>\d+)(?::(?P<column>\d+))?")
 _VET_LINE = re.compile(rf"(?:vet: )?{_POSITION.pattern}: (?P<message>.*)")
 
 
-def go_vet(said: Said) -> list[Finding]:
+def go_vet(said: LinterOutput) -> list[Finding]:
     """Parse the JSON objects of `go vet -json`, one per package. Older versions print them to stderr. Compile errors
     are plain lines."""
     found = []
@@ -243,7 +243,7 @@ class _CargoLine(BaseModel):
     message: _CargoMessage | None = None
 
 
-def cargo(said: Said) -> list[Finding]:
+def cargo(said: LinterOutput) -> list[Finding]:
     found = []
     for line in filter(None, said.stdout.split("\n")):
         # The project's build scripts may print to stdout as well.
@@ -271,4 +271,4 @@ PARSERS: dict[str, Parser] = {
     "cargo": cargo,
 }
 
-__all__ = ["PARSERS", "Finding", "Parser", "Said", "Unreadable"]
+__all__ = ["PARSERS", "Finding", "LinterOutput", "Parser", "Unreadable"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from etude.harness.search.file_state import state_of
+from etude.harness.search.file_state import file_state_of
 from etude.harness.search.index import Index
 from etude.harness.search.ripgrep import Ripgrep
 from etude.harness.search.store import save
@@ -32,10 +32,10 @@ def _turn(place: Path) -> Iterator[bool]:
     Yields whether another process built the index while this one waited for the lock.
     """
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    before = state_of(place)
+    before = file_state_of(place)
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield state_of(place) != before
+        yield file_state_of(place) != before
 
 
 if __name__ == "__main__":

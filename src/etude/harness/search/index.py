@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.harness.search.file_state import UNSURE, State, settled_state, state_of
+from etude.harness.search.file_state import UNSURE, FileState, file_state_of, settled_state
 from etude.harness.search.grams import Bits, signature
 from etude.harness.search.query import Need
 from etude.harness.search.shards import Shard, holds, most_files, shards_of
@@ -40,7 +40,7 @@ class Index:
 
     paths: list[bytes] = field(default_factory=list)
     """Path of each file id. A path that is indexed again gets a new id; only its last id is valid."""
-    states: list[State] = field(default_factory=list)
+    states: list[FileState] = field(default_factory=list)
     """State of each file when it was indexed."""
     always: set[int] = field(default_factory=set)
     """Files without a signature, which are always candidates."""
@@ -77,7 +77,11 @@ class Index:
         found = set()
         for path in paths:
             file = self.ids.get(path)
-            if file is None or self.states[file] == UNSURE or state_of(b"%b/%b" % (root, path)) != self.states[file]:
+            if (
+                file is None
+                or self.states[file] == UNSURE
+                or file_state_of(b"%b/%b" % (root, path)) != self.states[file]
+            ):
                 found.add(path)
         return found
 
@@ -155,7 +159,7 @@ def _as_it_is_searched(text: bytes) -> bool:
     return text.isascii() or not any(each in text for each in _FOLDING)
 
 
-def _read(path: bytes) -> tuple[bytes | None, State, int]:
+def _read(path: bytes) -> tuple[bytes | None, FileState, int]:
     """Return a file's contents (None if too large), its state, and its number of hard links."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

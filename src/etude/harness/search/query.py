@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from etude.harness.search.grams import GRAM, Hashes, fold, hashes
-from etude.harness.search.regex import Choice, Node, Repeat, Sequence, Text, Unread, literal, parse
+from etude.harness.search.regex import Choice, Node, Repeat, Sequence, Text, UnsupportedSyntax, literal, parse
 
 MOST_LETTERS = 10_000
 """Maximum length of a pattern that is analysed; a pattern of a million characters would take minutes."""
@@ -67,7 +67,7 @@ def need_of(pattern: Pattern) -> Need:
     read: Callable[..., Node] = literal if pattern.fixed else parse
     try:
         need = _need(read(pattern.text, ignore_case=pattern.ignore_case))
-    except Unread:
+    except UnsupportedSyntax:
         return ANY
     return need if len(list(literals(need))) <= MOST_LITERALS else ANY
 

@@ -1,4 +1,4 @@
-"""Parser for the common part of ripgrep's regular expressions; it raises Unread for other syntax.
+"""Parser for the common part of ripgrep's regular expressions; it raises UnsupportedSyntax for other syntax.
 
 A parsed node matches at least the strings that ripgrep would match, possibly more. Whether an expression is valid is
 checked by ripgrep, not here.
@@ -18,7 +18,7 @@ _ASSERTIONS = "bBAz"
 _CLASSES = "dDwWsS"
 
 
-class Unread(Exception):
+class UnsupportedSyntax(Exception):
     """This part of the syntax is not supported here."""
 
 
@@ -64,18 +64,18 @@ NOTHING = Text(frozenset({b""}))
 
 
 def parse(pattern: str, *, ignore_case: bool = False) -> Node:
-    """Parse a pattern; raises Unread."""
+    """Parse a pattern; raises UnsupportedSyntax."""
     return _Parser(pattern, ignore_case).whole()
 
 
 def literal(text: str, *, ignore_case: bool = False) -> Node:
-    """Return the node for a fixed text; raises Unread."""
+    """Return the node for a fixed text; raises UnsupportedSyntax."""
     return Sequence(tuple(_character(each, ignore_case) for each in text))
 
 
 def _character(each: str, ignore_case: bool) -> Node:
     if each in "\r\n" or "\ud800" <= each <= "\udfff":
-        raise Unread("a line end, or half a character")
+        raise UnsupportedSyntax("a line end, or half a character")
     if ignore_case and not each.isascii():
         return Anything()
     return Text(frozenset({each.encode()}))
@@ -95,13 +95,13 @@ class _Parser:
     def whole(self) -> Node:
         node = self.choice()
         if self.at < len(self.pattern):
-            raise Unread("a bracket that was not opened")
+            raise UnsupportedSyntax("a bracket that was not opened")
         return node
 
     def choice(self) -> Node:
         self.depth += 1
         if self.depth > MOST_DEPTH:
-            raise Unread("brackets this deep")
+            raise UnsupportedSyntax("brackets this deep")
         options = [self.sequence()]
         while self.take("|"):
             options.append(self.sequence())
@@ -136,7 +136,7 @@ class _Parser:
             and least.isascii()
             and (not most or (most.isdecimal() and most.isascii()))
         ):
-            raise Unread("these bounds of a repetition")
+            raise UnsupportedSyntax("these bounds of a repetition")
         self.at += len(inside) + 1
         return int(least), (int(most) if most else None) if comma else int(least)
 
@@ -153,23 +153,23 @@ class _Parser:
         if each == "\\":
             return self.escape()
         if each in "*+?{":
-            raise Unread("a repetition of nothing")
+            raise UnsupportedSyntax("a repetition of nothing")
         return _character(each, self.ignore_case)
 
     def group(self) -> Node:
         if self.pattern.startswith("?", self.at):
             start = next((s for s in _GROUPS if self.pattern.startswith(s, self.at - 1)), None)
             if start is None:
-                raise Unread("flags in the middle")
+                raise UnsupportedSyntax("flags in the middle")
             self.at += len(start) - 1
             if start.endswith("<"):
                 name, end, _ = self.pattern[self.at :].partition(">")
                 if not end or not name.isidentifier() or not name.isascii():
-                    raise Unread("this name of a group")
+                    raise UnsupportedSyntax("this name of a group")
                 self.at += len(name) + 1
         node = self.choice()
         if not self.take(")"):
-            raise Unread("a bracket that is not closed")
+            raise UnsupportedSyntax("a bracket that is not closed")
         return node
 
     def escape(self) -> Node:
@@ -178,13 +178,13 @@ class _Parser:
             return Anything()
         if each in _ASSERTIONS:
             if self.pattern.startswith("{", self.at):
-                raise Unread("a named boundary")
+                raise UnsupportedSyntax("a named boundary")
             return NOTHING
         if each == "t":
             return Text(frozenset({b"\t"}))
         if each in string.punctuation and each not in "<>":
             return _character(each, self.ignore_case)
-        raise Unread(f"the escape \\{each}")
+        raise UnsupportedSyntax(f"the escape \\{each}")
 
     def members(self) -> Node:
         """Parse a character class of characters, escapes and ranges, without nested or named classes."""
@@ -194,7 +194,7 @@ class _Parser:
         while first or not self.take("]"):
             each = self.next()
             if each == "[" or (each in "&~-" and self.pattern.startswith(each, self.at)):
-                raise Unread("sets inside of a set")
+                raise UnsupportedSyntax("sets inside of a set")
             escaped = each == "\\"
             if escaped:
                 each = self.next()
@@ -204,13 +204,13 @@ class _Parser:
             if escaped and each not in string.punctuation:
                 each = "\t" if each == "t" else ""
             if not each or each in "\r\n":
-                raise Unread("this member of a set")
+                raise UnsupportedSyntax("this member of a set")
             last = each
             if self.pattern.startswith("-", self.at) and not self.pattern.startswith("-]", self.at):
                 self.next()
                 last = self.next()
                 if last in "[\\&~-\r\n" or last < each:
-                    raise Unread("this range")
+                    raise UnsupportedSyntax("this range")
             if ord(last) - ord(each) < MOST_MEMBERS:
                 found.update(map(chr, range(ord(each), ord(last) + 1)))
             else:
@@ -222,7 +222,7 @@ class _Parser:
 
     def next(self) -> str:
         if self.at >= len(self.pattern):
-            raise Unread("an end too early")
+            raise UnsupportedSyntax("an end too early")
         self.at += 1
         return self.pattern[self.at - 1]
 

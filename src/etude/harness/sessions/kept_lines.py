@@ -30,16 +30,16 @@ Read = Callable[[str], bytes | None]
 """Returns the current contents of a file of the folder; None if it cannot be read."""
 
 
-def look_after(session: SavedSession, *, now: float | None = None) -> list[dict[str, Any]]:
+def record_kept_lines(session: SavedSession, *, now: float | None = None) -> list[dict[str, Any]]:
     """Write an `edits_kept` signal for each accepted edit and each time of AFTER_SECONDS that has passed since, unless
     the session already has it. Return the new signals."""
     folder = session.about.get("folder")
     if not folder or not Path(folder).is_dir():
         return []
-    found = list(due(session, lambda path: _read(Path(folder), path), time.time() if now is None else now))
+    found = list(due_signals(session, lambda path: _read(Path(folder), path), time.time() if now is None else now))
     if not found:
         return []
-    record = SessionRecord.beside(session.folder)
+    record = SessionRecord.for_signals(session.folder)
     try:
         for signal in found:
             record.signal("edits_kept", **signal)
@@ -49,15 +49,15 @@ def look_after(session: SavedSession, *, now: float | None = None) -> list[dict[
     return found
 
 
-def look_after_all(sessions: Path, user: Path) -> None:
+def record_all_kept_lines(sessions: Path, user: Path) -> None:
     """Call `record_kept_lines` for every session on the user's folder."""
     for place in sessions_of(sessions, user):
         # A damaged session is skipped; `etude sessions check` reports it.
         with suppress(SessionError):
-            look_after(load_session(place))
+            record_kept_lines(load_session(place))
 
 
-def due(session: SavedSession, read: Read, now: float) -> Iterator[dict[str, Any]]:
+def due_signals(session: SavedSession, read: Read, now: float) -> Iterator[dict[str, Any]]:
     """Yield the fields (except `what`) of each `edits_kept` signal that is due at the time `now` and not yet
     written."""
     done = {(s["accepted"], s["after_seconds"]) for s in session.signals if s["what"] == "edits_kept"}

@@ -86,7 +86,7 @@ class SessionRecord:
         return record
 
     @classmethod
-    def go_on(cls, folder: Path, size: int, seen: Mapping[str, Sides], steps: int = 0) -> SessionRecord:
+    def resume(cls, folder: Path, size: int, seen: Mapping[str, Sides], steps: int = 0) -> SessionRecord:
         """Continue the record of a session, as `replay.py` has read it.
 
         `size` is the number of bytes of the log's complete lines, `seen` are the digests of changed files in them, and
@@ -100,7 +100,7 @@ class SessionRecord:
         return cls(folder, descriptor, seen, steps)
 
     @classmethod
-    def beside(cls, folder: Path) -> SessionRecord:
+    def for_signals(cls, folder: Path) -> SessionRecord:
         """Open a session only to add signals. Another process may be writing its turns at the same time."""
         try:
             descriptor = os.open(folder / LOG, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)

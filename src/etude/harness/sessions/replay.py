@@ -34,7 +34,7 @@ class SavedSession:
     tools: list[ToolEvent] = field(default_factory=list)
     files: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     """Digests of the original and the current contents of changed files."""
-    taken_back: list[str] = field(default_factory=list)
+    reverted: list[str] = field(default_factory=list)
     """Files whose changes the user reverted since the last request."""
     state: dict[str, Any] = field(default_factory=dict)
     """State of the toolbox."""
@@ -61,11 +61,11 @@ class SavedSession:
     @property
     def consent(self) -> bool:
         """Whether the user agrees to training on the session, by the last answer."""
-        said = self.said_of_training
+        said = self.training_answer
         return bool(self.about.get("consent", False) if said is None else said)
 
     @property
-    def said_of_training(self) -> bool | None:
+    def training_answer(self) -> bool | None:
         """The user's last answer about training on this session; None if there is none after its first line."""
         given = [bool(signal["given"]) for signal in self.signals if signal["what"] == "consent"]
         return given[-1] if given else None
@@ -83,9 +83,9 @@ class SavedSession:
         """Return the original and the current contents of each changed file."""
         return {path: (self.content(before), self.content(now)) for path, (before, now) in self.files.items()}
 
-    def go_on(self) -> SessionRecord:
+    def resume_record(self) -> SessionRecord:
         """Open the session's record to continue it."""
-        record = SessionRecord.go_on(self.folder, self.size, self.files, self.steps)
+        record = SessionRecord.resume(self.folder, self.size, self.files, self.steps)
         record.clock.was_stopped(self.stopped if self.stop else None)
         return record
 
@@ -161,7 +161,7 @@ def _asked(session: SavedSession, entry: dict[str, Any]) -> None:
     conversation.task = entry["text"]
     session.spent = _sum(session.spent, session.usage)
     session.usage, session.stop, session.reviewed = TraceUsage(), "", ""
-    session.taken_back = []
+    session.reverted = []
     session.requests += 1
 
 
@@ -209,7 +209,7 @@ def _changed(session: SavedSession, entry: dict[str, Any]) -> None:
 
 
 def _put_back(session: SavedSession, entry: dict[str, Any]) -> None:
-    session.taken_back += entry["files"]
+    session.reverted += entry["files"]
     _changed(session, entry)
 
 

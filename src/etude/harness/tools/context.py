@@ -13,7 +13,7 @@ import xxhash
 
 from etude.harness.chunks import ChunkIndex
 from etude.harness.context.profile import Profile
-from etude.harness.external_services import Outside
+from etude.harness.external_services import ExternalServices
 from etude.harness.lints import Lints
 from etude.harness.workspaces.workspace import AsksFirst, Workspace
 
@@ -63,7 +63,7 @@ class ToolContext:
         limits: ToolLimits,
         profile: Profile,
         *,
-        outside: Outside | None = None,
+        outside: ExternalServices | None = None,
         after_edit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`after_edit` is called after each change of a file by a tool, before the next change."""
@@ -78,7 +78,7 @@ class ToolContext:
         self.lints = Lints()
         self.context = 0
         """Number of self-summaries so far, set by the loop."""
-        self.outside = outside or Outside()
+        self.outside = outside or ExternalServices()
         self.chunk_index: ChunkIndex | None = None
         """The search index, created by the first search."""
         self._after_edit = after_edit

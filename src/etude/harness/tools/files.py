@@ -51,7 +51,7 @@ async def edit(run: ToolContext, arguments: dict[str, Any]) -> Output:
     text = await read_text(run, path)
     run.require_known(path, text.encode())
     lines = split_lines(text)
-    wanted = by_number(arguments["lines"])
+    wanted = parse_line_edits(arguments["lines"])
     for number in wanted:
         if not 1 <= number <= len(lines):
             raise ToolProblem(run.say("no_line", path=path, line=number, lines=len(lines)))
@@ -68,7 +68,7 @@ async def edit(run: ToolContext, arguments: dict[str, Any]) -> Output:
     return Output(run.say("edited", lines="\n".join(shown)).split("\n"))
 
 
-def by_number(text: str) -> dict[int, str]:
+def parse_line_edits(text: str) -> dict[int, str]:
     """Parse an edit's `lines` argument into a map from line number to new text.
 
     If a number occurs several times, its texts become several lines.

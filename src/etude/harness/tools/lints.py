@@ -17,7 +17,7 @@ async def lints(run: ToolContext, arguments: dict[str, Any]) -> Output:
     files = await run.workspace.files()
     if path != "." and path not in files and not any(name.startswith(f"{path}/") for name in files):
         raise ToolProblem(run.say("no_file", path=path, hint=""))
-    report = await run.lints.look(run.workspace, path)
+    report = await run.lints.lint(run.workspace, path)
     if not report.answered and not report.remarks:
         names = ", ".join(linter.name for linter in run.lints.linters)
         return Output([run.say("no_linter", path=path, linters=names)])
@@ -37,6 +37,6 @@ async def lints(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def _shown(run: ToolContext, problems: list[Diagnostic]) -> list[str]:
-    shown = [problem.told() for problem in problems[:MOST_SHOWN]]
+    shown = [problem.as_line() for problem in problems[:MOST_SHOWN]]
     left = len(problems) - len(shown)
     return [*shown, run.say("lints_more", count=left)] if left else shown

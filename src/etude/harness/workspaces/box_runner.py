@@ -19,7 +19,7 @@ from etude.harness.workspaces.folder_files import SMALLER, FolderFiles
 from etude.harness.workspaces.folder_grep import searcher_of
 from etude.harness.workspaces.result_cache import Memo
 from etude.harness.workspaces.scratch_tree import BoxScratch
-from etude.harness.workspaces.terminal import Place
+from etude.harness.workspaces.terminal import TerminalHost
 from etude.harness.workspaces.workspace import AGENT_ENV, TOO_LARGE, WORKDIR, OverlayWorkspace, delete_file, read_tree
 from etude.sandbox.contract import Box, ExecResult
 
@@ -91,12 +91,14 @@ class BoxRunner(BoxedCommands):
         result = await self._memo.get((self._image, _digest(files), command, timeout), compute)
         return result, after
 
-    async def enter(self, files: Mapping[str, bytes]) -> Place:
+    async def enter(self, files: Mapping[str, bytes]) -> TerminalHost:
         # A process in a terminal may change files at any time.
         self._memo = None
         return await super().enter(files)
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
         # The scratch tree remains in the box, where later commands can see it.
         self._memo = None
         async with self._box_may_die():

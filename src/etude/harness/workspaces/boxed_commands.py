@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from etude.harness.workspaces.terminal import Place
+from etude.harness.workspaces.terminal import TerminalHost
 from etude.harness.workspaces.workspace import AGENT_ENV
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused, SandboxLost
 
@@ -58,7 +58,7 @@ class BoxedCommands(ABC):
             after = files
         return result, after
 
-    async def enter(self, files: Mapping[str, bytes]) -> Place:
+    async def enter(self, files: Mapping[str, bytes]) -> TerminalHost:
         """Write the files to the box and return the box, for terminals."""
         async with self._box_may_die():
             return await self._entered(files)
@@ -69,7 +69,7 @@ class BoxedCommands(ABC):
         except AGENTS_DOING as error:
             raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
 
-    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    async def read_back(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Return the files after the terminals' commands; `files` itself if they cannot be read."""
         if self._box is None:
             return files  # the box was lost while the terminals were used

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from etude.harness.editing.diff import LEFT_OUT
-from etude.harness.search.file_state import UNSURE, State, settled_state, state_of
+from etude.harness.search.file_state import UNSURE, FileState, file_state_of, settled_state
 from etude.sandbox.contract import RequestRefused
 
 MAX_FILE_BYTES = 1_000_000
@@ -45,9 +45,9 @@ class FolderFiles(Mapping[str, bytes]):
         """Whether all files are in memory."""
         self._sizes = dict(_walk(folder, max_files))
         self._max_held = max_held
-        self._held: OrderedDict[str, tuple[State, bytes]] = OrderedDict()
+        self._held: OrderedDict[str, tuple[FileState, bytes]] = OrderedDict()
         self._held_bytes = 0
-        self._kept: dict[str, tuple[State, bytes]] = {}
+        self._kept: dict[str, tuple[FileState, bytes]] = {}
 
     def __getitem__(self, path: str) -> bytes:
         if path not in self._sizes:
@@ -75,7 +75,7 @@ class FolderFiles(Mapping[str, bytes]):
             with suppress(KeyError):
                 self._kept[path] = self._held.get(path) or self._read(path)
 
-    def keep_as(self, path: str, data: bytes) -> None:
+    def set_original(self, path: str, data: bytes) -> None:
         """Record contents as the original of a file, regardless of what is on disk."""
         self._sizes.setdefault(path, len(data))
         self._kept.setdefault(path, (UNSURE, data))
@@ -84,7 +84,7 @@ class FolderFiles(Mapping[str, bytes]):
         """Return the total size of all files in bytes."""
         return sum(self._sizes.values())
 
-    def read_apart(self, path: str) -> tuple[State, bytes]:
+    def read_uncached(self, path: str) -> tuple[FileState, bytes]:
         """Read a file's state and contents without caching them. Raises KeyError if it no longer exists."""
         return self._read(path)
 
@@ -104,7 +104,7 @@ class FolderFiles(Mapping[str, bytes]):
         """Return the contents in memory of the files that have since been changed on disk or deleted."""
         root = os.fspath(self.folder)
         known = {**self._held, **self._kept}
-        found = {path: data for path, (state, data) in known.items() if state != state_of(f"{root}/{path}")}
+        found = {path: data for path, (state, data) in known.items() if state != file_state_of(f"{root}/{path}")}
         return {path: data for path, data in found.items() if not self._is_still(path, data)}
 
     def rebase(self, path: str, data: bytes | None) -> None:
@@ -130,7 +130,7 @@ class FolderFiles(Mapping[str, bytes]):
                 known[path] = (state, data)
         return True
 
-    def _read(self, path: str) -> tuple[State, bytes]:
+    def _read(self, path: str) -> tuple[FileState, bytes]:
         try:
             return _contents(self.folder / path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -140,7 +140,7 @@ class FolderFiles(Mapping[str, bytes]):
         except OSError as error:
             raise RequestRefused(f"{path} cannot be read: {error.strerror}") from error
 
-    def _hold(self, path: str, known: tuple[State, bytes]) -> None:
+    def _hold(self, path: str, known: tuple[FileState, bytes]) -> None:
         self._held[path] = known
         self._held_bytes += len(known[1])
         while self._held_bytes > self._max_held and len(self._held) > 1:
@@ -152,7 +152,7 @@ class FolderFiles(Mapping[str, bytes]):
             self._held_bytes -= len(known[1])
 
 
-class FolderNow:
+class CurrentFiles:
     """Reads the current contents of all files that FolderFiles would contain.
 
     Contents are cached, and read again if the file's state has changed or is not reliable yet. Writes through a memory
@@ -162,9 +162,9 @@ class FolderNow:
 
     def __init__(self, folder: Path, *, max_files: int, max_bytes: int) -> None:
         self._folder, self._max_files, self._max_bytes = folder, max_files, max_bytes
-        self._known: dict[str, tuple[State, bytes]] = {}
+        self._known: dict[str, tuple[FileState, bytes]] = {}
 
-    def look(self) -> dict[str, bytes]:
+    def read(self) -> dict[str, bytes]:
         """Return the current files. Raises FolderTooLarge, before reading any file, if they are too many or too
         large."""
         sizes = dict(_walk(self._folder, self._max_files))
@@ -175,7 +175,7 @@ class FolderNow:
         for path in sizes:
             with suppress(OSError):
                 last = self._known.get(path)
-                still = last is not None and last[0] == state_of(f"{root}/{path}")
+                still = last is not None and last[0] == file_state_of(f"{root}/{path}")
                 known[path] = last if last is not None and still else _contents(self._folder / path)
         self._known = known
         return {path: data for path, (_, data) in known.items() if len(data) <= MAX_FILE_BYTES}
@@ -299,7 +299,7 @@ def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
         todo += reversed(below)
 
 
-def _contents(path: Path) -> tuple[State, bytes]:
+def _contents(path: Path) -> tuple[FileState, bytes]:
     """Return a file's state (UNSURE if a later change might not change it) and its first MAX_FILE_BYTES + 1 bytes."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 from etude.harness.editing.diff import is_source
-from etude.harness.search.file_state import UNSURE, State, state_of
+from etude.harness.search.file_state import UNSURE, FileState, file_state_of
 from etude.harness.workspaces.boxed_commands import BoxedCommands
 from etude.harness.workspaces.folder_files import (
     MAX_FILE_BYTES,
@@ -68,25 +68,27 @@ class FolderRunner(BoxedCommands):
         self._sandboxes = sandboxes
         self._open_box = open_box
         self._base = base
-        self._given: dict[str, State] = {}
+        self._state_in_image: dict[str, FileState] = {}
         """State of each of the folder's files when it was copied into the image."""
         self._unsure: dict[str, bytes] = {}
         """Content hash of files whose state is UNSURE."""
-        self._there: dict[str, bytes | None] = {}
+        self._contents_in_box: dict[str, bytes | None] = {}
         """Current contents in the box of files that were written to it or changed in it later; None for deleted
         ones."""
-        self._withheld: set[str] = set()
+        self._too_large: set[str] = set()
         """Files that were not copied into the image because they had become too large."""
-        self._looked = 0
+        self._checked = 0
         """Time, by the box's clock, from which the next check looks for changed files."""
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
         raise RequestRefused("the folder is too large for a copy of all its files")
 
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
         if self._box is None:
             self._box = await self._open_box(await self._image())
-            _, self._looked = await _newer(self._box, 2**32)
+            _, self._checked = await _newer(self._box, 2**32)
         changes = files.changes if isinstance(files, Layered) else {}
         wanted = dict(changes)
         for path in await asyncio.to_thread(self._moved):
@@ -95,44 +97,44 @@ class FolderRunner(BoxedCommands):
                 if data is None or len(data) <= MAX_FILE_BYTES:
                     wanted[path] = data
         for path, data in wanted.items():
-            if path in self._there and self._there[path] == data:
+            if path in self._contents_in_box and self._contents_in_box[path] == data:
                 continue
             if data is not None:
                 await self._box.write_file(path, data)
-            elif path in self._given or path in self._there:
+            elif path in self._state_in_image or path in self._contents_in_box:
                 with suppress(FileNotFoundError):
                     await delete_file(self._box, path)
-            self._there[path] = data
+            self._contents_in_box[path] = data
         return self._box
 
     def _moved(self) -> list[str]:
         """Return the folder's files that have changed since they were copied into the image."""
-        return [path for path in self._given if not self._is_as_given(path)]
+        return [path for path in self._state_in_image if not self._is_as_given(path)]
 
     def _is_as_given(self, path: str) -> bool:
         """Return whether the folder's file is unchanged since it was copied into the image."""
-        if state_of(self._files.folder / path) == self._given[path]:
+        if file_state_of(self._files.folder / path) == self._state_in_image[path]:
             return True
         if path not in self._unsure:
             return False
         try:
-            state, data = self._files.read_apart(path)
+            state, data = self._files.read_uncached(path)
         except KeyError:
             return False
         if _hash(data) != self._unsure[path]:
             return False
-        self._given[path] = state
+        self._state_in_image[path] = state
         if state != UNSURE:
             del self._unsure[path]
         return True
 
     def _forget(self) -> None:
-        self._given, self._unsure, self._there, self._withheld = {}, {}, {}, set()
+        self._state_in_image, self._unsure, self._contents_in_box, self._too_large = {}, {}, {}, set()
 
     async def _read_back(self, box: Box, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        newer, looked = await _newer(box, self._looked)
+        newer, looked = await _newer(box, self._checked)
         names = {path for path in await box.list_files(".") if is_source(path) and is_text_name(path)}
-        known = set(files) - self._withheld
+        known = set(files) - self._too_large
         found: dict[str, bytes | None] = dict.fromkeys(known - names)
         for path in sorted((newer & names) | (names - known)):
             try:
@@ -145,36 +147,36 @@ class FolderRunner(BoxedCommands):
                 continue  # a background command of the agent has just deleted the file
             if files.get(path) != data:
                 found[path] = data
-        self._looked = looked
+        self._checked = looked
         if not found:
             return files
         layered = files if isinstance(files, Layered) else Layered(self._files)
         for path in found.keys() - layered.changes.keys():
             self._keep(path)
-        self._there |= found
+        self._contents_in_box |= found
         return layered.put_all(found)
 
     def _keep(self, path: str) -> None:
         """Record the file's contents in the box before the command as the original that the agent started from."""
-        if path in self._there:
-            before = self._there[path]
+        if path in self._contents_in_box:
+            before = self._contents_in_box[path]
             if before is not None:
-                self._files.keep_as(path, before)
-        elif path in self._given and not self._is_as_given(path):
-            self._files.keep_as(path, _UNKNOWN)
+                self._files.set_original(path, before)
+        elif path in self._state_in_image and not self._is_as_given(path):
+            self._files.set_original(path, _UNKNOWN)
 
     async def _image(self) -> str:
         """Build an image of all files and return its name. It has several layers, so that few files are in memory."""
         image, layer, size = self._base, dict[str, bytes](), 0
         for path in self._files:
             try:
-                state, data = await asyncio.to_thread(self._files.read_apart, path)
+                state, data = await asyncio.to_thread(self._files.read_uncached, path)
             except KeyError:
                 continue
             if len(data) > MAX_FILE_BYTES:
-                self._withheld.add(path)
+                self._too_large.add(path)
                 continue
-            self._given[path] = state
+            self._state_in_image[path] = state
             if state == UNSURE:
                 self._unsure[path] = _hash(data)
             layer[path] = data

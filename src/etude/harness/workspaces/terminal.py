@@ -63,7 +63,7 @@ _BEST_SHELL = 'exec "$(command -v bash || command -v sh)" -c "$@"'
 _PAINT = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-Z]|[@-Z\\-_])")
 
 
-class Place(Protocol):
+class TerminalHost(Protocol):
     """Opens terminals: a box, or the user's own machine."""
 
     async def start(
@@ -76,7 +76,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class TerminalOutput:
     """New output of a command, since it was last read."""
 
     text: str
@@ -143,7 +143,7 @@ class _Running:
         self.code, self.folder = int(code), folder.decode("utf-8", "replace")
         del self.said[begin:]
 
-    def take(self, job: int | None) -> Heard:
+    def take(self, job: int | None) -> TerminalOutput:
         """Return and discard the unread output; `job` is the command's number if it is a job."""
         # The output may end with an incomplete end marker, which stays unread.
         cut = self.said.rfind(b"\n\x01") if self.key and self.code is None else -1
@@ -151,13 +151,13 @@ class _Running:
         del self.said[: len(self.said) if cut < 0 else cut]
         skipped, self.skipped = self.skipped, 0
         seconds, self.seconds = self.seconds, 0.0
-        return Heard(text, self.code, job if self.code is None else None, skipped, seconds)
+        return TerminalOutput(text, self.code, job if self.code is None else None, skipped, seconds)
 
 
 class Terminals:
     """The shell of one agent and its jobs. `scripts` is the folder for the files with the commands."""
 
-    def __init__(self, place: Place, env: dict[str, str], scripts: str = FOLDER) -> None:
+    def __init__(self, place: TerminalHost, env: dict[str, str], scripts: str = FOLDER) -> None:
         self.place = place
         self._scripts = scripts
         self._env = {**env, **TAMED}
@@ -166,7 +166,7 @@ class Terminals:
         self._commands = self._texts = 0
         self._jobs: dict[int, _Running] = {}
 
-    async def run(self, command: str, *, seconds: float) -> Heard:
+    async def run(self, command: str, *, seconds: float) -> TerminalOutput:
         """Run a command in the shell. If it does not end within `seconds`, it continues as a job."""
         shell = self._shell = self._shell or await self._open()
         self._commands += 1
@@ -191,14 +191,14 @@ class Terminals:
             self._shell = None  # the command ended the shell, for example by `exit`
         return shell.take(None)
 
-    async def start(self, command: str, *, seconds: float) -> Heard:
+    async def start(self, command: str, *, seconds: float) -> TerminalOutput:
         """Start a command as a job, and return its output of the first `seconds`."""
         running = await self._started([command], command)
         number = self._keep(running)
         await running.hear(seconds)
         return running.take(number)
 
-    async def look(self, job: int, *, seconds: float) -> Heard:
+    async def poll(self, job: int, *, seconds: float) -> TerminalOutput:
         """Return a job's new output, after waiting up to `seconds` for its end. Raises KeyError for an unknown job."""
         running = self._jobs[job]
         await running.hear(seconds)
@@ -212,7 +212,7 @@ class Terminals:
             return False
         return True
 
-    async def end(self, job: int) -> Heard:
+    async def end(self, job: int) -> TerminalOutput:
         """Kill a job and return its new output. Raises KeyError for an unknown job."""
         running = self._jobs[job]
         await running.process.kill()

@@ -79,7 +79,7 @@ def environment() -> dict[str, str]:
     return {**inherited, **AGENT_ENV}
 
 
-class HostPlace:
+class HostTerminals:
     """Opens terminals in the user's folder. `scratch` is a temporary folder for files, which `close` deletes."""
 
     def __init__(self, folder: Path) -> None:

@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from etude.harness.editing.apply import ApplyConflict, leads_out, write_changes
+from etude.harness.editing.apply import ApplyConflict, has_symlink_parent, write_changes
 from etude.harness.editing.diff import binary_changes, is_source, unified_diff
-from etude.harness.permissions import Permissions, Wish
+from etude.harness.permissions import Permissions, RequestedAction
 from etude.harness.search.grep_query import Line, Query
 from etude.harness.workspaces.box_runner import MAX_READ_BYTES, MAX_READ_FILES
-from etude.harness.workspaces.folder_files import MAX_FILE_BYTES, FolderNow, FolderTooLarge, is_text_name
+from etude.harness.workspaces.folder_files import MAX_FILE_BYTES, CurrentFiles, FolderTooLarge, is_text_name
 from etude.harness.workspaces.folder_grep import searcher_of
 from etude.harness.workspaces.scratch_tree import HostScratch
-from etude.harness.workspaces.terminal import Heard, Terminals
-from etude.harness.workspaces.unboxed_commands import HostPlace, host_exec
+from etude.harness.workspaces.terminal import TerminalOutput, Terminals
+from etude.harness.workspaces.unboxed_commands import HostTerminals, host_exec
 from etude.harness.workspaces.workspace import OverlayWorkspace, clean_path
 from etude.sandbox.contract import ExecResult, RequestRefused
 
@@ -39,10 +39,10 @@ class FolderWorkspace(OverlayWorkspace):
 
     def __init__(self, folder: Path, permissions: Permissions) -> None:
         self._folder = folder.resolve()
-        self._now = FolderNow(self._folder, max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES)
-        super().__init__(self._now.look(), workdir=str(self._folder), searcher=searcher_of(self._folder))
+        self._now = CurrentFiles(self._folder, max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES)
+        super().__init__(self._now.read(), workdir=str(self._folder), searcher=searcher_of(self._folder))
         self._permissions = permissions
-        self._place: HostPlace | None = None
+        self._place: HostTerminals | None = None
         self._scratch = HostScratch(host_exec)
         self._begun: Mapping[str, bytes] = {}
         """The files when the last command began."""
@@ -82,18 +82,18 @@ class FolderWorkspace(OverlayWorkspace):
         self._agreed = dict(changes)
 
     async def exec(self, command: str, *, timeout: float) -> ExecResult:
-        wish = await self._permissions.agree(Wish("execute", command))
+        action = await self._permissions.agree(RequestedAction("execute", command))
         await self._look()
         before = self._files
         try:
-            return await host_exec(wish.what, self._folder, timeout)
+            return await host_exec(action.what, self._folder, timeout)
         finally:
             await self._look()
             self._has_left(before)
 
     async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
         if self._place is None:
-            self._place = HostPlace(self._folder)
+            self._place = HostTerminals(self._folder)
             self._terminals = _Asking(self._place, self._permissions, self._about_to_run)
         assert self._terminals is not None
         await self._about_to_run()
@@ -107,9 +107,11 @@ class FolderWorkspace(OverlayWorkspace):
         await self._look()
         return await super().snapshot()
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        wish = await self._permissions.agree(Wish("execute", command))
-        return await self._scratch.run(states, wish.what, timeout=timeout)
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
+        action = await self._permissions.agree(RequestedAction("execute", command))
+        return await self._scratch.run(states, action.what, timeout=timeout)
 
     def changed(self) -> dict[str, bytes | None]:
         return {path: data for path, data in super().changed().items() if path in self.left}
@@ -142,7 +144,7 @@ class FolderWorkspace(OverlayWorkspace):
         changed = {path for path in before.keys() | now.keys() if before.get(path) != now.get(path)}
         self.left.update({path: now.get(path) for path in changed})
 
-    def count_from(self, changed: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
+    def adopt_changes(self, changed: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
         """Record the changes of an earlier session as the agent's.
 
         `changed` maps each path to its contents before and after. Files that no longer have the contents after the
@@ -182,21 +184,21 @@ class FolderWorkspace(OverlayWorkspace):
         The rules apply to each path: if one is denied, all are; if every path is allowed, there is no question.
         """
         for path in changes:
-            if leads_out(self._folder, path) or (self._folder / path).is_symlink():
+            if has_symlink_parent(self._folder, path) or (self._folder / path).is_symlink():
                 raise RequestRefused(f"{path} is or is below a symlink, which is not followed")
         before = {path: self._files[path] for path in changes if path in self._files}
         after = {path: data for path, data in changes.items() if data is not None}
         shown = unified_diff(before, after) + binary_changes(before, after)
-        wishes = {verdict: wish for wish, verdict in self._judged(sorted(changes, reverse=True), shown)}
+        actions = {verdict: action for action, verdict in self._judged(sorted(changes, reverse=True), shown)}
         for verdict in ("deny", "ask"):
-            if wish := wishes.get(verdict):
-                await self._permissions.agree(wish)
+            if action := actions.get(verdict):
+                await self._permissions.agree(action)
                 return
 
-    def _judged(self, paths: list[str], shown: str) -> list[tuple[Wish, str]]:
+    def _judged(self, paths: list[str], shown: str) -> list[tuple[RequestedAction, str]]:
         """Return the write action for each path, with the rules' verdict."""
-        wishes = [Wish("write", path, shown) for path in paths]
-        return [(wish, self._permissions.verdict(wish)) for wish in wishes]
+        actions = [RequestedAction("write", path, shown) for path in paths]
+        return [(action, self._permissions.verdict(action)) for action in actions]
 
     def _check_place(self, path: str) -> None:
         """Raise IsADirectoryError if the path is a folder, NotADirectoryError if it is below a file."""
@@ -215,7 +217,7 @@ class FolderWorkspace(OverlayWorkspace):
     async def _look(self) -> None:
         """Read all changed files again from disk."""
         try:
-            self._files = await asyncio.to_thread(self._now.look)
+            self._files = await asyncio.to_thread(self._now.read)
         except FolderTooLarge:
             # A command has created more files than fit in memory, so only the known files are read again.
             for path in list(self._files):
@@ -225,35 +227,37 @@ class FolderWorkspace(OverlayWorkspace):
 class _Asking(Terminals):
     """Terminals that ask the user before each command and before each input to a running command."""
 
-    def __init__(self, place: HostPlace, permissions: Permissions, about_to_run: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, place: HostTerminals, permissions: Permissions, about_to_run: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__(place, {}, str(place.scratch))
         self._scratch, self._permissions, self._about_to_run = place.scratch, permissions, about_to_run
 
-    async def run(self, command: str, *, seconds: float) -> Heard:
-        wish = await self._permissions.agree(Wish("execute", command))
+    async def run(self, command: str, *, seconds: float) -> TerminalOutput:
+        action = await self._permissions.agree(RequestedAction("execute", command))
         await self._about_to_run()
-        return _told(await super().run(wish.what, seconds=seconds), command, wish)
+        return _told(await super().run(action.what, seconds=seconds), command, action)
 
-    async def start(self, command: str, *, seconds: float) -> Heard:
-        wish = await self._permissions.agree(Wish("execute", command))
+    async def start(self, command: str, *, seconds: float) -> TerminalOutput:
+        action = await self._permissions.agree(RequestedAction("execute", command))
         await self._about_to_run()
-        return _told(await super().start(wish.what, seconds=seconds), command, wish)
+        return _told(await super().start(action.what, seconds=seconds), command, action)
 
     async def write(self, job: int, data: bytes) -> bool:
         command = self._jobs[job].command
         typed = data.decode("utf-8", "replace").removesuffix("\n")
-        wish = await self._permissions.agree(Wish("execute", typed, f"typed into: {command}", plain=False))
-        return await super().write(job, data if wish.what == typed else f"{wish.what}\n".encode())
+        action = await self._permissions.agree(RequestedAction("execute", typed, f"typed into: {command}", plain=False))
+        return await super().write(job, data if action.what == typed else f"{action.what}\n".encode())
 
     async def keep(self, folder: str, text: str) -> str:
         return await super().keep(str(self._scratch), text)
 
 
-def _told(heard: Heard, command: str, wish: Wish) -> Heard:
+def _told(output: TerminalOutput, command: str, action: RequestedAction) -> TerminalOutput:
     """Prepend a note to the output if the user rewrote the command."""
-    if wish.what == command:
-        return heard
-    return replace(heard, text=f"(the user changed the command to: {wish.what})\n{heard.text}")
+    if action.what == command:
+        return output
+    return replace(output, text=f"(the user changed the command to: {action.what})\n{output.text}")
 
 
 def _with(files: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
@@ -279,4 +283,4 @@ def _is_shown(folder: Path, path: str) -> bool:
         found = (folder / path).lstat()
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_BYTES and not leads_out(folder, path)
+    return stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_BYTES and not has_symlink_parent(folder, path)

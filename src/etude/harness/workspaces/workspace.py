@@ -15,7 +15,7 @@ from etude.harness.editing.diff import is_source, unified_diff
 from etude.harness.search.grep_query import Line, Query, Searcher
 from etude.harness.workspaces.folder_files import MAX_FILE_BYTES, FolderFiles, Layered, is_text_name, put
 from etude.harness.workspaces.scratch_tree import BoxScratch
-from etude.harness.workspaces.terminal import Place, Terminals
+from etude.harness.workspaces.terminal import TerminalHost, Terminals
 from etude.sandbox.contract import Box, ExecResult, RequestRefused
 
 T = TypeVar("T")
@@ -81,7 +81,9 @@ class Workspace(Protocol):
         """Return a copy of the current files."""
         ...
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
         """Run a command once on each of these states of the files, in a scratch tree (scratch_tree.py).
 
         The command may change the tree, but not the workspace. The last state must be the result of `snapshot`. Only
@@ -114,18 +116,20 @@ class Runner(Protocol):
         """Write `files` to the box, run the command, and return its result and the files after it."""
         ...
 
-    async def enter(self, files: Mapping[str, bytes]) -> Place:
+    async def enter(self, files: Mapping[str, bytes]) -> TerminalHost:
         """Write `files` to the box and return it, for terminals. Raises NoShell if it cannot open terminals."""
         ...
 
-    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    async def read_back(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Return the files after the terminals' commands.
 
         `files` are those given to `enter`; they are returned if the box was lost or its files cannot be read.
         """
         ...
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
         """Run a command as `Workspace.run_in_scratch` does; the last state is also written to the box's workspace."""
         ...
 
@@ -224,7 +228,7 @@ class OverlayWorkspace:
         try:
             return await use(self._terminals)
         finally:
-            self._files = await self._runner.leave(self._files)
+            self._files = await self._runner.read_back(self._files)
 
     async def find(self, query: Query, most: int) -> list[Line] | None:
         """Return the first `most` lines that match. None if the files are not in a folder on disk, or without
@@ -240,10 +244,12 @@ class OverlayWorkspace:
             raise RequestRefused("the folder is too large for a copy of all its files")
         return {path: data for path, data in self._files.items() if is_source(path)}
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
         if self._runner is None:
             raise NoShell
-        return await self._runner.aside(states, command, timeout=timeout)
+        return await self._runner.run_in_scratch(states, command, timeout=timeout)
 
     def changed(self) -> dict[str, bytes | None]:
         """Return the current contents of the files that differ from the original ones; None for a deleted file."""
@@ -329,7 +335,9 @@ class BoxWorkspace:
     async def snapshot(self) -> Mapping[str, bytes]:
         return await read_tree(self._box, self.start)
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
         return await self._scratch.run(states, command, timeout=timeout)
 
     async def diff(self) -> str:

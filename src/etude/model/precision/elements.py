@@ -133,16 +133,16 @@ def e8m0_not_below(absmax: Tensor, largest: float) -> Tensor:
 def from_e8m0(codes: Tensor) -> Tensor:
     """Convert E8M0 codes (uint8) to fp32. 255 is NaN; 0 is 2^-127, a subnormal of fp32."""
     bits = codes.to(torch.int32).bitwise_left_shift_(_MANTISSA_BITS)
-    return _mended(bits, codes, subnormal=0).view(torch.float32)
+    return _with_special_values(bits, codes, subnormal=0).view(torch.float32)
 
 
 def reciprocal_of_e8m0(codes: Tensor) -> Tensor:
     """Convert E8M0 codes (uint8) to their reciprocals in fp32, which are exact. The reciprocal of NaN is NaN."""
     bits = (254 - codes.to(torch.int32)).bitwise_left_shift_(_MANTISSA_BITS)
-    return _mended(bits, codes, subnormal=254).view(torch.float32)
+    return _with_special_values(bits, codes, subnormal=254).view(torch.float32)
 
 
-def _mended(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
+def _with_special_values(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
     """Overwrite the bits of the two values that an fp32 exponent alone cannot express: 2^-127 and NaN.
 
     Most tensors have neither. A maximum and a minimum show that faster than comparing each element.

@@ -64,7 +64,7 @@ def format_named(name: str) -> Format:
     return found
 
 
-def taken_apart(q: Quantised) -> tuple[dict[str, Tensor], Callable[..., Quantised]]:
+def split_tensors(q: Quantised) -> tuple[dict[str, Tensor], Callable[..., Quantised]]:
     """Return the plain tensors of a quantised tensor by name, and a function that rebuilds it from them.
 
     For code that can store only plain tensors, such as autograd.

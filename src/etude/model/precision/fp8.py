@@ -17,7 +17,7 @@ from torch import Tensor
 
 from etude.model.errors import CannotQuantise
 from etude.model.precision.elements import E4M3
-from etude.model.precision.passes import ThereAndBack, passes_on
+from etude.model.precision.passes import RoundingScales, passes_on
 from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 128
@@ -131,4 +131,4 @@ def _from_codes(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _fake(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    return passes_on(rows.device).round_to(rows, E4M3, ThereAndBack(scales, scales), dtype, divide=True)
+    return passes_on(rows.device).round_to(rows, E4M3, RoundingScales(scales, scales), dtype, divide=True)

@@ -129,7 +129,7 @@ def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
     for name in [n for n in rest if n.endswith(("_scale_inv", "_scale", "_global_scale", "_scale_2"))]:
         stem = re.fullmatch(r"(.*\.weight)_(scale_inv|scale|global_scale|scale_2)", name)
         if stem is not None and stem[1] not in quantised:
-            quantised[stem[1]] = _assembled(stem[1], rest)
+            quantised[stem[1]] = _take_quantised(stem[1], rest)
     for name in [n for n in rest if n.endswith(_OF_ACTIVATIONS)]:
         del rest[name]
     for name, tensor in rest.items():
@@ -138,7 +138,7 @@ def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
     return rest, quantised
 
 
-def _assembled(weight: str, rest: dict[str, Tensor]) -> Quantised:
+def _take_quantised(weight: str, rest: dict[str, Tensor]) -> Quantised:
     """Take the tensors of one quantised weight out of `rest` and return them as codes and scales of its format."""
     found = {s: rest.pop(f"{weight}_{s}", None) for s in ("scale_inv", "scale", "scale_2", "global_scale", "packed")}
     codes = rest.pop(weight, found["packed"])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from etude.model.precision.elements import E4M3, e8m0_not_below, from_e8m0, reciprocal_of_e8m0
-from etude.model.precision.passes import ThereAndBack, passes_on
+from etude.model.precision.passes import RoundingScales, passes_on
 from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 32
@@ -51,7 +51,7 @@ def fake_mxfp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     rows = rows_of(x, BLOCK, "MXFP8")
     codes = _scales(rows)
     factors, scales = reciprocal_of_e8m0(codes), from_e8m0(codes)
-    by = ThereAndBack(factors, scales)
+    by = RoundingScales(factors, scales)
     return passes_on(x.device).round_to(rows, E4M3, by, dtype or x.dtype, divide=False).view(x.shape)
 
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from etude.model.precision.elements import E2M1, E4M3, from_e4m3, has_nan, significant_bits_, to_e4m3
-from etude.model.precision.passes import ThereAndBack, passes_on
+from etude.model.precision.passes import RoundingScales, passes_on
 from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 16
@@ -35,7 +35,7 @@ SMALLEST_OUTER = 2.0**-120
 numbers."""
 _NAN_CODE = 0x7F
 
-Reach = Literal["token", "tensor"]
+ScaleScope = Literal["token", "tensor"]
 """What shares one outer scale."""
 
 
@@ -58,7 +58,7 @@ def outer_scale(absmax: Tensor) -> Tensor:
 
 
 def quantise_nvfp4(
-    x: Tensor, *, per: Reach = "token", outer: Tensor | None = None, reciprocal_bits: int | None = None
+    x: Tensor, *, per: ScaleScope = "token", outer: Tensor | None = None, reciprocal_bits: int | None = None
 ) -> NVFP4:
     """Quantise x. `outer` broadcasts to [..., 1] and replaces the scale that `per` would compute."""
     rows = rows_of(x, BLOCK, "NVFP4")
@@ -78,7 +78,7 @@ def dequantise_nvfp4(q: NVFP4, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 def fake_nvfp4(
-    x: Tensor, dtype: torch.dtype | None = None, *, per: Reach = "token", reciprocal_bits: int | None = None
+    x: Tensor, dtype: torch.dtype | None = None, *, per: ScaleScope = "token", reciprocal_bits: int | None = None
 ) -> Tensor:
     """Compute dequantise(quantise(x)), except for the sign of zeros; `dtype` defaults to that of x."""
     values, _ = _rounded(x, dtype or x.dtype, per, reciprocal_bits, whole=True)
@@ -86,7 +86,7 @@ def fake_nvfp4(
 
 
 def split_nvfp4(
-    x: Tensor, dtype: torch.dtype | None = None, *, per: Reach = "token", reciprocal_bits: int | None = None
+    x: Tensor, dtype: torch.dtype | None = None, *, per: ScaleScope = "token", reciprocal_bits: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Round x and return code * block scale, and the outer scale.
 
@@ -96,7 +96,7 @@ def split_nvfp4(
 
 
 def _rounded(
-    x: Tensor, dtype: torch.dtype, per: Reach, reciprocal_bits: int | None, *, whole: bool
+    x: Tensor, dtype: torch.dtype, per: ScaleScope, reciprocal_bits: int | None, *, whole: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the rounded values and the outer scale. With `whole`, the values are already multiplied by it."""
     rows = rows_of(x, BLOCK, "NVFP4")
@@ -104,13 +104,13 @@ def _rounded(
     divisors, divide = _divisors(_products(codes, outer, x.shape), reciprocal_bits)
     by_row = _by_row(outer, x.shape) if whole else None
     values = passes_on(x.device).round_to(
-        rows, E2M1, ThereAndBack(divisors, _values(codes), by_row), dtype, divide=divide
+        rows, E2M1, RoundingScales(divisors, _values(codes), by_row), dtype, divide=divide
     )
     return values.view(x.shape), outer
 
 
 def _scales(
-    rows: Tensor, shape: torch.Size, per: Reach, outer: Tensor | None, reciprocal_bits: int | None
+    rows: Tensor, shape: torch.Size, per: ScaleScope, outer: Tensor | None, reciprocal_bits: int | None
 ) -> tuple[Tensor, Tensor]:
     """Return the block scales as E4M3 codes [N, K / 16], and the outer scale in its original shape."""
     absmax = passes_on(rows.device).largest(rows, BLOCK)

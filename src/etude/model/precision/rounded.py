@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.model.placing import Gather, Spread, places, tokens_of_rows
+from etude.model.placing import Gather, Spread, pair_rows, tokens_of_rows
 from etude.model.precision.numerics import Numerics, Operand
 from etude.model.tiles import silu, weighted_sum
 
@@ -46,20 +46,20 @@ def rounded_experts(
     if not torch.is_grad_enabled() and flat.numel() <= EQUAL_MAX_PAIRS:
         sizes = sizes.max().expand(experts)
     ends = sizes.cumsum(0)
-    place = places(flat, count, ends - sizes)
+    row_of_pair = pair_rows(flat, count, ends - sizes)
     cuts = (0, *ends.tolist())
     choices = experts_nk.shape[1]
     if isinstance(gate_up, Operand):
         # Each token is rounded once here, not once for each of its experts.
-        chosen = tokens_of_rows(place, cuts[-1], choices, nobody=x_nd.shape[0])
+        chosen = tokens_of_rows(row_of_pair, cuts[-1], choices, nobody=x_nd.shape[0])
         hidden = numerics.product(numerics.activations(x_nd).rows(chosen), gate_up, cuts, x_nd.dtype)
     else:
-        x = cast(Tensor, Spread.apply(x_nd, place, cuts[-1], choices, True))
+        x = cast(Tensor, Spread.apply(x_nd, row_of_pair, cuts[-1], choices, True))
         hidden = rounded_matmul(x, gate_up, cuts, numerics)
     gate, up = hidden.chunk(2, -1)
     activate = silu if numerics.invariant else F.silu
     y = rounded_matmul(activate(gate) * up, down, cuts, numerics)
-    y = cast(Tensor, Gather.apply(y, place)).view(*experts_nk.shape, -1)
+    y = cast(Tensor, Gather.apply(y, row_of_pair)).view(*experts_nk.shape, -1)
     if numerics.invariant:
         return weighted_sum(gates_nk, y)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)

@@ -15,11 +15,11 @@ from etude.model.precision import FORMATS
 from etude.model.precision.kernels import (
     IMPLEMENTATIONS,
     choose,
+    implementation_for,
     kernels_for,
     overview,
     reference,
     refusal,
-    who_computes,
 )
 from etude.recipe.precision import PrecisionRecipe
 
@@ -59,8 +59,14 @@ def test_every_operation_of_every_implementation_exists() -> None:
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        (("grouped_mm", "torch_scaled", "fp8_row", "cpu"), "torch implements it for GPUs only; implementations that can run it here: reference"),
-        (("grouped_mm", "torch", "mxfp8", "cpu"), "it takes only the formats bf16; implementations that can run it here: reference"),
+        (
+            ("grouped_mm", "torch_scaled", "fp8_row", "cpu"),
+            "torch implements it for GPUs only; implementations that can run it here: reference",
+        ),
+        (
+            ("grouped_mm", "torch", "mxfp8", "cpu"),
+            "it takes only the formats bf16; implementations that can run it here: reference",
+        ),
         (("quantise", "torch", "mxfp8", "cpu"), "it implements only grouped_mm, grouped_wgrad"),
         (("quantise", "cutlass", "mxfp8", "cpu"), "the implementations are reference, triton, torch, torch_scaled"),
         (("attention", "reference", "bf16", "cpu"), "implementations that can run it here: none"),
@@ -121,14 +127,16 @@ def test_without_its_interpreter_triton_serves_no_cpu(monkeypatch: pytest.Monkey
 def test_a_recipe_says_who_computes_its_experts(precision: PrecisionRecipe, said: str, own: bool) -> None:
     if precision.kernels == "triton":
         pytest.importorskip("triton")
-    assert who_computes(precision, "cpu").by == said
+    assert implementation_for(precision, "cpu").by == said
     assert (kernels_for(precision, "cpu") is not None) == own
 
 
 @pytest.mark.parametrize("experts", ["nvfp4", "mxfp8", "fp8_block"])
 def test_kernels_are_interpreted_only_where_they_are_named(experts: str) -> None:
-    with pytest.raises(KernelUnavailable, match=r"no implementation multiplies this format on cpu; set precision\.emulate"):
-        who_computes(PrecisionRecipe(experts=experts), "cpu")
+    with pytest.raises(
+        KernelUnavailable, match=r"no implementation multiplies this format on cpu; set precision\.emulate"
+    ):
+        implementation_for(PrecisionRecipe(experts=experts), "cpu")
 
 
 def test_on_a_gpu_fp8_needs_no_asking(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,21 +146,21 @@ def test_on_a_gpu_fp8_needs_no_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H200")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     fp8 = PrecisionRecipe(experts="fp8_block")
-    assert str(who_computes(fp8, "cuda")).startswith("grouped_mm of fp8_block by triton on cuda (H200, Triton ")
-    assert who_computes(PrecisionRecipe(), "cuda").by == "by torch on cuda (H200)"
-    assert who_computes(PrecisionRecipe(experts="mxfp8", kernels="triton"), "cuda").implementation == "triton"
+    assert str(implementation_for(fp8, "cuda")).startswith("grouped_mm of fp8_block by triton on cuda (H200, Triton ")
+    assert implementation_for(PrecisionRecipe(), "cuda").by == "by torch on cuda (H200)"
+    assert implementation_for(PrecisionRecipe(experts="mxfp8", kernels="triton"), "cuda").implementation == "triton"
     for experts in ("mxfp8", "nvfp4"):
         with pytest.raises(KernelUnavailable, match="no implementation multiplies this format on cuda"):
-            who_computes(PrecisionRecipe(experts=experts), "cuda")
+            implementation_for(PrecisionRecipe(experts=experts), "cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     with pytest.raises(KernelUnavailable, match="no implementation multiplies this format on cuda"):
-        who_computes(fp8, "cuda")
+        implementation_for(fp8, "cuda")
 
 
 def test_what_a_recipe_names_is_not_replaced() -> None:
     with pytest.raises(
         KernelUnavailable, match=r'precision\.kernels = "triton": grouped_mm of nvfp4 by triton on cpu: it'
     ):
-        who_computes(PrecisionRecipe(experts="nvfp4", kernels="triton"), "cpu")
+        implementation_for(PrecisionRecipe(experts="nvfp4", kernels="triton"), "cpu")
     with pytest.raises(KernelUnavailable, match=r'take bfloat16, not float32; set compute.dtype = "bfloat16"'):
-        who_computes(PrecisionRecipe(kernels="reference"), "cpu", torch.float32)
+        implementation_for(PrecisionRecipe(kernels="reference"), "cpu", torch.float32)

@@ -23,7 +23,7 @@ from etude.model.precision.kernels.choice import Choice, choose, refusal
 if TYPE_CHECKING:  # this package must run with torch alone
     from etude.recipe.precision import PrecisionRecipe
 
-Side: TypeAlias = Tensor | Quantised
+KernelOperand: TypeAlias = Tensor | Quantised
 """One operand of a matmul: plain numbers, or codes and scales."""
 NATIVE = ("fp8_block",)
 """Formats whose codes tensor cores multiply directly; kernels are the default for them where available. MXFP8 is not
@@ -31,13 +31,15 @@ among them, because its codes are first widened to bf16: its kernels must be req
 _QUANTISERS = ("quantise", "quantise_both", "swiglu_quantise", "swiglu_quantise_both")
 
 
-def who_computes(precision: PrecisionRecipe, device: torch.device | str, dtype: torch.dtype = torch.bfloat16) -> Choice:
+def implementation_for(
+    precision: PrecisionRecipe, device: torch.device | str, dtype: torch.dtype = torch.bfloat16
+) -> Choice:
     """Return the implementation that the recipe's `[precision]` section names; "auto" is resolved for the device.
 
     Raises KernelUnavailable if it cannot run.
     """
     device, format = torch.device(device), precision.experts
-    name = _derived(precision, device) if precision.kernels == "auto" else precision.kernels
+    name = _default_implementation(precision, device) if precision.kernels == "auto" else precision.kernels
     try:
         chosen = choose("grouped_mm", name, format, device)
     except KernelUnavailable as error:
@@ -50,11 +52,11 @@ def who_computes(precision: PrecisionRecipe, device: torch.device | str, dtype: 
 
 def kernels_for(precision: PrecisionRecipe, device: torch.device | str) -> ExpertKernels | None:
     """Return the kernels of a recipe; None if plain torch or emulation computes its experts."""
-    chosen = who_computes(precision, device)
+    chosen = implementation_for(precision, device)
     return ExpertKernels.of(chosen.implementation, chosen.format, device) if precision.by_kernels else None
 
 
-def _derived(precision: PrecisionRecipe, device: torch.device) -> str:
+def _default_implementation(precision: PrecisionRecipe, device: torch.device) -> str:
     """Return the implementation that "auto" means for this recipe and device."""
     if not precision.rounds:
         return "torch"
@@ -106,42 +108,42 @@ class ExpertKernels:
         columns spans two experts."""
         return {"bf16": 1, "mxfp8": mxfp8.BLOCK, "fp8_block": fp8.BLOCK}[self.format]
 
-    def rows(self, x_rd: Tensor) -> Side:
+    def rows(self, x_rd: Tensor) -> KernelOperand:
         """Quantise x along its width."""
         return x_rd if self.format == "bf16" else _quantised(self.quantisers["quantise"], x_rd)
 
-    def rows_and_columns(self, x_rd: Tensor) -> tuple[Side, Side]:
+    def rows_and_columns(self, x_rd: Tensor) -> tuple[KernelOperand, KernelOperand]:
         """Quantise x along its width, and its transpose along the tokens."""
         return (x_rd, x_rd.mT) if self.format == "bf16" else _both(self.quantisers["quantise_both"], x_rd)
 
-    def swiglu(self, gate: Tensor, up: Tensor) -> Side:
+    def swiglu(self, gate: Tensor, up: Tensor) -> KernelOperand:
         """Return the rows of silu(gate) * up."""
         if self.format == "bf16":
             return F.silu(gate) * up
         return _quantised(self.quantisers["swiglu_quantise"], gate, up)
 
-    def swiglu_and_columns(self, gate: Tensor, up: Tensor) -> tuple[Side, Side]:
+    def swiglu_and_columns(self, gate: Tensor, up: Tensor) -> tuple[KernelOperand, KernelOperand]:
         if self.format == "bf16":
             return self.rows_and_columns(F.silu(gate) * up)
         return _both(self.quantisers["swiglu_quantise_both"], gate, up)
 
-    def weight(self, weight: Side) -> Side:
+    def weight(self, weight: KernelOperand) -> KernelOperand:
         """Return the weight [E, M, K] as operand of x W^T. Quantises it unless it is already codes and scales."""
         plain = isinstance(weight, Tensor) and self.format != "bf16"
         return _quantised(self.weight_quantisers["quantise"], weight) if plain else weight
 
-    def turned(self, weight: Tensor) -> Side:
+    def transposed(self, weight: Tensor) -> KernelOperand:
         """Return the transposed weight [E, K, M] as operand of dy W."""
         if self.format == "bf16":
             return weight.mT
         return _both(self.weight_quantisers["quantise_both"], weight)[1]
 
 
-def _quantised(quantiser: Choice, *given: Side) -> Quantised:
+def _quantised(quantiser: Choice, *given: KernelOperand) -> Quantised:
     return cast(Quantised, quantiser(*given, quantiser.format))
 
 
-def _both(quantiser: Choice, *given: Side) -> tuple[Quantised, Quantised]:
+def _both(quantiser: Choice, *given: KernelOperand) -> tuple[Quantised, Quantised]:
     return cast(tuple[Quantised, Quantised], quantiser(*given, quantiser.format))
 
 

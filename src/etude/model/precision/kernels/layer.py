@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.errors import KernelUnavailable
-from etude.model.placing import Placement, place
-from etude.model.precision.formats import taken_apart
-from etude.model.precision.kernels.experts import ExpertKernels, Side
+from etude.model.placing import Placement, place_pairs
+from etude.model.precision.formats import split_tensors
+from etude.model.precision.kernels.experts import ExpertKernels, KernelOperand
 
 
 def experts_by_kernels(
-    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, weights: Sequence[Side], kernels: ExpertKernels
+    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, weights: Sequence[KernelOperand], kernels: ExpertKernels
 ) -> Tensor:
     """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
 
@@ -35,7 +35,7 @@ def experts_by_kernels(
     first = weights[0]
     trained = isinstance(first, Tensor) and torch.is_grad_enabled()
     count = (first if isinstance(first, Tensor) else first.codes).shape[0]
-    placement = place(experts_nk, count, multiple=kernels.block if trained else 1)
+    placement = place_pairs(experts_nk, count, multiple=kernels.block if trained else 1)
     if trained:
         return cast(Tensor, _Layer.apply(x_nd, gates_nk, placement, kernels, *weights))
     gate, up, down = (kernels.weight(weight) for weight in weights)
@@ -67,11 +67,11 @@ class _Layer(torch.autograd.Function):
         gates_nk, gate_weight, up_weight, down_weight, gate, up, y, columns, hidden_columns = _kept(ctx)
         ends = placement.ends_e
         dy, dy_columns = kernels.rows_and_columns(kernels.permute(grads[0], placement, gates_nk))
-        dhidden = kernels.multiply(dy, kernels.turned(down_weight), ends)
+        dhidden = kernels.multiply(dy, kernels.transposed(down_weight), ends)
         dgate = torch.ops.aten.silu_backward(dhidden * up, gate)
         (dgate, dgate_columns), (dup, dup_columns) = map(kernels.rows_and_columns, (dgate, dhidden * F.silu(gate)))
-        dx = kernels.multiply(dgate, kernels.turned(gate_weight), ends)
-        dx += kernels.multiply(dup, kernels.turned(up_weight), ends)
+        dx = kernels.multiply(dgate, kernels.transposed(gate_weight), ends)
+        dx += kernels.multiply(dup, kernels.transposed(up_weight), ends)
         return (
             kernels.unpermute(dx, placement),
             kernels.gate_gradients(grads[0], y, placement).to(gates_nk.dtype),
@@ -83,18 +83,18 @@ class _Layer(torch.autograd.Function):
         )
 
 
-def _keep(ctx: Any, *sides: Side) -> None:
+def _keep(ctx: Any, *sides: KernelOperand) -> None:
     """Save operands for the backward pass as plain tensors, so that autograd frees them once the gradients are done."""
     tensors: list[Tensor] = []
     ctx.made = []
     for side in sides:
-        parts, together = ({"x": side}, lambda x: x) if isinstance(side, Tensor) else taken_apart(side)
+        parts, rebuild = ({"x": side}, lambda x: x) if isinstance(side, Tensor) else split_tensors(side)
         tensors += parts.values()
-        ctx.made.append((list(parts), together))
+        ctx.made.append((list(parts), rebuild))
     ctx.save_for_backward(*tensors)
 
 
 def _kept(ctx: Any) -> list[Any]:
     """Return the operands that `_keep` saved."""
     left = iter(ctx.saved_tensors)
-    return [together(**dict(zip(names, islice(left, len(names)), strict=True))) for names, together in ctx.made]
+    return [rebuild(**dict(zip(names, islice(left, len(names)), strict=True))) for names, rebuild in ctx.made]

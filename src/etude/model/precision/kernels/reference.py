@@ -65,7 +65,7 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
     """
     rows, weights = _values(a), _values(b)
     out = rows.new_zeros(rows.shape[0], weights.shape[1])
-    for expert, (start, end) in enumerate(_reaches(ends_e)):
+    for expert, (start, end) in enumerate(_row_ranges(ends_e)):
         out[start:end] = rows[start:end] @ weights[expert].T
     return out.to(torch.bfloat16)
 
@@ -76,7 +76,7 @@ def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) 
     The result is zero for an expert without rows.
     """
     left, right = _values(a), _values(b)
-    out = [left[:, start:end] @ right[:, start:end].T for start, end in _reaches(ends_e)]
+    out = [left[:, start:end] @ right[:, start:end].T for start, end in _row_ranges(ends_e)]
     return torch.stack(out).to(torch.bfloat16)
 
 
@@ -84,7 +84,7 @@ def _values(x: Tensor | Quantised) -> Tensor:
     return x.float() if isinstance(x, Tensor) else dequantise(x, torch.float32)
 
 
-def _reaches(ends_e: Tensor) -> list[tuple[int, int]]:
+def _row_ranges(ends_e: Tensor) -> list[tuple[int, int]]:
     """Return the first row and the end (exclusive) of each expert."""
     ends = ends_e.tolist()
     return list(zip([0, *ends[:-1]], ends, strict=True))

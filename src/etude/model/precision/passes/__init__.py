@@ -20,7 +20,7 @@ from torch import Tensor
 from etude.model.precision.elements import Element
 
 
-class ThereAndBack(NamedTuple):
+class RoundingScales(NamedTuple):
     """The scales with which numbers are scaled to an element type, rounded, and scaled back."""
 
     scales: Tensor
@@ -49,7 +49,9 @@ class Passes(Protocol):
         Two codes are packed per byte, uint8 [N, K / 2], the first of a pair in the low half.
         """
 
-    def round_to(self, rows: Tensor, element: Element, by: ThereAndBack, dtype: torch.dtype, *, divide: bool) -> Tensor:
+    def round_to(
+        self, rows: Tensor, element: Element, by: RoundingScales, dtype: torch.dtype, *, divide: bool
+    ) -> Tensor:
         """Scale rows, round them to the element type and scale them back. NaN stays NaN; a zero may lose its sign."""
 
     def decode_e4m3(self, codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from etude.model.precision.elements import E2M1, E4M3, Element
-from etude.model.precision.passes import ThereAndBack
+from etude.model.precision.passes import RoundingScales
 
 Array = NDArray[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -73,7 +73,7 @@ def encode_e2m1(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
     return packed
 
 
-def round_to(rows: Tensor, element: Element, by: ThereAndBack, dtype: torch.dtype, *, divide: bool) -> Tensor:
+def round_to(rows: Tensor, element: Element, by: RoundingScales, dtype: torch.dtype, *, divide: bool) -> Tensor:
     out = torch.empty(rows.shape, dtype=_writable(dtype))
     grid = np.array([1.5 * element.magic, element.smallest_normal, element.largest], np.float32)
     given = (_words(_readable(rows), by.scales), by.scales.numpy(), divide, grid)

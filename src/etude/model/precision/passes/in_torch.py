@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from etude.model.precision.elements import E2M1, Element, from_e2m1, from_e4m3, pack_pairs, round_to_, to_e2m1, to_e4m3
-from etude.model.precision.passes import ThereAndBack
+from etude.model.precision.passes import RoundingScales
 
 _MAGNITUDE = {
     torch.bfloat16: (torch.int16, 0x7FFF),
@@ -43,7 +43,7 @@ def encode_e2m1(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
     return packed
 
 
-def round_to(rows: Tensor, element: Element, by: ThereAndBack, dtype: torch.dtype, *, divide: bool) -> Tensor:
+def round_to(rows: Tensor, element: Element, by: RoundingScales, dtype: torch.dtype, *, divide: bool) -> Tensor:
     values = _scaled(rows, by.scales, divide=divide)
     return _back(round_to_(values, element, torch.empty_like(values)), by.back, by.outer, dtype)
 

@@ -129,8 +129,8 @@ def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) 
         case MXFP8(), MXFP8():
             return _wgrad_of_codes("mxfp8", a, b, ends_e)
     raise CannotQuantise(
-        f"no kernel computes a weight gradient of {_told(a)} by {_told(b)}; both operands must be bf16, both MXFP8, or "
-        "both BlockFP8 with blocks of 1 row"
+        f"no kernel computes a weight gradient of {_description(a)} by {_description(b)}; both operands must be "
+        "bf16, both MXFP8, or both BlockFP8 with blocks of 1 row"
     )
 
 
@@ -190,12 +190,12 @@ def _operands(a: Tensor | Quantised, b: Tensor | Quantised) -> tuple[str, Tensor
         case MXFP8(), MXFP8():
             return "mxfp8", a.codes, a.scales, b.codes, b.scales
     raise CannotQuantise(
-        f"no kernel multiplies {_told(a)} by {_told(b)}; both operands must be bf16, both RowFP8 or both MXFP8, or "
-        "BlockFP8 with blocks of 1 row by BlockFP8 with blocks of 128 rows"
+        f"no kernel multiplies {_description(a)} by {_description(b)}; both operands must be bf16, both RowFP8 or "
+        "both MXFP8, or BlockFP8 with blocks of 1 row by BlockFP8 with blocks of 128 rows"
     )
 
 
-def _told(x: Tensor | Quantised) -> str:
+def _description(x: Tensor | Quantised) -> str:
     return str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else type(x).__name__
 
 

@@ -186,14 +186,16 @@ def _by_rows(x: Tensor, up: Tensor | None, format: str, outer: Tensor | None) ->
 def _given(x: Tensor, up: Tensor | None, block: int, format: str) -> tuple[Tensor, Tensor]:
     """Return the words of x and of `up` (of x again without `up`), after checking that a kernel accepts them."""
     if up is not None and (x.dtype != torch.bfloat16 or up.dtype != torch.bfloat16 or up.shape != x.shape):
-        raise CannotQuantise(f"SwiGLU takes two bf16 tensors of one shape, not {_told(x)} and {_told(up)}")
+        raise CannotQuantise(
+            f"SwiGLU takes two bf16 tensors of one shape, not {_description(x)} and {_description(up)}"
+        )
     if x.dtype == torch.float16:
         raise CannotQuantise(f"{format}: the kernels take bfloat16 and float32, not float16")
     values = words(rows_of(x, block, format))
     return values, values if up is None else words(rows_of(up, block, format))
 
 
-def _told(x: Tensor) -> str:
+def _description(x: Tensor) -> str:
     return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
 
 

@@ -50,7 +50,7 @@ class Fault:
 @torch.no_grad()
 def faults(tensors: Mapping[str, Tensor]) -> list[Fault]:
     """Return a fault for every tensor that is not finite or was clipped."""
-    suspects = tensors.keys() - _surely_sound(tensors) | {name for name in tensors if name.endswith(_DIVISOR)}
+    suspects = tensors.keys() - _within_range(tensors) | {name for name in tensors if name.endswith(_DIVISOR)}
     found = ((name, _problem(name, tensors[name])) for name in suspects)
     return sorted((Fault(name, problem) for name, problem in found if problem), key=lambda fault: fault.where)
 
@@ -93,26 +93,26 @@ def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
     return found
 
 
-def require_sound(tensors: Mapping[str, Tensor], refusal: str) -> None:
+def require_no_faults(tensors: Mapping[str, Tensor], refusal: str) -> None:
     """Raise PoisonedWeights if a tensor has a fault.
 
     `refusal` begins the message and says what is therefore not done: "<folder> is not written".
     """
-    require_none(faults(tensors), refusal)
+    refuse_faults(faults(tensors), refusal)
 
 
-def require_none(found: Sequence[Fault], refusal: str) -> None:
+def refuse_faults(found: Sequence[Fault], refusal: str) -> None:
     """Raise PoisonedWeights if there is a fault; `refusal` begins the message."""
     if found:
-        raise PoisonedWeights(f"{refusal}: {told(found)}")
+        raise PoisonedWeights(f"{refusal}: {summary(found)}")
 
 
-def told(found: Sequence[Fault]) -> str:
+def summary(found: Sequence[Fault]) -> str:
     """Return the first fault and how many more there are, for a one-line message."""
     return f"{found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}"
 
 
-def _surely_sound(tensors: Mapping[str, Tensor]) -> set[str]:
+def _within_range(tensors: Mapping[str, Tensor]) -> set[str]:
     """Return the names of plain tensors whose numbers all stay below the maximum of their dtype: nearly all tensors.
 
     All tensors are checked with a single wait for the device.
@@ -148,7 +148,7 @@ def _problem(name: str, tensor: Tensor) -> str | None:
         return _not_finite(count, tensor)
     if name.endswith(_DIVISOR) and (count := int((~tensor.float().reciprocal().isfinite()).sum())):
         return f"has {count} of {tensor.numel()} divisors that are zero, or as good as zero"
-    return _cut(tensor)
+    return _clipped(tensor)
 
 
 def _not_finite(count: int, tensor: Tensor) -> str:
@@ -162,7 +162,7 @@ def _full(codes: Tensor) -> Tensor:
     return torch.stack((codes & _E2M1_LARGEST, codes >> 4 & _E2M1_LARGEST), -1).flatten(-2) == _E2M1_LARGEST
 
 
-def _cut(tensor: Tensor) -> str | None:
+def _clipped(tensor: Tensor) -> str | None:
     """Return a description if plain numbers (not codes) have a row that a saturating cast clipped, else None."""
     rows = tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.reshape(1, -1)
     share, row = (rows.abs() == torch.finfo(tensor.dtype).max).float().mean(-1).max(0)
