@@ -30,7 +30,7 @@ from etude.harness import (
     ToolLimits,
     run_agent,
 )
-from etude.harness.external_services import Outside
+from etude.harness.external_services import ExternalServices
 from etude.text.calls import parse_call
 from etude.text.format import Format
 from etude.trace import TraceBuilder, TraceUsage
@@ -205,7 +205,7 @@ async def play(
         return next(answers)
 
     workspace = OverlayWorkspace(session.start())
-    toolbox = Toolbox(profile.schemas(), workspace, ToolLimits(), profile, outside=Outside(ask=answer))
+    toolbox = Toolbox(profile.schemas(), workspace, ToolLimits(), profile, outside=ExternalServices(ask=answer))
     opening = len(form.opening(profile.system_text(), max(session.asks, key=len)))
     allowed = budgets or Budgets(tokens=1 << 20, output_tokens=1 << 20)
     long = min(form.count(long_text(f"{session.name} {name}")) for name in ("long.txt", "longer.txt"))

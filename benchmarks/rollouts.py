@@ -151,8 +151,8 @@ def idle_by(journal: Path, begun: float, ended: float) -> dict[str, float]:
 
 
 def _pid(service: Supervised) -> int:
-    assert service.pid is not None
-    return service.pid
+    assert service.local_pid is not None
+    return service.local_pid
 
 
 def _read(pids: dict[str, int]) -> Reading:

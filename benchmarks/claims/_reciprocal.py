@@ -35,7 +35,7 @@ def changed(paths: RunPaths) -> dict[str, dict[str, float]]:
     from etude.lineage.state import dtype_of, finished_stage
     from etude.model import Numerics, load_hf
     from etude.model.block import MixtureOfExperts
-    from etude.model.drift import recorded
+    from etude.model.drift import record_pass
     from etude.model.precision import quantise_nvfp4
     from etude.training.compute import DTYPES
 
@@ -46,7 +46,7 @@ def changed(paths: RunPaths) -> dict[str, dict[str, float]]:
         layer: block.mlp.experts for layer, block in enumerate(model.layers) if isinstance(block.mlp, MixtureOfExperts)
     }
     with torch.no_grad():
-        passes = [recorded(model, one) for one in tokens]
+        passes = [record_pass(model, one) for one in tokens]
         operands = [x for one in passes for layer, said in one.routed.items() for x in _inputs(experts[layer], said)]
 
     def codes_of(bits: int | None) -> dict[str, list[NVFP4]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from etude.model import expert_matmul
 from etude.model.experts import experts_reference
-from etude.model.placing import Placement, place
+from etude.model.placing import Placement, place_pairs
 from etude.model.precision import FORMATS, Quantised
 from etude.model.precision.kernels import IMPLEMENTATIONS, ExpertKernels, choose, reference
 
@@ -105,7 +105,7 @@ def drawn_placement(device: str) -> tuple[Tensor, Tensor, Placement]:
     g = torch.Generator().manual_seed(2)
     experts = torch.rand(tokens, 12, generator=g).topk(4).indices + (torch.arange(tokens) % 2)[:, None]
     x = torch.randn(tokens, 1030, generator=g).bfloat16()
-    return x, torch.rand(tokens, 4, generator=g), place(experts, 16, multiple=8)
+    return x, torch.rand(tokens, 4, generator=g), place_pairs(experts, 16, multiple=8)
 
 
 def integers(seed: int, *shape: int) -> Tensor:

@@ -28,7 +28,7 @@ from bench import Bench, Row, Sizes
 from kernel_checks import LAYERS, PAIRS, forward_and_backward, unequal
 from torch import Tensor
 
-from etude.model.placing import place
+from etude.model.placing import place_pairs
 from etude.model.precision import FORMATS, NVFP4, BlockFP8, Quantised, dequantise
 from etude.model.precision.kernels import IMPLEMENTATIONS, ExpertKernels, choose, reference
 
@@ -133,7 +133,7 @@ def _moves(bench: Bench) -> Iterator[Row]:
     x = torch.randn(tokens, hidden, device=bench.device).bfloat16()
     picked = torch.rand(tokens, experts, device=bench.device).topk(choices).indices
     gates = torch.rand(tokens, choices, device=bench.device)
-    placement = place(picked, experts, multiple=32)
+    placement = place_pairs(picked, experts, multiple=32)
     rows = reference.permute(x, placement)
 
     def there() -> Row:

@@ -110,7 +110,7 @@ def test_what_the_user_changed_meanwhile_is_not_written_over(chat: Chat, folder:
     code, _, errors = terminal.end()
     assert code == 2
     assert errors == (
-        "etude: changed outside the session, so nothing was written: shop.py; start again from what is there\n"
+        "etude: changed outside the session, so nothing was written: shop.py; start again from the current files\n"
     )
     assert tree(folder) == mine
     assert list(scratch.iterdir()) == []
@@ -185,7 +185,7 @@ def test_a_folder_that_is_too_large_is_one_line(folder: Path, scratch: Path) -> 
     done = scripted(folder, scratch)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"etude: {folder} holds ")
-    assert "commands can be run over 90000 and 4000 MB" in done.stderr
+    assert "commands can run on at most 90000 files and 4000 MB" in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(scratch.iterdir()) == []
 

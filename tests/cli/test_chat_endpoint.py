@@ -78,7 +78,7 @@ def test_a_change_is_refused_and_the_session_goes_on_with_consent(repository: Pa
 
 def test_a_no_to_training_stands(repository: Path) -> None:
     chat(repository, [completion(text="hello")], "-p", "who are you?")
-    record = SessionRecord.beside(kept(repository).folder)
+    record = SessionRecord.for_signals(kept(repository).folder)
     record.signal("consent", given=False)
     record.close()
     chat(repository, [completion(text="still me")], "--resume", "last", "--consent", said="and now?\n")

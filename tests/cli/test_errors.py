@@ -156,13 +156,13 @@ def test_mistakes_before_anything_runs(tmp_path) -> None:
     assert "rl.stepz: there is no such field; did you mean steps?" in line
     code, line = etude_says("run", RECIPE, "precision.experts=nvfp4", "--runs", str(tmp_path))
     assert code == 2
-    assert 'precision.experts = "nvfp4": there are no such matmuls' in line
+    assert 'precision.experts = "nvfp4": no implementation multiplies this format' in line
     assert "precision.emulate = true" in line
     code, line = etude_says(
         "run", RECIPE, "precision.experts=nvfp4", "precision.kernels=triton", "--runs", str(tmp_path)
     )
     assert code == 2
-    assert 'precision.kernels = "triton": grouped_mm of nvfp4 by triton on cpu: it takes bf16' in line
+    assert 'precision.kernels = "triton": grouped_mm of nvfp4 by triton on cpu: it takes only the formats bf16' in line
     file = tmp_path / "file"
     file.touch()
     code, line = etude_says("run", RECIPE, "--runs", str(file))

@@ -144,7 +144,7 @@ def test_sessions_are_listed_and_shown(sessions: Path, capsys: pytest.CaptureFix
     assert list_command(sessions, sessions.parent / "repository", as_json=True) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["id"], row["state"], row["consent"], row["requests"]) == ("one", "replied", False, 1)
-    record = load_session(sessions / "one").go_on()
+    record = load_session(sessions / "one").resume_record()
     assert list_command(sessions, sessions.parent / "repository", as_json=True) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "at work"
     record.close()

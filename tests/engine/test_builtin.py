@@ -113,7 +113,7 @@ def test_drafts_are_those_of_the_head_after_any_prompt_copy_turn_and_refusal():
             length = int(engine._rows.position[row]) + 1
             if turn < 2:
                 ask(turn + 1, member, np.concatenate((engine._rows.tokens[row, :length], shared[: 2 + 9 * turn])))
-        assert bool(engine._draft.there_b.all())
+        assert bool(engine._draft.valid_b.all())
         for place, row in enumerate(engine._active.tolist()):
             tokens = torch.from_numpy(engine._rows.tokens[None, row, : engine._rows.position[row] + 1])
             with torch.no_grad():

@@ -158,7 +158,7 @@ def test_deltas_are_followed_and_counted(tmp_path):
 
     async def whole():
         engine = service(versions, store=False)
-        with pytest.raises(UpdateRefused, match="without a store"):
+        with pytest.raises(UpdateRefused, match="without a weight store"):
             await engine.update(1)
         engine = service(Versions(tmp_path / "other"), store=True)
         engine._store = versions.store

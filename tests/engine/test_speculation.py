@@ -18,7 +18,7 @@ def speculate(draft_logits, main_logits, ahead_logits, temperature=1.0, there=Tr
     seeds, positions = np.arange(ROWS, dtype=np.uint64), np.full(ROWS, 9)
     temperatures = torch.full((ROWS,), temperature)
     draft = propose(draft_logits.repeat(ROWS, 1), temperatures, seeds, positions)
-    draft.there_b &= there
+    draft.valid_b &= there
     logits = torch.stack((main_logits, ahead_logits)).repeat(ROWS, 1, 1)
     return draft, verify(logits, draft, temperatures, seeds, positions)
 
@@ -83,7 +83,7 @@ def test_a_draft_equal_to_the_main_head_is_always_accepted():
 def test_a_draft_head_out_of_order_proposes_nothing_and_a_network_out_of_order_is_seen():
     q, p, ahead = distributions(0)
     draft, verified = speculate(torch.full_like(q, float("nan")), p, ahead)
-    assert not bool(draft.there_b.any())
+    assert not bool(draft.valid_b.any())
     assert bool(verified.finite_b.all())
     assert chi_square(torch.bincount(verified.tokens_b2[:, 0], minlength=VOCAB), p.softmax(-1)) < 24
     assert not bool(speculate(q, torch.full_like(p, float("nan")), ahead)[1].finite_b.any())
@@ -93,5 +93,5 @@ def test_selecting_rows_keeps_their_drafts():
     draft = Draft(torch.tensor([4, 5]), torch.eye(2, VOCAB), torch.tensor([True, True]))
     chosen = draft.select(torch.tensor([1, -1]))
     assert chosen.tokens_b[0] == 5
-    assert chosen.there_b.tolist() == [True, False]
-    assert Draft.none(0, VOCAB).select(torch.tensor([-1, -1])).there_b.tolist() == [False, False]
+    assert chosen.valid_b.tolist() == [True, False]
+    assert Draft.none(0, VOCAB).select(torch.tensor([-1, -1])).valid_b.tolist() == [False, False]

@@ -176,7 +176,7 @@ class Nowhere:
     async def enter(self, files: Mapping[str, bytes]) -> Nowhere:
         return self
 
-    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    async def read_back(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         return files
 
     async def close(self) -> None: ...

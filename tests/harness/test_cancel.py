@@ -106,7 +106,7 @@ def _whole_turns(conversation: Conversation | None) -> None:
 def test_cancelled_at_any_moment_it_goes_on_to_the_same_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # While another process works the loop goes round for nothing, thousands of times.
     monkeypatch.setattr("etude.harness.session.searcher_of", lambda files: None)
-    for asked in ("state_of", "recent_files"):
+    for asked in ("git_status", "recent_files"):
         monkeypatch.setattr(f"etude.harness.session.{asked}", _nothing_known)
     folder = repository(tmp_path / "repository")
 
@@ -157,7 +157,7 @@ def test_cancelled_at_any_moment_it_goes_on_to_the_same_end(tmp_path: Path, monk
             if again.conversation is None:
                 outcome = await again.run(REQUEST)
             elif again.unfinished:
-                outcome = await again.go_on()
+                outcome = await again.resume()
             else:
                 return
             assert (outcome.final_text, outcome.failed_by_us) == ("it is done", False)

@@ -24,6 +24,7 @@ from etude.harness import (
     OverlayWorkspace,
     Permissions,
     Policy,
+    RequestedAction,
     ScriptedPolicy,
     TokenPolicy,
     TokenSampling,
@@ -31,7 +32,6 @@ from etude.harness import (
     ToolCall,
     ToolLimits,
     Turn,
-    Wish,
     Workspace,
     builtin_schema,
     load_profile,
@@ -108,7 +108,7 @@ def guarded_folder() -> Iterator[tuple[Path, Path]]:
 def holds_on_disk(around: Path, folder: Path, turns: list[list[ToolCall]]) -> None:
     asked: list[str] = []
 
-    async def refuse(wish: Wish) -> Answer:
+    async def refuse(wish: RequestedAction) -> Answer:
         if wish.kind == "execute":
             asked.append(wish.what)
         return Answer(False)

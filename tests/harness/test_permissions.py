@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from etude.harness import Answer, Denied, Permissions, PermissionsError, Rule, Wish
+from etude.harness import Answer, Denied, Permissions, PermissionsError, RequestedAction, Rule
 from etude.harness.external_services import FixtureWeb
 from etude.harness.permissions import AskedWeb, always_rules, commands_in, rules_of
 from etude.harness.remembered_rules import RememberedRules
@@ -18,7 +18,7 @@ from etude.harness.remembered_rules import RememberedRules
 
 def verdict(kind: str, what: str, *, allow: str = "", deny: str = "", asked: str = "") -> str:
     rules = [rules_of(filter(None, texts.split(", "))) for texts in (allow, deny, asked)]
-    return Permissions(allow=rules[0], deny=rules[1], asked=rules[2]).verdict(Wish(kind, what))
+    return Permissions(allow=rules[0], deny=rules[1], asked=rules[2]).verdict(RequestedAction(kind, what))
 
 
 @pytest.mark.parametrize(
@@ -78,25 +78,25 @@ def test_what_rules_for_one_command_allow_runs_no_other(tmp_path_factory: pytest
 
 
 def test_yes_for_always_is_about_these_words() -> None:
-    assert [str(rule) for rule in always_rules(Wish("execute", "pytest -q 'a b' | tail"))] == [
+    assert [str(rule) for rule in always_rules(RequestedAction("execute", "pytest -q 'a b' | tail"))] == [
         "execute:pytest -q 'a b'",
         "execute:tail",
     ]
-    assert [str(rule) for rule in always_rules(Wish("execute", "cat <x; rm x"))] == ["execute:=cat <x; rm x"]
-    assert [str(rule) for rule in always_rules(Wish("write", "a.py"))] == ["write"]
-    assert [str(rule) for rule in always_rules(Wish("fetch", "https://a.org/x"))] == ["fetch:a.org"]
+    assert [str(rule) for rule in always_rules(RequestedAction("execute", "cat <x; rm x"))] == ["execute:=cat <x; rm x"]
+    assert [str(rule) for rule in always_rules(RequestedAction("write", "a.py"))] == ["write"]
+    assert [str(rule) for rule in always_rules(RequestedAction("fetch", "https://a.org/x"))] == ["fetch:a.org"]
     assert commands_in("a ;; b") is None
 
 
 @pytest.mark.parametrize("command", ["pytest -q", "cat <x; rm x", "make 'a b' && ls"])
 def test_what_always_allows_it_allows_again(command: str) -> None:
-    wish = Wish("execute", command)
+    wish = RequestedAction("execute", command)
     again = [Rule.parse(str(rule)) for rule in always_rules(wish)]
     assert Permissions(allow=again).verdict(wish) == "allow"
 
 
 def test_input_to_a_command_is_no_command() -> None:
-    typed = Wish("execute", "git status", plain=False)
+    typed = RequestedAction("execute", "git status", plain=False)
     assert Permissions(allow=[Rule("execute", "git")]).verdict(typed) == "ask"
     assert Permissions(allow=[Rule("execute")]).verdict(typed) == "allow"
 
@@ -109,15 +109,15 @@ def test_the_answers_and_what_the_agent_is_told(tmp_path: Path) -> None:
             Answer(True, instead="ls -a"),
             Answer(True, always=True, remember=True),
         ]
-        asked: list[Wish] = []
+        asked: list[RequestedAction] = []
 
-        async def ask(wish: Wish) -> Answer:
+        async def ask(wish: RequestedAction) -> Answer:
             asked.append(wish)
             return answers.pop(0)
 
         store = RememberedRules(tmp_path / "rules.json")
         permissions = Permissions(ask, remember=lambda rules: store.add(tmp_path, rules))
-        wish = Wish("execute", "ls -l")
+        wish = RequestedAction("execute", "ls -l")
         assert await permissions.agree(wish) == wish
         with pytest.raises(Denied, match="the user said no to the command 'ls -l': use make"):
             await permissions.agree(wish)
@@ -127,7 +127,7 @@ def test_the_answers_and_what_the_agent_is_told(tmp_path: Path) -> None:
         assert len(asked) == 4
         assert store.of(tmp_path) == [Rule("execute", "ls -l")]
         assert store.of(tmp_path / "other") == []
-        with pytest.raises(Denied, match="nobody is there to give it"):
+        with pytest.raises(Denied, match="nobody can be asked"):
             await Permissions().agree(wish)
         with pytest.raises(Denied, match="a rule of the user's"):
             await Permissions(ask, deny=[Rule("execute", "ls")]).agree(wish)
@@ -137,13 +137,13 @@ def test_the_answers_and_what_the_agent_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "run:ls", "ls", ":ls"])
 def test_what_is_no_rule_is_said(text: str) -> None:
-    with pytest.raises(PermissionsError, match="is no rule: expected write, execute or fetch"):
+    with pytest.raises(PermissionsError, match="is not a rule: expected write, execute or fetch"):
         Rule.parse(text)
 
 
 def test_a_damaged_file_of_rules_is_said(tmp_path: Path) -> None:
     (tmp_path / "rules.json").write_text("[]")
-    with pytest.raises(PermissionsError, match="mend it, or delete it"):
+    with pytest.raises(PermissionsError, match="repair or delete it"):
         RememberedRules(tmp_path / "rules.json").of(tmp_path)
 
 

@@ -13,7 +13,7 @@ from tests.harness.parts import SAMPLE, repository
 from tests.harness.test_sessions import BOX, HARNESS, Following
 
 from etude.harness import ChatSession, Conversation, Turn
-from etude.harness.sessions import SavedSession, SessionRecord, being_written, load_session, look_after
+from etude.harness.sessions import SavedSession, SessionRecord, being_written, load_session, record_kept_lines
 from etude.harness.sessions.kept_lines import AFTER_SECONDS, kept_lines
 from etude.harness.sessions.record import LOG
 
@@ -72,7 +72,7 @@ def test_what_was_taken_back_stays_so_and_the_next_request_says_it(tmp_path: Pat
             await session.run("shorten it")
             await session.run("further")
             assert await session.undo() == ["calc.py"]
-            assert await session.take_back(["pack/other.py"]) == ["pack/other.py"]
+            assert await session.revert(["pack/other.py"]) == ["pack/other.py"]
             assert "+# larger\n" in await session.diff()
 
     async def go_on() -> None:
@@ -92,12 +92,12 @@ def test_what_was_taken_back_stays_so_and_the_next_request_says_it(tmp_path: Pat
         ["pack/other.py"],
     ]
     asyncio.run(go_on())
-    assert load_session(place).taken_back == []
+    assert load_session(place).reverted == []
 
 
 def test_a_session_whose_files_were_replaced_waits_for_a_request(tmp_path: Path) -> None:
     folder = repository(tmp_path / "repository")
-    record = play(folder, tmp_path / "session").go_on()
+    record = play(folder, tmp_path / "session").resume_record()
     record.rebased({"calc.py": None})
     record.close()
     session = ChatSession(folder, Following(STEPS), HARNESS, BOX, saved=load_session(tmp_path / "session"))
@@ -158,16 +158,16 @@ def test_lines_that_stand_are_counted_once_for_each_time_that_is_due(tmp_path: P
     folder = repository(tmp_path / "repository")
     saved = play(folder, tmp_path / "session")
     accepted = float(str(of(saved, "edits_accepted")[0]["time"]))
-    assert look_after(saved, now=accepted + 59) == []
-    (minute,) = look_after(saved, now=accepted + 61)
+    assert record_kept_lines(saved, now=accepted + 59) == []
+    (minute,) = record_kept_lines(saved, now=accepted + 61)
     assert (minute["lines_added"], minute["lines_kept"], minute["looked_after_seconds"]) == (1, 1, 61.0)
     (folder / "calc.py").write_bytes(SAMPLE["calc.py"])
-    rest = look_after(load_session(tmp_path / "session"), now=accepted + 1e6)
+    rest = record_kept_lines(load_session(tmp_path / "session"), now=accepted + 1e6)
     assert [signal["after_seconds"] for signal in rest] == list(AFTER_SECONDS[1:])
     assert {signal["lines_kept"] for signal in rest} == {0}
     assert rest[0]["files"] == {"calc.py": [1, 0], "pack/other.py": [0, 0]}
     again = load_session(tmp_path / "session")
-    assert look_after(again, now=accepted + 1e7) == []
+    assert record_kept_lines(again, now=accepted + 1e7) == []
     assert len(of(again, "edits_kept")) == len(AFTER_SECONDS)
 
 
@@ -210,15 +210,15 @@ def test_a_torn_line_is_cut_before_a_signal_but_never_what_somebody_writes(tmp_p
     with log.open("ab") as torn:
         torn.write(b'{"time": 1, "kind": "tu')
     for given_ in (True, False):
-        beside = SessionRecord.beside(tmp_path / "session")
+        beside = SessionRecord.for_signals(tmp_path / "session")
         beside.signal("consent", given=given_)
         beside.close()
         assert load_session(tmp_path / "session").consent is given_
     assert [json.loads(line)["kind"] for line in log.read_bytes().splitlines()] == ["session", "signal", "signal"]
-    writer = SessionRecord.go_on(tmp_path / "session", log.stat().st_size, {})
+    writer = SessionRecord.resume(tmp_path / "session", log.stat().st_size, {})
     with log.open("ab") as going_on:
         going_on.write(b'{"time": 1, ')
-    beside = SessionRecord.beside(tmp_path / "session")
+    beside = SessionRecord.for_signals(tmp_path / "session")
     assert log.read_bytes().endswith(b'{"time": 1, '), "its writer may be in the middle of a line"
     beside.close()
     writer.close()

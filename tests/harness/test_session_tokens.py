@@ -131,7 +131,7 @@ async def main():
     goes_on = {"saved": load_session(place)} if place.exists() else {"record": SessionRecord.begin(place)}
     async with ChatSession(folder, policy(ScriptedEngine(playing(turns * 4))), HARNESS, BOX, **goes_on) as session:
         if session.interrupted:
-            await session.go_on()
+            await session.resume()
         while True:
             await session.run("again")
 

@@ -133,7 +133,7 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_end(
     if session.conversation is None:
         asyncio.run(session.run(REQUEST))
     elif session.interrupted and session.conversation.messages[-1].role is not Role.ASSISTANT:
-        asyncio.run(session.go_on())
+        asyncio.run(session.resume())
     if session.conversation is not None and session.conversation.messages[-1].text == "it is done":
         assert as_it_was(session) == ended
     assert load_session(cut).conversation is not None
@@ -145,7 +145,7 @@ def test_the_users_own_changes_meanwhile_stop_it(whole: tuple[Path, Path, object
     mine = repository(tmp_path / "mine")
     (mine / "calc.py").write_text("mine\n")
     session = ChatSession(mine, Following(), HARNESS, BOX, saved=load_session(tmp_path / "session"))
-    with pytest.raises(ApplyConflict, match=r"began: calc\.py; put them back"):
+    with pytest.raises(ApplyConflict, match=r"began: calc\.py; restore them"):
         asyncio.run(session.diff())
 
 
@@ -167,7 +167,7 @@ def test_sessions_are_listed_newest_first_and_damage_is_named(tmp_path: Path) ->
         SessionRecord.begin(tmp_path / name, profile="full").close()
         os.utime(tmp_path / name / LOG, (place, place))
     assert [path.name for path in list_sessions(tmp_path)] == ["two", "one"]
-    with pytest.raises(SessionError, match="has a session already"):
+    with pytest.raises(SessionError, match="already contains a session"):
         SessionRecord.begin(tmp_path / "one")
     with (tmp_path / "one" / LOG).open("a") as log:
         log.write("nonsense\n")

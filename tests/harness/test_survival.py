@@ -206,7 +206,7 @@ def test_killed_at_any_turn_it_goes_on_to_the_same_end(tmp_path: Path) -> None:
     folder = repository(tmp_path / "repository")
 
     def played(session: ChatSession) -> object:
-        outcome = asyncio.run(session.go_on() if session.interrupted else session.run(REQUEST))
+        outcome = asyncio.run(session.resume() if session.interrupted else session.run(REQUEST))
         assert outcome.final_text == "it is done"
         assert outcome.usage.turns == len(STEPS), "budgets go on where they were"
         return as_it_was(session)

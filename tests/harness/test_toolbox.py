@@ -208,7 +208,7 @@ def test_a_command_that_reaches_its_time_limit_failed_unless_the_host_is_to_blam
     bench.toolbox.workspace = _Slow(SAMPLE)
     result = bench.call("shell sleep")
     assert (result.ok, result.output.split("\n")[0]) == (False, "begun")
-    with pytest.raises(HostOverloaded, match="its limit of 3 s on a host that gave it no time"):
+    with pytest.raises(HostOverloaded, match="its limit of 3 s on a host that gave it no CPU time"):
         bench.call("shell make")
 
 

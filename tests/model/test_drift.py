@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.model import Numerics, Transformer, round_with
-from etude.model.drift import Magnitudes, Pass, activation_faults, flips, layer_drift, recorded, relative_error
+from etude.model.drift import Magnitudes, Pass, activation_faults, flips, layer_drift, record_pass, relative_error
 from etude.model.precision import dequantise
 
 WIDTH = {"moe_intermediate_size": 32}
@@ -29,7 +29,7 @@ def rounded(name: str) -> tuple[Transformer, Numerics]:
 
 
 def passes(model: Transformer) -> list[Pass]:
-    return [recorded(model, tokens) for tokens in sequences()]
+    return [record_pass(model, tokens) for tokens in sequences()]
 
 
 @given(values=st.lists(st.floats(0, 1e6), min_size=1, max_size=300))
@@ -94,7 +94,7 @@ def test_a_rounded_network_drifts_from_its_first_experts_on(name: str) -> None:
 def test_errors_in_bf16_are_those_worked_out_by_hand() -> None:
     """Layer 1, token by token, pick by pick, in numpy; every product of a matmul is rounded to bf16 by hand."""
     exact, model = tiny_model(**WIDTH), tiny_model(**WIDTH).bfloat16()
-    ours = [recorded(model, tokens) for tokens in sequences()]
+    ours = [record_pass(model, tokens) for tokens in sequences()]
     theirs = passes(exact)
     found = layer_drift(model, ours, exact, theirs)[1]
     assert found.experts is not None

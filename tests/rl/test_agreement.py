@@ -13,7 +13,7 @@ from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.engine.builtin import BuiltinEngine
 from etude.model import Transformer, serve
-from etude.model.drift import Magnitudes, recorded
+from etude.model.drift import Magnitudes, record_pass
 from etude.recipe.acting import EngineRecipe
 from etude.rl.agreement import Agreement, Scored, after, agreement, fed, sampled, trained
 from etude.rl.measure import k3
@@ -24,7 +24,7 @@ SEQUENCES = [
 
 
 def scored(model: Transformer, sequences: list[torch.Tensor]) -> list[Scored]:
-    return [trained(recorded(model, tokens), tokens) for tokens in sequences]
+    return [trained(record_pass(model, tokens), tokens) for tokens in sequences]
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 64])

@@ -20,7 +20,7 @@ from etude.harness import (
     load_profile,
     run_agent,
 )
-from etude.harness.tools.files import by_number, replacement
+from etude.harness.tools.files import parse_line_edits, replacement
 from etude.harness.workspaces.box_runner import lazy_workspace
 from etude.recipe.acting import HarnessRecipe
 from etude.sandbox.contract import BoxSpec, Sandboxes
@@ -90,7 +90,7 @@ def test_the_true_fix_survives_tokenizer_and_edit_for_every_task(
         arguments = parsed[1]
         assert not passes(task, files)
         lines = files[str(arguments["path"])].split("\n")
-        for number, text in by_number(str(arguments["lines"])).items():
+        for number, text in parse_line_edits(str(arguments["lines"])).items():
             lines[number - 1 : number] = replacement(lines[number - 1], text)
         assert passes(task, {**files, str(arguments["path"]): "\n".join(lines)})
         visible, hidden = visible_and_hidden(task)

@@ -18,7 +18,7 @@ from etude.cli.run_front import run_front
 from etude.cli.show import Show
 from etude.cli.visible import visible
 from etude.harness import Observer, Outcome
-from etude.harness.sessions import SavedSession, SessionError, look_after_all
+from etude.harness.sessions import SavedSession, SessionError, record_all_kept_lines
 from etude.trace import StopCause
 
 
@@ -44,7 +44,7 @@ def agent_command(options: AgentOptions) -> int:
         raise SessionError(f"{options.folder} is not a folder")
     options.rules.parsed()
     front = run_front(options.run) if options.run is not None else endpoint_front(options.endpoint)
-    look_after_all(options.sessions, options.folder)
+    record_all_kept_lines(options.sessions, options.folder)
     saved = find_saved(options.sessions, options.folder, options.resume, options.rules.here)
     if options.prompt is None and saved is None:
         raise SessionError("nothing to do: give a prompt with -p, or a session to continue with --resume")
@@ -62,7 +62,7 @@ async def _work(options: AgentOptions, front: Front, saved: SavedSession | None)
         session = await open_session(stack, front, where, policy, saved=saved, observer=observer)
         outcome: Outcome | None = None
         if session.interrupted or (options.prompt is None and session.unfinished):
-            outcome = await session.go_on()
+            outcome = await session.resume()
         if options.prompt is not None and (outcome is None or not outcome.failed_by_us):
             outcome = await session.run(options.prompt)
         diff = await session.diff()

@@ -14,7 +14,7 @@ from pathlib import Path
 from etude.harness import ChatPolicy, ChatSession, Endpoint, Observer, Permissions, Policy, session_schemas
 from etude.harness.background import is_agent
 from etude.harness.chunks import Embedder, usual_embedder
-from etude.harness.external_services import Ask, Outside
+from etude.harness.external_services import Ask, ExternalServices
 from etude.harness.permissions import AskUser, Rule, rules_of
 from etude.harness.remembered_rules import RememberedRules
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, load_session
@@ -163,7 +163,7 @@ async def open_session(
         record=record,
         saved=saved,
         permissions=permissions,
-        outside=Outside(ask=question, embedder=front.embedder),
+        outside=ExternalServices(ask=question, embedder=front.embedder),
     )
     if where.consent:
         session.agree_to_training()

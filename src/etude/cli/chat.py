@@ -31,11 +31,11 @@ from etude.cli.visible import exact, visible
 from etude.harness import (
     Answer,
     ChatSession,
-    Wish,
+    RequestedAction,
     write_sample,
 )
 from etude.harness.permissions import always_rules
-from etude.harness.sessions import SavedSession, SessionError, look_after_all
+from etude.harness.sessions import SavedSession, SessionError, record_all_kept_lines
 
 SAMPLE_TASK = "check.py fails, fix it"
 _WAKE_SECONDS = 0.2
@@ -78,7 +78,7 @@ def chat_command(options: ChatOptions) -> int:
         raise SessionError("the sample is deleted after the chat: --here and --resume need a folder, given by --folder")
     where = _where(options, options.folder) if options.folder else None
     if options.folder is not None:
-        look_after_all(options.sessions, options.folder)
+        record_all_kept_lines(options.sessions, options.folder)
     saved = _saved(options)
     # Treat SIGTERM like Ctrl-C, so that boxes and temporary folders are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -153,7 +153,7 @@ async def converse(
             ask=None if yes else partial(_agree, console), question=_question,
         )  # fmt: skip
         if session.interrupted:
-            await session.go_on()
+            await session.resume()
         while text := task or _ask("task (empty to leave): "):
             task = None
             console.print(visible(text), style="bold", markup=False)
@@ -164,7 +164,7 @@ async def converse(
                 break
 
 
-async def _agree(console: Console, wish: Wish) -> Answer:
+async def _agree(console: Console, wish: RequestedAction) -> Answer:
     console.print(f"the agent wants to {wish.kind}: {exact(wish.what)}", style="bold yellow", markup=False)
     if wish.shown:
         console.print(exact(wish.shown.rstrip("\n")), markup=False, highlight=False)

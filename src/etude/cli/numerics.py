@@ -14,7 +14,7 @@ def numerics_command(run: Path, stage: str | None, formats: Sequence[str], seque
     from etude.lineage.numerics import SEQUENCES, examine, examine_checkpoint
     from etude.lineage.state import LineageError
     from etude.model import PoisonedWeights
-    from etude.model.precision.fence import told
+    from etude.model.precision.weight_checks import summary
     from etude.view.numerics import draw_numerics, numerics_table
 
     lone = (run / "config.json").is_file() and not RunPaths(run).recipe.is_file()
@@ -26,5 +26,5 @@ def numerics_command(run: Path, stage: str | None, formats: Sequence[str], seque
         draw_numerics(found, RunPaths(run).plots / "numerics.png")
     print(json.dumps(found, indent=1) if as_json else numerics_table(found))
     if report.faults:
-        raise PoisonedWeights(f"{report.checkpoint} is not blessed: {told(report.faults)}")
+        raise PoisonedWeights(f"{report.checkpoint} is not blessed: {summary(report.faults)}")
     return 0

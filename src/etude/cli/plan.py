@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etude.lineage.plan import plan_run
-from etude.model.precision.kernels import who_computes
+from etude.model.precision.kernels import implementation_for
 from etude.recipe import Recipe
 from etude.recipe.load import dump_recipe
 
@@ -13,7 +13,9 @@ def describe_plan(recipe: Recipe) -> str:
     lines = [dump_recipe(recipe), "# plan"]
     lines.append(f"# computing on    {plan.compute}")
     lines.append(f"# probed          {plan.pace}")
-    lines.append(f"# experts         {who_computes(recipe.precision, plan.compute.device, plan.compute.dtype).by}")
+    lines.append(
+        f"# experts         {implementation_for(recipe.precision, plan.compute.device, plan.compute.dtype).by}"
+    )
     if recipe.precision.rounds:
         lines.append(f"# precision       {recipe.precision}")
     lines.append(f"# parameters      {plan.parameters:,} ({plan.active:,} active per token)")

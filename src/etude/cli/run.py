@@ -82,7 +82,7 @@ async def _run(
     until: str | None,
 ) -> None:
     from etude.model import ModelConfig
-    from etude.model.precision.kernels import who_computes
+    from etude.model.precision.kernels import implementation_for
 
     journal = Journal(paths.journal, "driver")
     screen = Screen(journal)
@@ -94,7 +94,7 @@ async def _run(
     network = ModelConfig.from_recipe(recipe.model, recipe.tokenizer.vocab_size).parameter_count()
     here = {**this_machine(), "accelerator": compute.accelerator}
     journal.event("run_started", parameters=network.total, active=network.active, **here)
-    screen.say(f"matmuls of experts {who_computes(recipe.precision, compute.device, compute.dtype).by}")
+    screen.say(f"matmuls of experts {implementation_for(recipe.precision, compute.device, compute.dtype).by}")
     if recipe.precision.rounds:
         screen.say(f"precision: {recipe.precision}")
     try:

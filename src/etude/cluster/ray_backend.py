@@ -480,7 +480,6 @@ def _submit(method: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 async def _next(items: Any) -> Any:
-    """Return the next item of a ray stream."""
     return await (await anext(items))
 
 

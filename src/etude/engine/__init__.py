@@ -1,4 +1,4 @@
-"""Inference engines: token ids in, token ids out. One folder per engine.
+"""Inference engines, one folder per engine. They take and return token ids.
 
-The protocol and the client that workers hold stand here and need no torch.
+The protocol (`protocol.py`) and the client for workers (`remote.py`) do not need torch.
 """

@@ -1,8 +1,8 @@
-"""The Engine interface: token ids in, token ids out.
+"""The interface of an engine, which generates token ids from a prompt of token ids.
 
-An engine returns what will be trained on: ids, log-probs under the distribution sampled from, the weights version of
-every token and, for mixture-of-experts models, the experts used at every position. This file needs no torch, so the
-harness and the rollouts can talk to an engine without having torch.
+An engine returns everything that training needs: token ids, log-probs under the distribution sampled from, the weights
+version of every token and, for mixture-of-experts models, the experts used at every position. This file needs no torch,
+so that harness and rollout workers can use an engine without installing torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ExpertArray = NDArray[np.uint16]
 
 
 class EngineError(Exception):
-    """The engine could not serve a request. Never caused by the model's output."""
+    """The engine could not serve a request. The model's output is never the cause."""
 
 
 class ContextExceeded(EngineError):
@@ -28,61 +28,76 @@ class ContextExceeded(EngineError):
 
 
 class UpdateRefused(EngineError):
-    """A weights version could not be verified or does not fit; the engine keeps serving the one it had."""
+    """A weights version could not be verified or does not fit the model. The engine keeps its current version."""
 
 
 class StopReason(StrEnum):
+    """Why a generation ended."""
+
     STOP = "stop"
-    """One of the stop ids was sampled (it is the last token returned)."""
+    """A stop id was sampled; it is the last token returned."""
     LENGTH = "length"
-    """max_tokens or the context was used up."""
+    """`max_tokens` or the end of the context was reached."""
     ABORTED = "aborted"
-    """The caller aborted the request; what was sampled so far is returned."""
+    """The caller aborted the request; the tokens sampled until then are returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
+    """Sampling options of a request."""
+
     max_tokens: int
     stop: tuple[int, ...]
+    """Token ids that end the generation."""
     temperature: float = 1.0
-    """0 is greedy; the log-probs reported are then those at temperature 1."""
+    """0 means greedy decoding; the log-probs are then reported at temperature 1."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
+    """A request to continue a prompt."""
+
     id: str
     prompt: IntArray
     sampling: Sampling
     conversation: str = ""
-    """Id of the conversation. Its requests extend each other, so the engine may keep its cache between them."""
+    """Id of the conversation, whose requests continue each other, so that the engine can reuse its cache. May be
+    empty."""
     experts_from: int = 0
-    """First position whose experts the caller does not have yet."""
+    """First position for which the answer shall contain the experts."""
 
 
 @dataclass(slots=True)
 class Usage:
+    """Tokens and time that a request took."""
+
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Prompt tokens whose latents were found in the cache."""
+    """Prompt tokens whose latents were in the cache."""
     drafted: int = 0
+    """Tokens that speculation proposed."""
     accepted: int = 0
+    """Proposed tokens that were accepted."""
     seconds_waiting: float = 0.0
     seconds_running: float = 0.0
 
 
 @dataclass(slots=True)
 class Generation:
+    """The answer to a request."""
+
     id: str
+    """The request's id."""
     tokens: IntArray
+    """The sampled tokens, without the prompt."""
     logprobs: FloatArray
     versions: IntArray
-    """The weights version that sampled each token. It changes mid-generation when weights are swapped in flight."""
+    """The weights version that sampled each token. It changes within a generation if weights are swapped in flight."""
     stop: StopReason
     experts: ExpertArray | None
-    """[positions, MoE layers, top k], for absolute positions experts_from ... len(prompt) + len(tokens) - 1.
-
-    The last sampled token has not been fed to the network: its row holds trace.UNKNOWN_EXPERT. None for dense models.
+    """[positions, MoE layers, top k], for positions `experts_from` to len(prompt) + len(tokens) - 1; None for dense
+    models. The last position holds trace.UNKNOWN_EXPERT, because its token has not been fed to the network.
     """
     experts_from: int = 0
     usage: Usage = field(default_factory=Usage)
@@ -90,6 +105,8 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
+    """Properties of an engine and its current weights version."""
+
     version: int
     context: int
     vocab_size: int
@@ -99,7 +116,7 @@ class EngineInfo:
 
 @dataclass(slots=True)
 class EngineStats:
-    """Counters since the engine started."""
+    """The engine's current load, and counters since it started."""
 
     version: int = 0
     running: int = 0
@@ -120,10 +137,10 @@ class EngineStats:
 class Engine(Protocol):
     """The contract of an engine (tests/contract/engine.py runs it against every implementation).
 
-    - `generate` returns once, with at least one token, or raises an EngineError.
-    - Every log-prob is that of the distribution the token was drawn from, with or without speculation.
-    - `update` swaps between two decode steps: running generations go on, and their later tokens carry the new version.
-      A version that fails verification raises UpdateRefused and changes nothing.
+    - `generate` returns once, with at least one token unless the request was aborted, or raises an EngineError.
+    - Every log-prob belongs to the distribution that the token was drawn from, with or without speculation.
+    - `update` swaps weights between two decode steps: running generations continue, and their later tokens carry the
+      new version. A version that fails verification raises UpdateRefused and changes nothing.
     - A request that begins after `update` returned never reads a cache computed with older weights.
     """
 
@@ -131,17 +148,24 @@ class Engine(Protocol):
 
     async def generate(self, request: GenerateRequest) -> Generation: ...
 
-    async def abort(self, request_id: str) -> None: ...
+    async def abort(self, request_id: str) -> None:
+        """Abort a request; its `generate` call returns what was sampled so far."""
+        ...
 
     async def open(self, conversations: list[str]) -> None:
-        """Announce conversations. In lockstep mode the engine runs only when every open one has a request waiting, so
-        that its batches do not depend on timing; otherwise this is only a hint."""
+        """Announce conversations.
+
+        In lockstep mode the engine decodes only when every open conversation has a request waiting, so that its batches
+        do not depend on timing. In other modes this is only a hint.
+        """
         ...
 
     async def close(self, conversation: str) -> None:
         """End a conversation; its cache may be dropped."""
         ...
 
-    async def update(self, version: int) -> None: ...
+    async def update(self, version: int) -> None:
+        """Swap to a weights version of the store; return once the engine uses it."""
+        ...
 
     async def stats(self) -> EngineStats: ...

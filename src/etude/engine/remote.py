@@ -1,8 +1,9 @@
-"""A client of the Engine protocol over the cluster, as held by a worker. It needs no torch and can be pickled.
+"""Client of an engine that runs as a service of the cluster, for workers. It needs no torch and can be pickled.
 
-A request gives the same result however often it is sent. So when the engine's process dies, its requests are sent
-again, until the deadline, to the process that replaces it. In lockstep this is impossible: the dead engine's open
-conversations determine its batches, so the loss is raised and the step has to be replayed as a whole.
+A request gives the same result however often it is sent. So if the engine's process dies, requests are sent again,
+until their deadline, to the process that replaces it. In lockstep mode that is not possible, because the batches depend
+on the open conversations, which died with the engine: an EngineError is raised, and the caller has to replay the whole
+step.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 
 class RemoteEngine:
+    """An engine in another process of the cluster."""
+
     def __init__(self, remote: Remote, *, deadline: float, lockstep: bool = False) -> None:
-        """`deadline` is the seconds one request may take from first sending to answer, engine restarts included."""
+        """`deadline` is how many seconds a request may take from first sending to answer, engine restarts included."""
         self._remote = remote
         self._deadline = deadline
         self._lockstep = lockstep
@@ -33,7 +36,7 @@ class RemoteEngine:
         return answer
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        answer: Generation = await self._answer("generate", request, heal=not self._lockstep)
+        answer: Generation = await self._answer("generate", request, resend=not self._lockstep)
         return answer
 
     async def abort(self, request_id: str) -> None:
@@ -53,14 +56,15 @@ class RemoteEngine:
         return answer
 
     async def _unless_dead(self, method: str, argument: str) -> None:
-        """Call a method, ignoring that the engine died: a dead engine has nothing left to abort or close."""
+        """Call a method, but ignore that the engine died: a dead engine has nothing left to abort or close."""
         try:
             await self._remote.call(method, argument, deadline=self._deadline)
         except ClusterError as error:
             if isinstance(error, (DeadlineExceeded, ServiceFailed)):
                 raise EngineError(f"{self.name}.{method}({argument!r}): {error}") from error
 
-    async def _answer(self, method: str, *arguments: Any, heal: bool = True) -> Any:
+    async def _answer(self, method: str, *arguments: Any, resend: bool = True) -> Any:
+        """Call a method and return its result. With `resend`, call again if the engine died and was restarted."""
         until = time.monotonic() + self._deadline
         while True:
             try:
@@ -68,14 +72,15 @@ class RemoteEngine:
             except (DeadlineExceeded, ServiceFailed) as error:
                 raise EngineError(f"{self.name}.{method}: {error}") from error
             except ClusterError as error:
-                if not heal:
+                if not resend:
                     raise EngineError(
-                        f"{self.name} was lost during {method}, and with it the lockstep of the open conversations; "
+                        f"{self.name} died during {method}, and with it the open conversations of the lockstep round; "
                         f"replay the step from its beginning ({error})"
                     ) from error
-                await self._until_back(method, until, error)
+                await self._wait_until_alive(method, until, error)
 
-    async def _until_back(self, method: str, until: float, cause: ClusterError) -> None:
+    async def _wait_until_alive(self, method: str, until: float, cause: ClusterError) -> None:
+        """Wait until the restarted engine is alive. Raises EngineError at the time `until`, with the last error."""
         pause = FIRST_PAUSE
         while True:
             left = until - time.monotonic()

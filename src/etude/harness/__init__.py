@@ -1,13 +1,11 @@
-"""The agent: loop, tools, context and self-summary.
-
-The harness that trains is the harness that ships."""
+"""The agent harness: loop, tools, context and self-summary. Training and users run the same harness."""
 
 from etude.harness.context.profile import Profile, load_profile
 from etude.harness.editing.apply import ApplyConflict
 from etude.harness.from_recipe import budgets_of, format_of, profile_of, session_schemas
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Budgets, Outcome, Prices
-from etude.harness.permissions import Answer, Denied, Permissions, PermissionsError, Rule, Wish
+from etude.harness.permissions import Answer, Denied, Permissions, PermissionsError, RequestedAction, Rule
 from etude.harness.policies.chat import ChatPolicy, Endpoint
 from etude.harness.policies.chat_stream import Piece
 from etude.harness.policies.openai_messages import openai_messages
@@ -61,6 +59,7 @@ __all__ = [
     "Prices",
     "Profile",
     "RecordingPolicy",
+    "RequestedAction",
     "Role",
     "Rule",
     "SchemaError",
@@ -74,7 +73,6 @@ __all__ = [
     "ToolSchema",
     "Toolbox",
     "Turn",
-    "Wish",
     "Workspace",
     "budgets_of",
     "builtin_schema",

@@ -1,7 +1,7 @@
-"""What tools need from outside the workspace: a user to ask, the web, an embedder.
+"""Services outside the workspace that tools use: a user to ask, the web, an embedder.
 
-Each is a small interface; without one its tool says so. `FixtureWeb` answers from a folder, for tests and for training,
-where nothing may depend on today's web.
+Each service is optional; a tool whose service is missing says so in its result. `FixtureWeb` answers from a folder, for
+tests and for training, which must not depend on the current state of the web.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from etude.harness.chunks.embedder import Embedder
 
 Ask = Callable[[str], Awaitable[str]]
-"""Ask the user a question and wait for the answer."""
+"""Asks the user a question and returns the answer."""
 
 
 class WebError(Exception):
-    """The web could not answer (no such page, no connection); the text is for the model."""
+    """A search or a fetch failed (no such page, no connection). The text is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
+    """One result of a web search."""
+
     title: str
     url: str
     excerpt: str = ""
@@ -43,16 +45,20 @@ class Web(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class ExternalServices:
+    """The services that are available to a run's tools; None for missing ones."""
+
     ask: Ask | None = None
     web: Web | None = None
     embedder: Embedder | None = None
-    """Embeddings for semantic search; without an embedder the search goes by words alone."""
+    """Embedder for search by meaning; without one the search tool compares words only."""
 
 
 class FixtureWeb:
-    """A web of fixed pages from `folder`/pages.json, a list of {url, title, text}. A search ranks pages by how many of
-    the query's words they contain, so equal queries find equal pages."""
+    """A web of fixed pages from `folder`/pages.json, a list of {url, title, text}.
+
+    A search ranks pages by the number of the query's words that they contain, so it is deterministic.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "pages.json"
@@ -61,10 +67,10 @@ class FixtureWeb:
     async def search(self, query: str) -> list[Hit]:
         words = {word.lower() for word in query.split()}
         ranked = []
-        for place, page in enumerate(await self._all()):
+        for index, page in enumerate(await self._all()):
             text = f"{page['title']} {page['text']}".lower()
-            if held := sum(word in text for word in words):
-                ranked.append((-held, place, Hit(page["title"], page["url"], page["text"][:200])))
+            if contained := sum(word in text for word in words):
+                ranked.append((-contained, index, Hit(page["title"], page["url"], page["text"][:200])))
         return [hit for _, _, hit in sorted(ranked, key=lambda entry: entry[:2])]
 
     async def fetch(self, url: str) -> str:

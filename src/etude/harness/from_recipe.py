@@ -1,4 +1,4 @@
-"""Turns the recipe into what one run needs: budgets, limits, profile, tool schemas and format."""
+"""Builds from the recipe what a run of the agent needs: budgets, limits, profile, tool schemas and format."""
 
 from __future__ import annotations
 
@@ -38,26 +38,29 @@ def tool_limits(recipe: SandboxRecipe, *, edits: int | None = None, strict: bool
     return ToolLimits(command_seconds=recipe.command_seconds, edits=edits, strict=strict)
 
 
-def told_limits(recipe: SandboxRecipe) -> str:
-    """One line that tells the agent what its commands may use."""
+def limits_text(recipe: SandboxRecipe) -> str:
+    """Return the line that describes the limits of commands to the agent."""
     seconds, memory = recipe.command_seconds, recipe.memory_mb
     return f"a command has {seconds:g} seconds, {memory} MB of memory, {recipe.processes} processes and no network"
 
 
 def profile_of(recipe: HarnessRecipe, without: Collection[str] = ()) -> Profile:
-    """The recipe's profile. `without` names tools to leave out besides those that the recipe leaves out."""
+    """Return the recipe's profile, without the tools that the recipe excludes and those in `without`."""
     profile = load_profile(recipe.profile).without({*recipe.without, *without})
     return profile if recipe.compaction == "self" else replace(profile, summary_request=compaction_request())
 
 
 def session_schemas(recipe: HarnessRecipe) -> tuple[ToolSchema, ...]:
-    """Schemas of the tools that a policy must offer."""
+    """Return the schemas of the tools that a policy must offer to the model."""
     return profile_of(recipe).schemas()
 
 
 def format_of(recipe: HarnessRecipe, tokenizer: Path) -> Format:
-    """The format of prompts. `tokenizer` is the run's own, for recipes that name no other. Every token policy gets its
-    format here, to declare its tools in. Raises TokenizerError if the two do not go together."""
+    """Return the format in which a token policy writes prompts.
+
+    `tokenizer` is the path of the run's own tokenizer, used if the recipe names no other. Raises TokenizerError if
+    format and tokenizer do not fit together.
+    """
     if recipe.format == "compact":
         return CompactFormat(Tokenizer.load(tokenizer))
     published = PretrainedTokenizer.load(Path(recipe.tokenizer).expanduser() if recipe.tokenizer else tokenizer)

@@ -1,6 +1,6 @@
 """The agent loop: sample a turn, run its calls, append the results, until the agent finishes or a budget is spent.
 
-The agent that is trained, demonstrated, evaluated and shipped is this one; the loop never asks which policy it has.
+Training, demonstrations, evaluation and users run this same loop; it does not depend on the kind of policy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import takewhile
 from etude.harness.context.nudges import Nudges
 from etude.harness.context.profile import Profile
 from etude.harness.outcome import Budgets, Outcome
-from etude.harness.parallel import in_order
+from etude.harness.parallel import run_in_call_order
 from etude.harness.policy import ContextFull, Conversation, Message, Policy, PolicyError, Role, ToolCall, Turn
 from etude.harness.toolbox import Toolbox
 from etude.harness.tools.context import Output
@@ -24,21 +24,25 @@ from etude.trace.trace import StopCause, ToolEvent, TraceUsage
 
 
 class Observer:
-    """Callbacks that the loop awaits while a run goes on. The methods here do nothing; override those you need."""
+    """Callbacks that the loop awaits during a run. The methods here do nothing; override those you need."""
 
-    async def turn(self, conversation: Conversation, turn: Turn) -> None: ...
+    async def turn(self, conversation: Conversation, turn: Turn) -> None:
+        """Called after a turn was sampled and appended to the conversation."""
 
-    async def tool(self, event: ToolEvent) -> None: ...
+    async def tool(self, event: ToolEvent) -> None:
+        """Called after each call's result was appended to the conversation."""
 
     async def answered(
         self, turn: Turn, tools: Sequence[ToolEvent], told: Sequence[Message], usage: TraceUsage
     ) -> None:
-        """Called at the end of each turn: its calls have been answered (up to the one that ended the run, if one did)
-        and the harness has said what it had to say. `tools` are the turn's tool events, calls that were interrupted
-        included; `told` are the harness's own messages; `usage` is that of the run so far."""
+        """Called at the end of each turn, when its calls have results and the harness has appended its nudges.
+
+        `tools` are the turn's tool events, up to the call that ended the run, if one did; interrupted calls are
+        included. `told` are the nudges. `usage` is that of the run so far.
+        """
 
     async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
-        """After a self-summary: `conversation` is the new one; its parent ends with the request and `turn`."""
+        """Called after a self-summary. `conversation` is the new one; its parent ends with the request and `turn`."""
 
 
 async def run_agent(
@@ -51,9 +55,10 @@ async def run_agent(
     observer: Observer | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
-    """Run the agent until it stops. `conversation` ends with a user message, or as an interrupted run left it.
+    """Run the agent until it stops. `conversation` ends with a user message, or is that of an interrupted run.
 
-    Only cancellation propagates as an exception; pass `outcome` to keep what happened until then.
+    Failures of the policy or the sandbox end up in the outcome; only cancellation is raised. Pass `outcome` to keep the
+    result of a cancelled run.
     """
     outcome = outcome or Outcome(conversation)
     run = _Run(conversation, policy, toolbox, budgets, profile, observer or Observer(), outcome)
@@ -72,6 +77,8 @@ async def run_agent(
 
 
 class _Run:
+    """One run of the loop, and its state."""
+
     def __init__(
         self,
         conversation: Conversation,
@@ -92,12 +99,13 @@ class _Run:
         self.usage = outcome.usage
         self.nudges = Nudges(profile)
         self.told = len(outcome.tools)
-        """Number of tool events that the observer has already been given with their turn."""
+        """Number of tool events of completed turns, which were already passed to `Observer.answered`."""
         self.open: Turn | None = None
-        """The turn in progress; None once it has been answered."""
+        """The turn in progress; None once it is completed."""
         toolbox.context = conversation.summaries
 
     async def until_stopped(self) -> StopCause:
+        """Run turns until the agent finishes or a budget is spent."""
         last = self.conversation.messages[-1].turn
         if last is not None and not last.calls and not last.cut_off:
             # The interrupted run had already sampled its final answer.
@@ -125,7 +133,7 @@ class _Run:
                 await self.interrupted(self.open)
 
     def spent(self) -> StopCause | None:
-        """Return the budget that the model has used up, if any."""
+        """Return the budget that the model has used up, or None."""
         budgets, usage = self.budgets, self.usage
         if usage.turns >= budgets.turns:
             return StopCause.TURNS
@@ -139,7 +147,7 @@ class _Run:
 
     async def act(self, max_tokens: int, *, summary: bool = False) -> Turn:
         """Sample one turn and add it to the usage. A summary costs tokens but does not count as a turn."""
-        # Endpoints that report no token counts are charged by our own estimate of the prompt.
+        # For endpoints that report no token counts, the cost is computed from our own estimate of the prompt.
         asked = self.policy.tokens(self.conversation) if self.budgets.money else 0
         started = time.monotonic()
         try:
@@ -161,13 +169,16 @@ class _Run:
         return turn
 
     async def run_calls(self, turn: Turn) -> StopCause | None:
-        """Run the turn's calls, in parallel where they cannot collide, and append their results in call order. All
-        results of a turn share one bound on output, so that a burst of calls cannot flood the context."""
+        """Run the turn's calls, in parallel if they cannot conflict, and append their results in call order.
+
+        All results of a turn share one token limit, so that many calls cannot flood the context. Return why the run
+        ends; None if it continues.
+        """
         room = self.budgets.output_tokens
         calls = turn.calls[: max(0, self.budgets.tool_calls - self.usage.tool_calls)]
-        reaches = [self.toolbox.reach(call) for call in calls]
+        scopes = [self.toolbox.scope(call) for call in calls]
         left = iter(calls)
-        answers = in_order(reaches, lambda place: self.timed(calls[place]), lambda answer: answer[0].finished)
+        answers = run_in_call_order(scopes, lambda index: self.timed(calls[index]), lambda answer: answer[0].finished)
         async with aclosing(answers):
             async for output, seconds in answers:
                 call = next(left)
@@ -200,24 +211,25 @@ class _Run:
         return StopCause.TOOL_CALLS if len(calls) < len(turn.calls) else None
 
     async def timed(self, call: ToolCall) -> tuple[Output, float]:
+        """Run a call and return its output and the seconds it took."""
         begun = time.monotonic()
         return await self.toolbox.carry_out(call), time.monotonic() - begun
 
     def summary_due(self) -> bool:
-        """Whether to summarise now: only after a turn in the live context, so that no summary asks for the next."""
+        """Return whether to summarise now: the context is long, and a turn was sampled since the last summary."""
         trigger = self.budgets.summary_trigger
         acted = any(message.role is Role.ASSISTANT for message in self.conversation.messages)
         return bool(trigger) and acted and self.policy.tokens(self.conversation) >= trigger
 
     async def summarise(self) -> None:
-        """Ask for a summary inside the live context, and continue in a new conversation that starts from it."""
+        """Ask for a summary in the current conversation, and continue in a new one that begins with the summary."""
         old, usage = self.conversation, self.usage
         size, before = len(old.messages), self.policy.tokens(old)
         self.tell(self.profile.summary_request)
         try:
             turn = await self.act(self.budgets.summary_tokens, summary=True)
         except BaseException:
-            # Half a summary is worthless: whoever resumes this conversation resumes from before the request.
+            # Without a complete summary, the request is removed, so that the conversation can be resumed before it.
             del old.messages[size:]
             raise
         summary = turn.text.strip()
@@ -241,13 +253,17 @@ class _Run:
         await self.observer.summary(self.conversation, turn, usage)
 
     def tell(self, text: str) -> Message:
+        """Append a message of the harness to the conversation."""
         message = Message(Role.USER, text)
         self.conversation.messages.append(message)
         return message
 
     async def interrupted(self, turn: Turn) -> None:
-        """The run ended in the middle of this turn. What its calls changed stays, so the turn stays too, and calls
-        without a result are answered as interrupted, so that whoever resumes knows of them."""
+        """Complete a turn in the middle of which the run ended.
+
+        The effects of its calls remain, so the turn stays in the conversation. Calls without a result get one that says
+        that they were interrupted, for a run that resumes this conversation.
+        """
         messages = self.conversation.messages
         done = sum(1 for _ in takewhile(lambda message: message.role is Role.TOOL, reversed(messages)))
         text = self.profile.say_if_known("interrupted", self.profile.cut_off)
@@ -270,7 +286,10 @@ class _Run:
         await self.answered(turn, events)
 
     async def answered(self, turn: Turn, interrupted: Sequence[ToolEvent] = (), *, over: bool = False) -> bool:
-        """Append the nudges, unless the run is `over`, and tell the observer. Return whether there were any."""
+        """Complete a turn: append nudges, unless the run is `over`, and call the observer.
+
+        Return whether there were nudges.
+        """
         tools, self.told = [*self.outcome.tools[self.told :], *interrupted], len(self.outcome.tools)
         told = [] if over else [self.tell(text) for text in self.nudges.after(turn, tools)]
         self.open = None

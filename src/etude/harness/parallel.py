@@ -1,8 +1,8 @@
-"""Runs the calls of one turn in parallel where they cannot collide, with the results of running them in order.
+"""Runs the calls of one turn in parallel if they cannot conflict, with the same results as if they ran in order.
 
-Invariant: a call begins only when every earlier call it could collide with is done. So the files, and what each call
-sees of them, are the same as if the calls had run in order. A call that may end the run reaches everything, so no later
-call has begun when it ends.
+Invariant: a call begins only after every earlier call that it could conflict with. So the files, and what each call
+reads of them, are the same as if the calls had run one after the other. A call that may end the run conflicts with all
+others, so no later call has begun when it ends the run.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from typing import Literal, TypeAlias, TypeVar
 from etude.harness.paths import within
 
 Access: TypeAlias = Literal["none", "read", "write", "all"]
-""""none": touches no file. "read", "write": a file or folder. "all": may touch anything, not only files."""
+""""none": uses no file. "read", "write": reads or writes a file or folder. "all": may use anything, not only files."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """What a call may touch."""
+class CallScope:
+    """The files that a call may read or write."""
 
     access: Access = "all"
     path: str = "."
-    """"." is the whole workspace."""
+    """File or folder; "." is the whole workspace."""
 
 
-def collide(one: Reach, other: Reach) -> bool:
+def collide(one: CallScope, other: CallScope) -> bool:
+    """Return whether two calls could conflict."""
     if "none" in (one.access, other.access):
         return False
     if "all" in (one.access, other.access):
@@ -38,27 +39,30 @@ def collide(one: Reach, other: Reach) -> bool:
     return within(one.path, other.path) or within(other.path, one.path)
 
 
-async def in_order(
-    reaches: Sequence[Reach], carry_out: Callable[[int], Awaitable[T]], ends: Callable[[T], bool]
+async def run_in_call_order(
+    scopes: Sequence[CallScope], carry_out: Callable[[int], Awaitable[T]], ends: Callable[[T], bool]
 ) -> AsyncGenerator[T, None]:
-    """Yield the results in call order, up to the first that `ends` the run; `carry_out` gets each call's index. If the
-    iteration ends early, even by an exception, no call is left running."""
-    if len(reaches) == 1:
+    """Run calls, in parallel if possible, and yield their results in call order, up to the first that `ends` the run.
+
+    `scopes` are the calls' scopes; `carry_out` runs the call with a given index. If the iteration ends early, even by
+    an exception, the remaining calls are cancelled.
+    """
+    if len(scopes) == 1:
         yield await carry_out(0)
         return
     tasks: list[asyncio.Task[T | None]] = []
 
-    async def after(place: int, earlier: Sequence[asyncio.Task[T | None]]) -> T | None:
+    async def after(index: int, earlier: Sequence[asyncio.Task[T | None]]) -> T | None:
         for task in earlier:
             result = await asyncio.shield(task)
             if result is None or ends(result):
                 return None
-        return await carry_out(place)
+        return await carry_out(index)
 
     try:
-        for place, reach in enumerate(reaches):
-            earlier = [task for task, before in zip(tasks, reaches, strict=False) if collide(before, reach)]
-            tasks.append(asyncio.create_task(after(place, earlier)))
+        for index, scope in enumerate(scopes):
+            earlier = [task for task, before in zip(tasks, scopes, strict=False) if collide(before, scope)]
+            tasks.append(asyncio.create_task(after(index, earlier)))
         for task in tasks:
             result = await task
             if result is None:

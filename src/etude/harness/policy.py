@@ -1,7 +1,7 @@
-"""Policy: what decides the next turn.
+"""The interface of a policy, which chooses the agent's next turn, and the types of conversations.
 
-The loop sees only `policy.act(conversation) -> Turn` and never asks which kind it has. A token policy owns rendering
-and token ids, a chat policy (any OpenAI-compatible endpoint) owns messages, a scripted policy serves tests and oracles.
+The loop only calls `policy.act(conversation) -> Turn` and does not depend on the kind of policy: a token policy over an
+engine, a chat policy over any OpenAI-compatible endpoint, or a scripted policy for tests and reference solutions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 
 class PolicyError(Exception):
-    """The policy could not act (engine lost, endpoint down): infrastructure failed, the rollout is an error."""
+    """The policy could not act because infrastructure failed (engine lost, endpoint down). The rollout is an error."""
 
 
 class ContextFull(Exception):
@@ -28,14 +28,16 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
+    """One tool call of a turn."""
+
     id: str
     name: str
     arguments: dict[str, object] | None
-    """None when the call did not parse."""
+    """None if the call did not parse."""
     raw: str
-    """What the model wrote, byte for byte, so that malformed calls are preserved."""
+    """The call exactly as the model wrote it, so that malformed calls are preserved."""
     problem: str = ""
-    """Why the call did not parse, in the words shown to the agent."""
+    """Why the call did not parse, as text for the agent; empty if it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +52,35 @@ class Turn:
     call_tokens: int = 0
     message_tokens: int = 0
     cut_off: bool = False
-    """True if the turn's token budget or the context limit ended the turn."""
+    """Whether the turn's token budget or the context limit ended the turn."""
     prompt_tokens: int = 0
-    """Length of the prompt the turn was sampled from; 0 if the policy does not know it."""
+    """Number of tokens of the prompt; 0 if the policy does not know it."""
     cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """One message of a conversation."""
+
     role: Role
     text: str = ""
     turn: Turn | None = None
-    """For assistant messages: the turn itself, so that nothing has to be parsed or rendered twice."""
+    """For assistant messages: the turn, so that it need not be parsed again."""
     call: ToolCall | None = None
     """For tool messages: the call that this message answers."""
 
 
 @dataclass(slots=True)
 class Conversation:
-    """The messages that the agent is shown. A self-summary starts a new conversation, whose `parent` is the old."""
+    """The messages in the agent's context. A self-summary starts a new conversation, whose `parent` is the old one."""
 
     id: str
     messages: list[Message] = field(default_factory=list)
     task: str = ""
-    """The user's request; a self-summary carries it over into the new conversation."""
+    """The user's request, which the conversation after a self-summary repeats."""
     parent: Conversation | None = None
+    """The conversation that was summarised; None before the first self-summary."""
     summaries: int = 0
     """Number of self-summaries before this conversation."""
 
@@ -86,7 +91,7 @@ class Policy(Protocol):
 
     - `act` gets a conversation whose last message is not the assistant's, and returns the next turn; the loop appends
       it. Earlier messages never change, so each prompt extends the previous one.
-    - `tokens` is the length of the conversation as this policy counts it, used for the summary trigger and budgets.
+    - `tokens` returns the conversation's number of tokens, which the summary trigger and budgets use.
     - Infrastructure failures raise PolicyError; a conversation that no longer fits raises ContextFull.
     """
 
@@ -98,5 +103,5 @@ class Policy(Protocol):
     def tokens(self, conversation: Conversation) -> int: ...
 
     def count(self, text: str) -> int:
-        """Number of tokens in a text, used to bound tool output."""
+        """Return the number of tokens in a text, which limits tool output."""
         ...

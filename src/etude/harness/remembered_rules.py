@@ -1,6 +1,6 @@
-"""Permission rules that users asked to remember, per folder, in one file.
+"""Stores permission rules that users asked to remember, for all folders in one file.
 
-Only rules that allow are kept, and only if a user said so at a prompt. Only its owner can read the file.
+Only allow rules are stored, and only if a user asked for it in answer to a question. Only its owner can read the file.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ FORMAT = "etude-permissions/1"
 
 
 class RememberedRules:
+    """The stored rules of all folders."""
+
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def of(self, folder: Path) -> list[Rule]:
+        """Return the rules stored for a folder. Raises PermissionsError if the file cannot be read."""
         return rules_of(self._read().get(str(folder.resolve()), []))
 
     def add(self, folder: Path, rules: list[Rule]) -> None:
+        """Store rules for a folder."""
         known = self._read()
         texts = known.setdefault(str(folder.resolve()), [])
         texts += [str(rule) for rule in rules if str(rule) not in texts]
@@ -31,7 +35,7 @@ class RememberedRules:
             write_atomically(self._file, data)
             self._file.chmod(0o600)
         except OSError as error:
-            raise PermissionsError(f"cannot keep a rule in {self._file}: {disk_problem(error)}") from error
+            raise PermissionsError(f"cannot store a rule in {self._file}: {disk_problem(error)}") from error
 
     def _read(self) -> dict[str, list[str]]:
         try:
@@ -42,4 +46,4 @@ class RememberedRules:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PermissionsError(f"{self._file} cannot be read ({error}): mend it, or delete it") from error
+            raise PermissionsError(f"{self._file} cannot be read ({error}): repair or delete it") from error

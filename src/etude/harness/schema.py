@@ -1,6 +1,6 @@
-"""Tool schemas, read from data files: what the model may call, with which arguments in which order.
+"""Tool schemas, read from data files: each tool's name, description and parameters.
 
-All arguments pass through `check`: they reach a tool only with declared names and types, whatever parsed them.
+Arguments reach a tool only through `check`, with declared names and types.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SchemaError(Exception):
 
 
 class BadArguments(Exception):
-    """The model's arguments do not fit the schema; the text is for the model."""
+    """The model's arguments do not match the schema. The text is for the model."""
 
 
 ToolKind: TypeAlias = Literal["word", "int", "line", "numbered", "rest", "text", "flag", "number"]
@@ -29,28 +29,32 @@ ToolKind: TypeAlias = Literal["word", "int", "line", "numbered", "rest", "text",
 
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
+    """One parameter of a tool."""
+
     name: str
     kind: ToolKind
-    """"word": no spaces. "int": a whole number. "line": up to the end of the line. "rest": everything that follows,
-    several lines included. "numbered": like "rest", each line beginning with a number. Three kinds exist only where
-    calls are JSON, since the compact grammar cannot express them: "text" (any text), "flag" (true or false), "number"
-    (a whole number)."""
+    """"word": text without spaces. "int": a whole number. "line": text up to the end of the line. "rest": all text that
+    follows, also several lines. "numbered": like "rest", where each line begins with a number. Three kinds exist only
+    in formats with JSON calls, since the compact grammar cannot express them: "text" (any text), "flag" (true or
+    false), "number" (a whole number)."""
     description: str = ""
     required: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSchema:
+    """Name, description and parameters of a tool."""
+
     name: str
     description: str
     parameters: tuple[ToolParameter, ...] = ()
     access: Access = "all"
-    """What a call may touch; this decides which calls can run in parallel."""
+    """How a call uses files, which decides which calls can run in parallel."""
     place: str = ""
-    """The parameter that names the file or folder the call touches; if empty, a call touches the whole workspace."""
+    """Name of the parameter with the file or folder that a call uses; empty if calls use the whole workspace."""
 
     def call_schema(self) -> CallSchema:
-        """Schema for the compact format's call grammar, without the parameters that it cannot express."""
+        """Return the schema for the compact call grammar, without the parameters that it cannot express."""
         positional = [
             Parameter(p.name, p.kind, p.required)
             for p in self.parameters
@@ -59,7 +63,7 @@ class ToolSchema:
         return CallSchema(self.name, tuple(positional))
 
     def openai(self) -> dict[str, Any]:
-        """The schema as a function of the OpenAI chat protocol."""
+        """Return the schema as a function of the OpenAI chat protocol."""
         properties = {
             p.name: {"type": _JSON_TYPES.get(p.kind, "string"), "description": p.description} for p in self.parameters
         }
@@ -71,13 +75,15 @@ class ToolSchema:
         }
 
     def usage(self) -> str:
-        """One line for the system prompt."""
+        """Return the tool's line in the system prompt."""
         arguments = "".join(f" {p.name}" if p.required else f" [{p.name}]" for p in self.parameters)
         return f"{self.name}{arguments}: {self.description}"
 
     def check(self, arguments: Mapping[str, object], *, strict: bool = False) -> dict[str, Any]:
-        """Return the arguments in their declared types, without absent ones; raise BadArguments otherwise. Many models
-        write `null` for an argument that they leave out: with `strict` that is an error."""
+        """Return the given arguments after checking names and types. Raises BadArguments.
+
+        `null` counts as an absent argument, because many models write it; with `strict` it is an error.
+        """
         known = {p.name: p for p in self.parameters}
         for name in arguments:
             if name not in known:
@@ -99,6 +105,7 @@ _JSON_TYPES = {"int": "integer", "number": "integer", "flag": "boolean"}
 
 
 def _typed(name: str, kind: ToolKind, value: object) -> str | int:
+    """Return an argument's value after checking its type. Raises BadArguments."""
     if kind == "flag":
         if not isinstance(value, bool):
             raise BadArguments(f"{name} must be true or false")
@@ -111,7 +118,7 @@ def _typed(name: str, kind: ToolKind, value: object) -> str | int:
     if not isinstance(value, str):
         raise BadArguments(f"{name} must be text")
     if not value.isascii() and any(0xD800 <= ord(character) < 0xE000 for character in value):
-        # JSON can express unpaired surrogates, which no file, command or request can hold.
+        # JSON can contain unpaired surrogates, which no file, command or request can.
         raise BadArguments(f"{name} is not valid Unicode")
     if kind == "word" and not value.strip():
         raise BadArguments(f"{name} is empty")
@@ -121,6 +128,7 @@ def _typed(name: str, kind: ToolKind, value: object) -> str | int:
 
 
 def parse_schema(text: str, source: str) -> ToolSchema:
+    """Parse a tool's data file; `source` names it in errors. Raises SchemaError."""
     try:
         data = tomllib.loads(text)
         parameters = tuple(ToolParameter(**entry) for entry in data.pop("parameters", []))
@@ -130,7 +138,7 @@ def parse_schema(text: str, source: str) -> ToolSchema:
     if schema.access not in get_args(Access):
         raise SchemaError(f"tool schema {source}: access is {schema.access!r}, expected one of {get_args(Access)}")
     if schema.place and schema.place not in {p.name for p in schema.parameters}:
-        raise SchemaError(f"tool schema {source}: place names {schema.place!r}, which is no parameter")
+        raise SchemaError(f"tool schema {source}: place is {schema.place!r}, which is not a parameter")
     for parameter in schema.parameters:
         if parameter.kind not in get_args(ToolKind):
             kinds = get_args(ToolKind)
@@ -144,7 +152,7 @@ def parse_schema(text: str, source: str) -> ToolSchema:
 
 @cache
 def builtin_schema(name: str) -> ToolSchema:
-    """The schema of a tool that ships with the harness (`tools/<name>.toml`)."""
+    """Return the schema of a tool that ships with the harness (`tools/<name>.toml`)."""
     file = resources.files("etude.harness") / "tools" / f"{name}.toml"
     if not file.is_file():
         raise SchemaError(f"there is no tool schema {name}.toml")

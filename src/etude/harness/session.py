@@ -1,7 +1,8 @@
-"""A chat session: the agent works on a copy-on-write view of a folder; nothing reaches the folder before `apply`.
+"""A chat session: the agent works on a copy-on-write view of the user's folder until `apply` writes its changes.
 
-Invariant: only `apply` writes the user's files, only where `diff` showed a change, and only if they are still what the
-agent started from. With `permissions` the agent works in the folder itself, and the user agrees to each change.
+Invariant: only `apply` writes the user's files, only those whose change `diff` shows, and only if they still have the
+contents that the agent started from. With `permissions` the agent works in the folder itself instead, and the user is
+asked before each change.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from importlib import resources
 from pathlib import Path
 from types import TracebackType
 
-from etude.harness.context.git_facts import recent_files, state_of
-from etude.harness.context.prompt_facts import Surroundings, look_around, system_of_host
+from etude.harness.context.git_facts import git_status, recent_files
+from etude.harness.context.prompt_facts import Surroundings, collect_facts, host_system
 from etude.harness.editing.apply import ApplyConflict, write_changes
 from etude.harness.editing.diff import binary_changes, is_source, unified_diff
-from etude.harness.external_services import Outside
-from etude.harness.from_recipe import budgets_of, profile_of, told_limits, tool_limits
+from etude.harness.external_services import ExternalServices
+from etude.harness.from_recipe import budgets_of, limits_text, profile_of, tool_limits
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
 from etude.harness.permissions import Permissions
@@ -38,13 +39,14 @@ from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 from etude.trace.trace import StopCause, TraceUsage
 
 ON_THE_HOST = "commands run on the user's own machine, in the user's own files; the user is asked before each change"
+"""The limits that the agent is told if it works in the user's folder."""
 
 
 class ChatSession:
-    """Use as `async with ChatSession(...) as session`: `run` for each request, `diff` to look at the changes, `apply`
-    to keep them.
+    """A conversation between a user and the agent about one folder.
 
-    `policy` must have been made with `session_schemas(harness)`. Without `sandboxes` there is no shell.
+    Use `async with ChatSession(...) as session`, then `run` for each request, `diff` to see the changes, `apply` to
+    write them. `policy` must offer the tools of `session_schemas(harness)`. Without `sandboxes` there is no shell.
     """
 
     def __init__(
@@ -59,10 +61,10 @@ class ChatSession:
         record: SessionRecord | None = None,
         saved: SavedSession | None = None,
         permissions: Permissions | None = None,
-        outside: Outside | None = None,
+        outside: ExternalServices | None = None,
     ) -> None:
-        """`record` logs the session while it runs. `saved` is an earlier session to resume here; it brings its own
-        record. With `permissions`, commands run on the host, in the folder, and `sandboxes` are not used."""
+        """`record` saves the session while it runs. `saved` is an earlier session to resume, whose own record is then
+        continued. With `permissions`, commands run on the host in the folder, and `sandboxes` are not used."""
         self.folder = folder
         self.conversation: Conversation | None = saved.conversation if saved else None
         self._policy = policy
@@ -72,7 +74,7 @@ class ChatSession:
         self._sandbox = sandbox
         self._observer = observer or Observer()
         self._saved = saved
-        self._record = saved.go_on() if saved else record
+        self._record = saved.resume_record() if saved else record
         if self._record is not None:
             self._record.follow(policy)
         self._workspace: OverlayWorkspace | None = None
@@ -81,7 +83,8 @@ class ChatSession:
         self._outside = outside
         self._before: Mapping[str, bytes] | None = None
         """The files when the last request began; None before the first request."""
-        self._note = _told_back(saved.taken_back) if saved else ""
+        self._note = _reverted_note(saved.reverted) if saved else ""
+        """Text to put before the next request, about changes that the user reverted."""
 
     async def __aenter__(self) -> ChatSession:
         await self._open()
@@ -104,6 +107,7 @@ class ChatSession:
         return self._workspace
 
     async def _place(self) -> OverlayWorkspace:
+        """Create the workspace: the folder itself with permissions, else a view of it."""
         if self._permissions is not None:
             return await asyncio.to_thread(FolderWorkspace, self.folder, self._permissions)
         files = await asyncio.to_thread(FolderFiles, self.folder)
@@ -115,21 +119,23 @@ class ChatSession:
         return self._record.folder if self._record is not None else None
 
     def contents(self) -> Mapping[str, bytes]:
-        """The current files. If two calls return the same object, no file has changed in between."""
+        """Return the current files. If two calls return the same object, no file has changed in between."""
         return self._workspace.contents() if self._workspace is not None else {}
 
     @property
     def todo(self) -> list[str]:
+        """The agent's to-do list."""
         return list(self._toolbox.todo) if self._toolbox else []
 
     @property
     def interrupted(self) -> bool:
-        """True if the saved session was killed while working on a request: call `go_on` before the next `run`."""
+        """Whether the saved session was killed during a request: call `resume` before the next `run`."""
         return self._saved is not None and self.conversation is not None and not self._saved.stop
 
     @property
     def unfinished(self) -> bool:
-        """The last request was ended by a kill, the user, the clock or a failure of ours: `go_on` resumes it."""
+        """Whether a kill, the user, the wall clock or an infrastructure failure ended the last request, so that
+        `resume` can continue it."""
         ended = self._saved.stop if self._saved is not None else ""
         return self.interrupted or (ended not in ("", REBASED) and StopCause(ended).ours)
 
@@ -149,9 +155,8 @@ class ChatSession:
                 self._record.asked(message)
         return await self._act(self.conversation, TraceUsage())
 
-    async def go_on(self) -> Outcome:
-        """Resume the request that the session was working on when it was killed or cancelled, from its last complete
-        turn, with what is left of its budgets."""
+    async def resume(self) -> Outcome:
+        """Resume the unfinished request after its last complete turn, with the rest of its budgets."""
         assert self.unfinished, "nothing was interrupted"
         assert self._saved is not None
         assert self.conversation is not None
@@ -159,6 +164,7 @@ class ChatSession:
         return await self._act(self.conversation, self._saved.usage)
 
     async def _act(self, conversation: Conversation, usage: TraceUsage) -> Outcome:
+        """Run the agent loop and record it; `usage` is what the request has already used."""
         workspace, toolbox, observer = await self._open(), self._toolbox, self._observer
         assert toolbox is not None
         if self._record is not None:
@@ -180,27 +186,27 @@ class ChatSession:
     async def _surroundings(self, workspace: OverlayWorkspace) -> Surroundings | None:
         if not self._profile.facts:
             return None
-        system, limits = "", told_limits(self._sandbox) if self._sandboxes else ""
+        system, limits = "", limits_text(self._sandbox) if self._sandboxes else ""
         if self._permissions is not None:
-            system, limits = system_of_host(), ON_THE_HOST
-        return await look_around(
+            system, limits = host_system(), ON_THE_HOST
+        return await collect_facts(
             workspace,
             self._policy.count,
             system=system,
             limits=limits,
-            status=await state_of(self.folder),
+            status=await git_status(self.folder),
             recent=await recent_files(self.folder),
             commands=self._sandboxes is not None and self._permissions is None,
         )
 
     async def diff(self) -> str:
-        """The diff of everything that `apply` would write. Files that are not text are only named."""
+        """Return the diff of all changes that `apply` would write. Of files that are not text only the names appear."""
         workspace = await self._open()
         before, after = _sides(workspace, _known(workspace.changed()))
         return unified_diff(before, after) + binary_changes(before, after)
 
     async def changes(self) -> dict[str, str]:
-        """Same as `diff`, one entry per file."""
+        """Return the diff of each changed file that `apply` would write, by path."""
         workspace = await self._open()
         shown = {}
         for path, data in _known(workspace.changed()).items():
@@ -209,13 +215,16 @@ class ChatSession:
         return shown
 
     async def left_out(self) -> list[str]:
-        """Files that the agent made too large to read: `apply` skips them."""
+        """Return the changed files that are too large to read, which `apply` skips."""
         changed = (await self._open()).changed()
         return sorted(changed.keys() - _known(changed).keys())
 
     async def apply(self, paths: Collection[str] | None = None) -> list[str]:
-        """Write all changes, or those of the given files, into the folder; return their paths. Later changes count from
-        there. Where the agent works in the folder itself they are only marked as accepted."""
+        """Write all changes, or those of the given files, into the folder, and return their paths.
+
+        Later diffs are relative to the written files. If the agent works in the folder itself, the changes are only
+        recorded as accepted.
+        """
         workspace = await self._open()
         changed = _chosen(_known(workspace.changed()), paths)
         if not isinstance(workspace, FolderWorkspace):
@@ -228,26 +237,29 @@ class ChatSession:
         return list(changed)
 
     async def refuse(self) -> None:
-        """Record that the user does not want the changes. They stay in the session's view."""
+        """Record that the user rejects the changes. They stay in the agent's view of the folder."""
         if self._record is not None:
             self._record.signal("edits_rejected", files=list(_known((await self._open()).changed())))
 
     def agree_to_training(self) -> None:
-        """Record consent to training, for a resumed session too. What the user said about it takes precedence."""
+        """Record the user's general consent to training for a resumed session, unless the user has answered for this
+        session."""
         saved = self._saved
-        if self._record is not None and saved is not None and not saved.consent and saved.said_of_training is None:
+        if self._record is not None and saved is not None and not saved.consent and saved.training_answer is None:
             self._record.signal("consent", given=True)
 
-    async def take_back(self, paths: Collection[str] | None = None) -> list[str]:
-        """Revert all changed files, or the given ones, to what they were at the start or when last applied. The agent
-        is told with the next request. Raises ApplyConflict if the user has changed them since."""
+    async def revert(self, paths: Collection[str] | None = None) -> list[str]:
+        """Revert all changed files, or the given ones, to their contents at the start or when last applied.
+
+        The next request mentions it to the agent. Raises ApplyConflict if the user has changed the files since then.
+        """
         workspace = await self._open()
         changed = _chosen(workspace.changed(), paths)
         await self._put_back(workspace, {path: workspace.start.get(path) for path in changed})
         return list(changed)
 
     async def undo(self) -> list[str]:
-        """Revert what the last request changed."""
+        """Revert the changes of the last request, and return the paths."""
         workspace = await self._open()
         if self._before is None:
             return []
@@ -266,7 +278,7 @@ class ChatSession:
             for path, data in files.items():
                 await (workspace.delete(path) if data is None else workspace.write(path, data))
         if files:
-            self._note += _told_back(files)
+            self._note += _reverted_note(files)
             if self._record is not None:
                 self._record.signal("edits_rejected", files=sorted(files))
                 self._record.put_back(workspace.sides())
@@ -280,6 +292,7 @@ class ChatSession:
 
 
 async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: SandboxRecipe) -> OverlayWorkspace:
+    """Create a copy-on-write view of the folder, whose commands run in a box if there are sandboxes."""
     searcher = searcher_of(files)
     if sandboxes is None:
         return OverlayWorkspace(files, searcher=searcher)
@@ -295,29 +308,33 @@ async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: Sandbox
 
 
 async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
-    """Bring the workspace to the state the saved session left. Raises ApplyConflict if a file that the session changed
-    is now neither what it started from nor what it made of it."""
+    """Apply the saved session's changes to the workspace.
+
+    Raises ApplyConflict if a changed file in the folder has neither its original contents nor those of the session.
+    """
     changed = saved.changed()
     if isinstance(workspace, FolderWorkspace):
-        workspace.count_from(changed)
+        workspace.adopt_changes(changed)
         return
     moved = [path for path, sides in changed.items() if workspace.start.get(path) not in sides]
     if moved:
         raise ApplyConflict(
-            f"changed since the session began: {', '.join(moved)}; put them back to go on with it, or begin another"
+            f"changed since the session began: {', '.join(moved)}; restore them to resume it, or begin a new one"
         )
     for path, (_, now) in changed.items():
         if workspace.start.get(path) != now:
             await (workspace.delete(path) if now is None else workspace.write(path, now))
 
 
-def _told_back(paths: Collection[str]) -> str:
+def _reverted_note(paths: Collection[str]) -> str:
+    """Return the note for the agent about reverted files; "" if there are none."""
     return f"(The user took back your changes to {', '.join(sorted(paths))}.)\n\n" if paths else ""
 
 
 def _sides(
     workspace: OverlayWorkspace, changed: Mapping[str, bytes | None]
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return the original and the current contents of changed files, for a diff."""
     before = {path: workspace.start[path] for path in changed if path in workspace.start}
     return before, {path: data for path, data in changed.items() if data is not None}
 
@@ -327,12 +344,15 @@ def _chosen(changed: Mapping[str, bytes | None], paths: Collection[str] | None) 
 
 
 def _known(changed: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+    """Return the changes without files that are too large to read."""
     return {path: data for path, data in changed.items() if data != TOO_LARGE}
 
 
 def write_sample(folder: Path) -> Path:
-    """Write the sample micro-repository (two modules and a failing check) into a folder. It resembles the tasks that
-    `recipes/tiny.toml` trains on, so that an agent that small has a chance."""
+    """Write the sample micro-repository (two modules and a failing check) into a folder.
+
+    It resembles the training tasks of `recipes/tiny.toml`, so that an agent of that size can solve it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for file in (resources.files("etude.harness") / "sample").iterdir():
         if file.name.endswith(".txt"):

@@ -1,8 +1,8 @@
-"""The tools of one run: check each call, run it in the workspace, bound its output.
+"""The tools of one run: checks each call, runs it in the workspace, and limits its output.
 
-Whatever the model writes, `run` returns: a call that cannot be carried out becomes an answer to the model, and counts
-as invalid if the call itself was malformed. Only infrastructure failures (SandboxError) propagate. Outputs contain no
-times, temporary paths or addresses, so that equal runs read equal text.
+No call of the model makes `run` raise: if a call cannot be run, its result says why, and the call counts as invalid if
+it was malformed. Only infrastructure failures (SandboxError) are raised. Outputs contain no times, temporary paths or
+addresses, so that equal runs give equal text.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from etude.harness.context.output_limit import Count, cut_end, cut_middle
 from etude.harness.context.profile import Profile
-from etude.harness.external_services import Outside
-from etude.harness.parallel import Reach
+from etude.harness.external_services import ExternalServices
+from etude.harness.parallel import CallScope
 from etude.harness.policy import ToolCall
 from etude.harness.schema import BadArguments, SchemaError, ToolSchema
 from etude.harness.tools import BUILTIN
@@ -24,15 +24,19 @@ from etude.sandbox.contract import RequestRefused
 
 @dataclass(slots=True)
 class ToolResult:
+    """The result of a call, as the model reads it."""
+
     output: str
     ok: bool = True
+    """Whether the call succeeded."""
     valid: bool = True
-    """False when the call itself was malformed: unknown tool, arguments that do not parse."""
+    """False if the call itself was malformed: unknown tool, or arguments that do not parse."""
     finished: bool = False
+    """Whether this call ends the run."""
 
 
 class Toolbox(ToolContext):
-    """The tools of one run over one workspace. `tools` adds implementations for schemas beyond the built-in ones."""
+    """The tools of one run on one workspace. `tools` adds implementations for schemas other than the built-in ones."""
 
     def __init__(
         self,
@@ -42,7 +46,7 @@ class Toolbox(ToolContext):
         profile: Profile,
         tools: Mapping[str, Tool] | None = None,
         *,
-        outside: Outside | None = None,
+        outside: ExternalServices | None = None,
         after_edit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(workspace, limits, profile, outside=outside, after_edit=after_edit)
@@ -52,24 +56,25 @@ class Toolbox(ToolContext):
             raise SchemaError(f"tools without an implementation: {', '.join(missing)}")
         self.schemas = {schema.name: schema for schema in schemas}
 
-    def reach(self, call: ToolCall) -> Reach:
-        """Return what the call may touch, as far as that can be told before it runs."""
+    def scope(self, call: ToolCall) -> CallScope:
+        """Return the files that a call may use, as far as that is known before it runs."""
         schema = self.schemas.get(call.name)
         if schema is None or call.arguments is None:
-            return Reach("none")
+            return CallScope("none")
         place = call.arguments.get(schema.place) if schema.place else None
         if not isinstance(place, str):
-            return Reach(schema.access)
+            return CallScope(schema.access)
         try:
-            return Reach(schema.access, clean_path(place, self.workspace.workdir))
+            return CallScope(schema.access, clean_path(place, self.workspace.workdir))
         except OutsideWorkspace:
-            return Reach("none")
+            return CallScope("none")
 
     async def run(self, call: ToolCall, *, max_tokens: int, count: Count) -> ToolResult:
+        """Run a call and limit its output to `max_tokens`; `count` counts the tokens of a text."""
         return self.bounded(await self.carry_out(call), max_tokens=max_tokens, count=count)
 
     async def carry_out(self, call: ToolCall) -> Output:
-        """Return the whole output. How much of it the model reads is decided when the turn's calls are done."""
+        """Run a call and return its complete output. `bounded` limits it later, since a turn's calls share a limit."""
         schema = self.schemas.get(call.name)
         if schema is None:
             return _refusal(self.say("unknown_tool", name=call.name, tools=", ".join(self.schemas)), valid=False)
@@ -91,10 +96,12 @@ class Toolbox(ToolContext):
             return _refusal(self.say("no_shell"))
 
     def bounded(self, output: Output, *, max_tokens: int, count: Count) -> ToolResult:
+        """Limit an output to `max_tokens`."""
         cut = cut_middle if output.keep_end else cut_end
         text = cut(output.lines, max_tokens, count, lambda lines: self.say("cut", lines=lines), self.say("cut_text"))
         return ToolResult(text, output.ok, output.valid, output.finished)
 
 
 def _refusal(text: str, *, valid: bool = True) -> Output:
+    """Return the output of a call that was not run."""
     return Output(text.split("\n"), ok=False, valid=valid)

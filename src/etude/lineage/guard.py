@@ -49,11 +49,11 @@ def require_supported(recipe: Recipe) -> None:
             f'compute.device = "{recipe.compute.device}": RL and the built-in engine run on the CPU only so far; '
             'set compute.device = "cpu"'
         )
-    from etude.model.precision.kernels import who_computes  # imported here: the checks above need no torch
+    from etude.model.precision.kernels import implementation_for  # imported here: the checks above need no torch
     from etude.training.compute import DTYPES
 
     # A dtype that the recipe leaves open may be probed to be bf16, the one that kernels need, so assume that.
-    who_computes(recipe.precision, recipe.compute.device, DTYPES.get(recipe.compute.dtype, DTYPES["bfloat16"]))
+    implementation_for(recipe.precision, recipe.compute.device, DTYPES.get(recipe.compute.dtype, DTYPES["bfloat16"]))
     if not recipe.corpus.sources and not recipe.corpus.folders:
         raise LineageError(
             "corpus.sources = [] and corpus.folders = []: there is nothing to pretrain on; name a source or a folder"

@@ -17,8 +17,8 @@ from torch import Tensor
 from etude.engine.builtin import BuiltinEngine
 from etude.lineage.state import Finished, LineageError, dtype_of, finished_stage
 from etude.model import CannotQuantise, Transformer, checkpoint_doubts, checkpoint_faults, compute_with, load_hf, serve
-from etude.model.drift import LayerDrift, activation_faults, layer_drift, recorded
-from etude.model.precision.fence import Fault
+from etude.model.drift import LayerDrift, activation_faults, layer_drift, record_pass
+from etude.model.precision.weight_checks import Fault
 from etude.pretrain.sft import demonstrations, learnt_and_held_out
 from etude.recipe.precision import PrecisionRecipe
 from etude.rl.agreement import CHUNK, Agreement, Scored, after, agreement, fed, sampled, trained
@@ -80,7 +80,7 @@ def examine(
     exact_model = load_hf(folder, torch.float32)
     tokens = held_out_sequences(found, exact_model.config.max_position_embeddings, sequences)
     report.sequences, report.tokens = len(tokens), sum(map(len, tokens))
-    exact = [recorded(exact_model, one) for one in tokens]
+    exact = [record_pass(exact_model, one) for one in tokens]
     report.faults = activation_faults(exact)
     if report.faults:
         return report
@@ -94,7 +94,7 @@ def examine(
             report.left_out[name] = str(error)
             continue
         serve(engine)
-        passes = [recorded(trainer, one) for one in tokens]
+        passes = [record_pass(trainer, one) for one in tokens]
         answers = {f"{CHUNK} at a time": fed(engine, tokens, CHUNK), "one by one": fed(engine, tokens, 1)}
         if poisoned := activation_faults(passes) + _engine_faults(answers):
             report.faults += [Fault(f"under {name}, {fault.where}", fault.problem) for fault in poisoned]
@@ -141,7 +141,7 @@ def _on_its_own_tokens(trainer: Transformer, engine: BuiltinEngine, tokens: Sequ
     prompts = [sequence[: len(sequence) // 2] for sequence in tokens]
     made = sampled(engine, prompts, _SAMPLED)
     scored = [
-        after(trained(recorded(trainer, sequence), sequence), len(prompt))
+        after(trained(record_pass(trainer, sequence), sequence), len(prompt))
         for prompt, (sequence, _) in zip(prompts, made, strict=True)
     ]
     return agreement(scored, [said for _, said in made])

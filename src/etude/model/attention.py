@@ -24,22 +24,28 @@ from etude.model.step import LayerStep
 from etude.model.tiles import per_head
 
 LONG = 2048
-"""Sequence length from which the attention scores of a whole sequence are never held in memory."""
+"""Sequence length from which attention no longer materialises the score matrix of a whole sequence."""
 QUERY_BLOCK = 128
-"""Queries per explicit matmul. A block skips the keys after it, which saves nearly half of a causal square."""
+"""Queries per matmul in the explicit attention loop. Each block skips the keys after its last query, which saves nearly
+half of the causal score matrix."""
 
 Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines of the rotary embedding, as rope.py computes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Causal within a document. `bias` is added to the scores; None means plain causal in the fused kernel."""
+    """Causal mask that also separates the documents packed into one sequence."""
 
     bias: Tensor | None
+    """Added to the attention scores: 0 where a query may attend, -inf elsewhere. None lets the fused kernel apply its
+    built-in causal mask."""
     explicit: bool
+    """Whether attention runs as explicit matmuls in blocks of queries instead of the fused kernel."""
 
     @classmethod
     def build(cls, length: int, documents_bt: Tensor | None, dtype: torch.dtype, device: torch.device) -> Mask:
+        """Build the mask for sequences of `length` tokens; `documents_bt` holds each token's document id."""
         # Measured on CPU, forward and backward at T = 256: explicit blocks beat the fused kernel in bf16 and in fp32.
         explicit = device.type == "cpu" and length < LONG
         if documents_bt is None and not explicit:
@@ -51,11 +57,14 @@ class Mask:
 
 
 Context = Mask | Packed | LayerStep
-"""What tokens attend to: the tokens of the same pass (Mask, Packed), or those of a cache as well (LayerStep)."""
+"""The keys that tokens attend to: those of the same forward pass (Mask, Packed), or the latent cache (LayerStep)."""
 
 
 class LatentAttention(nn.Module):
+    """Multi-head latent attention of one layer."""
+
     invariant = False
+    """Whether a token's result must not depend on the other rows of its batch."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -109,7 +118,7 @@ class LatentAttention(nn.Module):
         return attend(q, k, v.transpose(1, 2), mask.bias, config.softmax_scale).transpose(1, 2).flatten(2)
 
     def _absorbed(self, q_nope: Tensor, q_rope: Tensor, latent_tw: Tensor, context: LayerStep | Packed) -> Tensor:
-        """Attend in absorbed form. Inputs are flat lists of tokens, [T, heads, ...]."""
+        """Attend in the latent space (absorbed form). Inputs are flat lists of tokens, [T, heads, ...]."""
         config = self.config
         up = self.kv_b_proj.weight.view(config.num_attention_heads, -1, config.kv_lora_rank)
         up_k, up_v = up.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
@@ -144,15 +153,17 @@ def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scal
     blocks, start = [], 0
     for queries in q.split(QUERY_BLOCK, dim=2):
         end = start + queries.shape[2]
-        whole = end == q.shape[2]  # the gradient of a slice is a zero-filled copy; the last block needs none
-        scores = (queries @ (k_t if whole else k_t[..., :end])).add_(bias[..., start:end, :end])
-        blocks.append(scores.softmax(-1) @ (v if whole else v[:, :, :end]))
+        # The gradient of a slice is a zero-filled copy of the full tensor, so the last block is not sliced.
+        last = end == q.shape[2]
+        scores = (queries @ (k_t if last else k_t[..., :end])).add_(bias[..., start:end, :end])
+        blocks.append(scores.softmax(-1) @ (v if last else v[:, :, :end]))
         start = end
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
 
 
 def _attend_fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    # Fused kernels that do not store scores want q, k and v of one width; padding with zeros changes nothing.
+    # Fused kernels that do not store the scores require q, k and v of equal width. Zero padding does not change the
+    # result.
     width = max(q.shape[-1], v.shape[-1])
     q, k = F.pad(q, (0, width - q.shape[-1])), F.pad(k, (0, width - k.shape[-1]))
     padded = F.pad(v, (0, width - v.shape[-1]))

@@ -20,7 +20,10 @@ from etude.model.tiles import silu
 
 
 class FeedForward(nn.Module):
+    """SwiGLU feed-forward: down(silu(gate x) * up x)."""
+
     invariant = False
+    """Whether a token's result must not depend on the other rows of its batch."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -34,11 +37,17 @@ class FeedForward(nn.Module):
 
 
 class Experts(nn.Module):
-    """Weights of all routed experts, stacked; the checkpoint stores them one by one."""
+    """The routed experts of one layer, with their weights stacked along the first axis.
+
+    Checkpoints store each expert's weights as separate tensors.
+    """
 
     numerics: Numerics | None = None
+    """Emulated rounding of the matmuls; None computes them in the weights' dtype."""
     invariant = False
+    """Whether a token's result must not depend on the other rows of its batch."""
     kernels: ExpertKernels | None = None
+    """Low-precision kernels that compute the layer instead of plain torch."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -54,6 +63,8 @@ class Experts(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
+    """Router, routed experts and, if the configuration has them, shared experts that every token passes through."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.gate = Router(config)
@@ -74,6 +85,8 @@ class MixtureOfExperts(nn.Module):
 
 
 class Block(nn.Module):
+    """One transformer layer with its two norms and residual connections."""
+
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.moe = config.is_moe(layer)
@@ -92,6 +105,7 @@ class Block(nn.Module):
         replay: Replay | None = None,
         replayed_btk: Tensor | None = None,
     ) -> tuple[Tensor, Routing | None]:
+        """Return the residual stream after this layer, and the experts chosen (None in a dense layer)."""
         x_btd = x_btd + self.self_attn(self.input_layernorm(x_btd), rotation, context)
         inner = self.post_attention_layernorm(x_btd)
         if not self.moe:

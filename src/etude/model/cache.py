@@ -1,8 +1,8 @@
-"""The latent cache.
+"""The latent cache: what attention keeps of earlier tokens, in one slot per sequence.
 
-Invariant: a step (step.py) writes the latents of its own tokens at [start, start + length) of their slots, and nothing
-else that is ever read: padding goes to one spare slot after the last. Beyond a slot's live part lies garbage of earlier
-steps, which is always masked.
+Invariant: a step (step.py) writes the latents of its tokens at [start, start + length) of their slots. Its padding
+tokens are written to one spare slot after the last, which is never read. Positions after a slot's live length hold
+garbage of earlier steps; attention always masks them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ class LatentCache:
         *,
         invariant: bool = False,
     ) -> None:
-        """With `invariant`, steps are planned so that no row's result depends on the other rows."""
+        """Allocate `slots` sequences of up to `context` tokens.
+
+        With `invariant`, steps are planned so that no row's result depends on the other rows.
+        """
         self.slots = slots
         self.context = context
         self.heads = config.num_attention_heads
@@ -42,21 +45,22 @@ class LatentCache:
     def copy_prefix(self, source: int, targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions of one slot to other slots.
 
-        An MTP latent also depends on the token after its own, so the one at length - 1 belongs to the source's
-        continuation. Only drafts see it: where the continuation differs, run `draft` again from that position.
+        The MTP head's latent at a position also depends on the next token, so its latent at length - 1 is only right
+        for a target that continues like the source. Only drafting reads it: for any other continuation, run `draft`
+        again from that position.
         """
         prefix = self.latents[:, source, :length].clone()
         self.latents[:, torch.as_tensor(targets, device=self.latents.device), :length] = prefix.unsqueeze(1)
 
     @property
     def spare(self) -> int:
-        """Flat index into a layer where padding is written."""
+        """Flat index, within one layer, of the spare slot that receives the latents of padding tokens."""
         return self.slots * self.context
 
     def step(self, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plan a pass in which row b feeds lengths_b[b] tokens at positions starts_b[b] ... of slot slots_b[b].
+        """Plan a forward pass over several sequences.
 
-        Slots must be distinct.
+        Row b feeds lengths_b[b] tokens to slot slots_b[b], at positions from starts_b[b] on. Slots must be distinct.
         """
         plan = Step.plan_tight if self.invariant else Step.plan
         return plan(self, slots_b, starts_b, lengths_b)

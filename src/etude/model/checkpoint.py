@@ -1,14 +1,14 @@
 """Read and write Hugging Face checkpoints of the published model family.
 
 Invariant: a written checkpoint has exactly the published format, so that any tool computes the same function from it,
-and reading it back gives the same network. Two things are translated:
-- Experts are stacked here and stored one by one in the file. MTP head k is layer `num_hidden_layers + k` there, with
-  copies of the shared embedding and output head, as published.
-- An embedding scale is folded into the written embedding. A tied network is then written untied. On reading it is tied
-  again if embedding and head still match; otherwise (another tool trained them separately) it stays untied.
+and reading it back gives the same network. The file differs from the network in memory in two respects:
+- The file has one tensor per expert, the network one stacked tensor per layer. MTP head k is layer
+  `num_hidden_layers + k` in the file, with copies of the shared embedding and output head, as published.
+- An embedding scale is folded into the written embedding, and a tied network is then written untied. Loading ties it
+  again if embedding and head still match; if another tool trained them separately, it stays untied.
 
 Quantised weights (see `precision/layout.py`) are dequantised to the compute dtype when a network is built from them;
-`load_codes` returns them as they are. The routed experts can be written quantised, everything else keeps its dtype.
+`load_codes` returns them as codes and scales. Only the routed experts can be written quantised.
 """
 
 from __future__ import annotations
@@ -28,9 +28,16 @@ from torch import Tensor
 from etude.journal.files import sync, write_atomically
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
-from etude.model.precision.fence import Fault, doubts, faults, faults_of_values, require_none, require_sound
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.layout import quantise_experts, refuse_unknown, split_quantised
+from etude.model.precision.weight_checks import (
+    Fault,
+    doubts,
+    faults,
+    faults_of_values,
+    refuse_faults,
+    require_no_faults,
+)
 from etude.model.transformer import Transformer
 
 _EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -42,21 +49,21 @@ _MTP = re.compile(r"mtp\.(\d+)\.(?:block\.)?(.*)")
 def save_hf(
     model: Transformer, folder: Path | str, tokenizer_file: Path | str | None = None, *, experts: str | None = None
 ) -> None:
-    """Write model.safetensors and, last, config.json, so that a torn write is never taken for a checkpoint.
+    """Write the network as model.safetensors and config.json.
 
-    Unsound weights raise PoisonedWeights; an existing checkpoint then stays as it was.
-
-    `experts` is the storage format of the routed experts' weights, one of `precision.STORED`; None keeps their dtype.
+    config.json is written last, so that an interrupted write is never taken for a checkpoint. Weights that are not
+    finite or were clipped raise PoisonedWeights before anything is written. `experts` is the storage format of the
+    routed experts' weights, one of `precision.STORED`; None keeps their dtype.
     """
     folder = Path(folder)
     tensors = published_tensors(model)
     config = {**model.config.to_hf(), "torch_dtype": str(tensors[_EMBED].dtype).removeprefix("torch.")}
-    require_sound(tensors, f"{folder} is not written")
+    require_no_faults(tensors, f"{folder} is not written")
     if experts is not None:
         stored_dtype = tensors[_EMBED].dtype
         tensors, config["quantization_config"] = quantise_experts(tensors, experts)
         values = _values(split_quantised(tensors)[1], stored_dtype)
-        require_none(faults_of_values(values), f"{folder} is not written")
+        refuse_faults(faults_of_values(values), f"{folder} is not written")
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / "model.safetensors.partial"
     save_file(tensors, weights, metadata={"format": "pt"})
@@ -68,15 +75,18 @@ def save_hf(
 
 
 def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: int | None = None) -> Transformer:
-    """dtype None keeps the stored dtype, for quantised weights config.json's torch_dtype. `mtp_heads` loads fewer MTP
-    heads than the configuration names. Unsound weights raise PoisonedWeights.
+    """Build a network from a checkpoint folder.
+
+    With `dtype` None, plain weights keep their stored dtype and quantised ones get config.json's torch_dtype.
+    `mtp_heads` loads fewer MTP heads than the configuration names. Weights that are not finite or were clipped raise
+    PoisonedWeights.
     """
     folder = Path(folder)
     config, stored, stored_dtype = _read(folder)
     tensors, quantised = split_quantised(stored)
-    require_sound(stored, f"{folder} is not loaded")
+    require_no_faults(stored, f"{folder} is not loaded")
     values = dict(_values(quantised, dtype or stored_dtype))
-    require_none(faults_of_values(values.items()), f"{folder} is not loaded")
+    refuse_faults(faults_of_values(values.items()), f"{folder} is not loaded")
     tensors |= values
     if mtp_heads is not None:
         config = dataclasses.replace(config, num_nextn_predict_layers=mtp_heads)
@@ -100,18 +110,21 @@ def load_codes(folder: Path | str) -> dict[str, Quantised]:
 
 
 def checkpoint_faults(folder: Path | str) -> list[Fault]:
-    """What is unsound: stored numbers, codes and scales or, if those are fine, the values of the codes."""
+    """Return a fault for every tensor that is not finite or was clipped.
+
+    Stored numbers, codes and scales are checked first; if they pass, the dequantised weights are checked as well.
+    """
     _, stored, dtype = _read(Path(folder))
     return faults(stored) or faults_of_values(_values(split_quantised(stored)[1], dtype))
 
 
 def checkpoint_doubts(folder: Path | str) -> list[Fault]:
-    """Return weights that may have been clipped when the checkpoint was quantised."""
+    """Return the weights that may have been clipped when the checkpoint was quantised."""
     return doubts(load_codes(folder))
 
 
 def published_tensors(model: Transformer) -> dict[str, Tensor]:
-    """Return every tensor under its published name, on the CPU."""
+    """Return every tensor of the network under its published name, on the CPU."""
     config, tensors = model.config, dict[str, Tensor]()
     for name, value in model.state_dict().items():
         tensor = value.detach().cpu().contiguous()
@@ -133,11 +146,12 @@ def published_tensors(model: Transformer) -> dict[str, Tensor]:
 
 
 def _values(quantised: dict[str, Quantised], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Dequantise tensors when asked for, one at a time: together they are several times as large as their codes."""
+    """Yield each weight dequantised, one at a time: all of them together take several times the memory of the codes."""
     return ((name, dequantise(q, dtype)) for name, q in sorted(quantised.items()))
 
 
 def _public_name(name: str, config: ModelConfig) -> str:
+    """Return the published name of a parameter of `Transformer`."""
     head = _MTP.fullmatch(name)
     if head is not None:
         return f"model.layers.{config.num_hidden_layers + int(head[1])}.{head[2]}"
@@ -145,6 +159,7 @@ def _public_name(name: str, config: ModelConfig) -> str:
 
 
 def _take(name: str, target: Tensor, tensors: dict[str, Tensor], config: ModelConfig, folder: Path) -> Tensor:
+    """Return the stored value of the network's parameter `name`; an expert parameter is stacked from all experts."""
     public = _public_name(name, config)
     stacked = _STACKED.fullmatch(public)
     try:
@@ -159,6 +174,7 @@ def _take(name: str, target: Tensor, tensors: dict[str, Tensor], config: ModelCo
 
 
 def _unfold_embedding(config: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
+    """Divide the embedding scale out of the stored embedding, in `tensors`, and return the matching configuration."""
     if config.embedding_scale == 1 or _HEAD not in tensors or _EMBED not in tensors:
         return config
     if config.tie_word_embeddings:
@@ -171,7 +187,7 @@ def _unfold_embedding(config: ModelConfig, tensors: dict[str, Tensor]) -> ModelC
 
 
 def _read(folder: Path) -> tuple[ModelConfig, dict[str, Tensor], torch.dtype]:
-    """Read a checkpoint folder: its configuration, its tensors as stored, and the compute dtype config.json names."""
+    """Read a checkpoint folder. Return its configuration, its stored tensors and config.json's compute dtype."""
     tensors: dict[str, Tensor] = {}
     try:
         data: dict[str, Any] = json.loads((folder / "config.json").read_text())

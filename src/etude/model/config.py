@@ -1,8 +1,8 @@
 """The shape of a network: the recipe's fields, the vocabulary size and YaRN.
 
-Invariant: `from_hf(to_hf(config)) == config`, and what is not implemented is refused by name, never ignored. Field
-names are those of the published `config.json`. Two settings are ours and live there under the key "etude": the
-embedding scale, and whether the embedding was tied (checkpoint.py folds the scale into the tensors).
+Invariant: `from_hf(to_hf(config)) == config`, and a setting that is not implemented raises UnsupportedCheckpoint, which
+names it. Field names are those of the published `config.json`. Two of our own settings are stored there under the key
+"etude": the embedding scale, and whether the embedding was tied (checkpoint.py folds the scale into the tensors).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the network itself must run with torch alone, as `make gpu`
     from etude.recipe.model import ModelRecipe
 
 LATENT_NORM_EPS = 1e-6
-"""Epsilon of the norms inside attention; the published code uses it there, whatever rms_norm_eps says."""
+"""Epsilon of the norms inside attention. The published code uses this value there and ignores rms_norm_eps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,18 @@ class Yarn:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
+    """Parameter counts of a network."""
+
     total: int
     """All trained parameters, MTP heads included."""
     active: int
-    """Parameters that one token uses in the trunk: without MTP heads and without the experts it is not routed to."""
+    """Parameters that one token uses: without MTP heads, and without experts that it is not routed to."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
+    """The shape of a network. Field names and meanings are those of the published config.json."""
+
     vocab_size: int
     hidden_size: int
     num_hidden_layers: int
@@ -129,7 +133,7 @@ class ModelConfig:
         return Parameters(total + self.num_nextn_predict_layers * head, active)
 
     def to_hf(self) -> dict[str, Any]:
-        """The published config.json. An embedding scale other than 1 means that the embedding is untied."""
+        """Return the published config.json. With an embedding scale other than 1 the embedding is written untied."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("yarn", "embedding_scale")}
         folded = self.embedding_scale != 1
         out: dict[str, Any] = {
@@ -151,6 +155,7 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, data: Mapping[str, Any]) -> ModelConfig:
+        """Read a published config.json. Raises UnsupportedCheckpoint for what is missing or not implemented."""
         _refuse_unknown_variants(data)
         rope = dict(data.get("rope_parameters") or data.get("rope_scaling") or {})
         ours = data.get("etude") or {}
@@ -182,15 +187,15 @@ _FIXED: dict[str, Any] = {
     "scoring_func": "sigmoid",
     "topk_method": "noaux_tc",
 }
-"""Settings of the published family that have only one supported value; another value in a checkpoint is refused."""
+"""Published settings with only one supported value. A checkpoint with another value raises UnsupportedCheckpoint."""
 
 
 def _refuse_unknown_variants(data: Mapping[str, Any]) -> None:
     kind = data.get("model_type")
     if kind not in ("deepseek_v3", "kimi_k2"):
-        raise UnsupportedCheckpoint(f"model_type is {kind!r}; this room reads 'deepseek_v3' and 'kimi_k2'")
+        raise UnsupportedCheckpoint(f"model_type is {kind!r}; expected 'deepseek_v3' or 'kimi_k2'")
     if data.get("quantization_config"):
-        raise UnsupportedCheckpoint("the weights are quantised: load_hf reads them, the shape alone says too little")
+        raise UnsupportedCheckpoint("config.json has a quantization_config: load the quantised weights with load_hf")
     for name, expected in _FIXED.items():
         if data.get(name, expected) != expected:
             raise UnsupportedCheckpoint(f"{name} is {data[name]!r}; only {expected!r} is implemented")

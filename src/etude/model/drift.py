@@ -1,7 +1,7 @@
 """Measures how far a number format moves a network from fp32, layer by layer, on given sequences.
 
-There are two errors. `experts` is the error of a layer's experts when they get their fp32 inputs, so it is that layer's
-alone. `residual` is the error of the residual stream after the layer, which includes all earlier layers.
+There are two errors. `experts` is the error of one layer's experts when they get the inputs of the fp32 network, so it
+excludes earlier layers. `residual` is the error of the residual stream after the layer, and includes them.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ import torch
 from torch import Tensor, nn
 
 from etude.model.block import Block, Experts, MixtureOfExperts
-from etude.model.precision.fence import Fault
 from etude.model.precision.formats import dequantise
+from etude.model.precision.weight_checks import Fault
 from etude.model.router import Routing
 from etude.model.transformer import Transformer
 
 
 @dataclass(frozen=True, slots=True)
 class Magnitudes:
+    """Mean, 99th percentile and maximum of a set of errors."""
+
     mean: float
     p99: float
-    """The least value that 99% of the values do not exceed."""
+    """99th percentile: the smallest value that at least 99% of the values do not exceed."""
     max: float
 
     @classmethod
     def of(cls, values: Tensor) -> Self:
         flat = values.detach().flatten().double()
-        place = -(-99 * flat.numel() // 100)
-        return cls(float(flat.mean()), float(flat.kthvalue(place).values), float(flat.max()))
+        rank = -(-99 * flat.numel() // 100)
+        return cls(float(flat.mean()), float(flat.kthvalue(rank).values), float(flat.max()))
 
     @classmethod
     def of_all(cls, parts: Iterable[Tensor]) -> Self:
@@ -42,20 +44,22 @@ class Magnitudes:
 
 @dataclass(frozen=True, slots=True)
 class LayerDrift:
+    """Errors of one layer against fp32. All fields but `residual` are None in a layer without experts."""
+
     layer: int
     residual: Magnitudes
-    """Relative error of a token's residual stream after the layer. The other fields are set for MoE layers only."""
+    """Relative error of each token's residual stream after the layer."""
     experts: Magnitudes | None = None
-    """Relative error of a token's expert output, with the same inputs and expert choices as in fp32."""
+    """Relative error of each token's expert output, with the same inputs and expert choices as in fp32."""
     weights: Magnitudes | None = None
-    """Relative error of a row of the experts' weights."""
+    """Relative error of each row of the experts' weights."""
     flips: float | None = None
-    """Share of the expert choices that fp32 did not make."""
+    """Share of the expert choices that differ from those of the fp32 network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Inputs and outputs of a layer's routed experts."""
+    """Inputs and outputs of one layer's routed experts in one forward pass."""
 
     x_nd: Tensor
     routing: Routing
@@ -64,7 +68,7 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one forward pass of a sequence computed, detached from the autograd graph."""
+    """Intermediate results and logits of one sequence's forward pass, detached from the autograd graph."""
 
     logits_tv: Tensor
     experts_tlk: Tensor
@@ -75,8 +79,8 @@ class Pass:
 
 
 @torch.enable_grad()
-def recorded(model: Transformer, tokens_t: Tensor) -> Pass:
-    """Record a forward pass as a trainer runs it, with gradients on: without them other matmuls are used."""
+def record_pass(model: Transformer, tokens_t: Tensor) -> Pass:
+    """Run and record a forward pass with gradients enabled, as a trainer does. Without them other matmuls would run."""
     residual: list[Tensor] = []
     routed: dict[int, Routed] = {}
 
@@ -101,7 +105,10 @@ def recorded(model: Transformer, tokens_t: Tensor) -> Pass:
 def layer_drift(
     model: Transformer, passes: Sequence[Pass], exact_model: Transformer, exact: Sequence[Pass]
 ) -> list[LayerDrift]:
-    """Compare a network and its passes with the same weights and sequences in fp32, layer by layer."""
+    """Return each layer's errors of `model` and its `passes` against `exact_model` and its passes `exact`.
+
+    Both networks must hold the same weights and have run the same sequences; the exact one computes in fp32.
+    """
     found = []
     pairs = list(zip(passes, exact, strict=True))
     for layer, (block, exact_block) in enumerate(zip(_blocks(model), _blocks(exact_model), strict=True)):
@@ -124,7 +131,7 @@ def layer_drift(
 
 
 def activation_faults(passes: Sequence[Pass]) -> list[Fault]:
-    """Return the computed tensors that are not finite, in the order of computation."""
+    """Return a fault for each intermediate result that is not finite, in the order of computation."""
     found: dict[str, Fault] = {}
     for one in passes:
         for where, x in _computed(one):
@@ -134,6 +141,7 @@ def activation_faults(passes: Sequence[Pass]) -> list[Fault]:
 
 
 def _computed(one: Pass) -> Iterator[tuple[str, Tensor]]:
+    """Yield the recorded tensors of a pass in the order of computation, each with its description."""
     for layer, residual_td in enumerate(one.residual_l):
         if routed := one.routed.get(layer):
             yield f"the input of layer {layer}'s experts", routed.x_nd
@@ -143,7 +151,7 @@ def _computed(one: Pass) -> Iterator[tuple[str, Tensor]]:
 
 
 def relative_error(found_td: Tensor, exact_td: Tensor) -> Tensor:
-    """Per row, the norm of the difference divided by the norm of the exact row."""
+    """Return, for each row, the norm of the difference divided by the norm of the exact row."""
     found_td, exact_td = found_td.double(), exact_td.double()
     length = torch.linalg.vector_norm(exact_td, dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
     error: Tensor = torch.linalg.vector_norm(found_td - exact_td, dim=-1) / length
@@ -151,22 +159,23 @@ def relative_error(found_td: Tensor, exact_td: Tensor) -> Tensor:
 
 
 def flips(one_nk: Tensor, other_nk: Tensor) -> Tensor:
-    """Per token, the share of its choices in `one_nk` that are not among those in `other_nk`, in any order."""
+    """Return, for each token, the share of its experts in `one_nk` that `other_nk` does not have, in any order."""
     return (one_nk.unsqueeze(-1) != other_nk.unsqueeze(-2)).all(-1).double().mean(-1)
 
 
 @torch.enable_grad()
 def _own_error(experts: Experts, exact: Routed) -> Tensor:
+    """Return the error of these experts when they get the fp32 network's inputs and routing."""
     found: Tensor = experts(exact.x_nd.to(experts.gate_proj.dtype), exact.routing)
     return relative_error(found.detach(), exact.y_nd)
 
 
 def _values(experts: Experts) -> list[Tensor]:
-    """The experts' weights as they are after rounding."""
-    weights = (experts.gate_proj, experts.up_proj), (experts.down_proj,)
+    """Return the experts' weights after rounding."""
+    groups = (experts.gate_proj, experts.up_proj), (experts.down_proj,)
     if experts.numerics is None:
-        return [weight for kin in weights for weight in kin]
-    return [dequantise(q, torch.float32) for kin in weights for q in experts.numerics.codes(kin)]
+        return [weight for group in groups for weight in group]
+    return [dequantise(q, torch.float32) for group in groups for q in experts.numerics.codes(group)]
 
 
 def _blocks(model: Transformer) -> list[Block]:

@@ -1,10 +1,10 @@
-"""Exceptions of the network's public functions."""
+"""Exceptions that the public functions of this package raise."""
 
 from __future__ import annotations
 
 
 class ModelError(Exception):
-    """Base of these exceptions: the network cannot serve the request."""
+    """Base class: the network cannot do what was asked of it."""
 
 
 class UnsupportedCheckpoint(ModelError):
@@ -12,11 +12,11 @@ class UnsupportedCheckpoint(ModelError):
 
 
 class ReplayMismatch(ModelError):
-    """Replayed experts do not fit this network."""
+    """The recorded expert choices to replay do not match this network's layers, experts or tokens."""
 
 
 class CacheOverrun(ModelError):
-    """Tokens do not fit into the latent cache."""
+    """A step has more tokens than fit into the latent cache."""
 
 
 class CannotQuantise(ModelError):
@@ -24,7 +24,7 @@ class CannotQuantise(ModelError):
 
 
 class PoisonedWeights(ModelError):
-    """Weights that are not finite or were clipped are neither written nor loaded: nothing may go on from them."""
+    """Weights are not finite or were clipped. Such weights are neither written to a checkpoint nor loaded from one."""
 
 
 class KernelUnavailable(ModelError):

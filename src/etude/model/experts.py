@@ -1,7 +1,7 @@
-"""The matmuls of the routed experts. Every one of them goes through `expert_matmul`.
+"""The matmuls of the routed experts, all reached through `expert_matmul`.
 
-Emulated low precision has its own implementation (`precision/rounded.py`), and so have layers built from kernels
-(`precision/kernels`); weights already stored as codes go there directly. Otherwise one of five functions computes the
+Emulated low precision is implemented in `precision/rounded.py`, layers built from low-precision kernels in
+`precision/kernels`; weights that are stored as codes bypass this module. Otherwise one of five functions computes the
 same result:
 - `experts_reference`: one expert after the other, plain torch. It is the specification that low-precision kernels are
   tested against.
@@ -9,7 +9,7 @@ same result:
 - `experts_wide`: all experts as one wide SwiGLU with a gate per block. It computes experts that no token chose, yet is
   fastest for the few dozen tokens of a small model's decode step, where the number of calls dominates the cost.
 - `experts_padded`: every expert gets as many rows as the busiest one, rounded up, so that three batched matmuls
-  suffice. For a few hundred tokens of a small model, where grouped matmuls are too small to pay for their number.
+  suffice. Fastest for a few hundred tokens of a small model, where each grouped matmul would be too small.
 - `experts_tiled`: one tile of every expert at once, repeated as often as the busiest expert needs. A token's result
   depends on that token alone. Used only when requested (`invariant`).
 """
@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.model.placing import Gather, Spread, places, tokens_of_rows
+from etude.model.placing import Gather, Spread, pair_rows, tokens_of_rows
 from etude.model.precision.kernels import ExpertKernels, experts_by_kernels
 from etude.model.precision.numerics import Numerics
 from etude.model.precision.rounded import rounded_experts
@@ -31,7 +31,8 @@ from etude.model.tiles import grouped, silu, tile_rows, weighted_sum
 WIDE_MAX_PAIRS = 256
 """Maximum token-expert pairs for the wide form."""
 PADDED_MAX_PAIRS = 4096
-"""Maximum token-expert pairs for the padded form; the cost of a new matmul shape is small beside that of more pairs."""
+"""Maximum token-expert pairs for the padded form. Its matmul shape changes with the busiest expert; beyond this number
+of pairs the first call of a new shape costs little relative to the work."""
 SMALL_WIDTH = 4096
 """Maximum total width of all experts for which the wide and padded forms pay off."""
 ROWS_STEP = 32
@@ -53,8 +54,8 @@ def expert_matmul(
     """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
 
     gate and up are [E, I, D], down is [E, D, I]; the experts of one token are distinct. If `kernels` are given, they
-    compute it in their format. Otherwise `numerics` says how the matmuls are rounded; None computes them in the dtype
-    of x.
+    compute the layer in their format. Otherwise `numerics` says how the matmuls are rounded; None computes them in the
+    dtype of x.
     """
     if kernels is not None:
         return experts_by_kernels(x_nd, experts_nk, gates_nk, (gate, up, down), kernels)
@@ -100,10 +101,10 @@ def experts_padded(
     flat = experts_nk.flatten()
     count = torch.bincount(flat, minlength=experts)
     rows = -(-int(count.max()) // ROWS_STEP) * ROWS_STEP
-    place = places(flat, count, torch.arange(experts, device=flat.device) * rows)
-    x = x_nd.index_select(0, tokens_of_rows(place, experts * rows, choices)).view(experts, rows, -1)
+    row_of_pair = pair_rows(flat, count, torch.arange(experts, device=flat.device) * rows)
+    x = x_nd.index_select(0, tokens_of_rows(row_of_pair, experts * rows, choices)).view(experts, rows, -1)
     y = torch.bmm(F.silu(torch.bmm(x, gate.mT)) * torch.bmm(x, up.mT), down.mT)
-    y = y.flatten(0, 1).index_select(0, place).view(*experts_nk.shape, -1)
+    y = y.flatten(0, 1).index_select(0, row_of_pair).view(*experts_nk.shape, -1)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
 
 
@@ -119,11 +120,11 @@ def experts_grouped(
     else:
         count_up, rows = count, flat.numel()
     ends = count_up.cumsum(0)
-    place = places(flat, count, ends - count_up)
+    row_of_pair = pair_rows(flat, count, ends - count_up)
     offsets = ends.to(torch.int32)
-    x = cast(Tensor, Spread.apply(x_nd, place, rows, choices))
+    x = cast(Tensor, Spread.apply(x_nd, row_of_pair, rows, choices))
     h = F.silu(F.grouped_mm(x, gate.mT, offs=offsets)) * F.grouped_mm(x, up.mT, offs=offsets)
-    y = cast(Tensor, Gather.apply(F.grouped_mm(h, down.mT, offs=offsets), place)).view(*experts_nk.shape, -1)
+    y = cast(Tensor, Gather.apply(F.grouped_mm(h, down.mT, offs=offsets), row_of_pair)).view(*experts_nk.shape, -1)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
 
 
@@ -132,15 +133,16 @@ def experts_tiled(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tens
     flat = experts_nk.flatten()
     count = torch.bincount(flat, minlength=experts)
     calls = -(-int(count.max()) // rows)
-    turn = places(flat, count, torch.zeros_like(count))
-    place = (turn // rows * experts + flat) * rows + turn % rows
-    x = cast(Tensor, Spread.apply(x_nd, place, calls * experts * rows, choices)).view(calls, experts, rows, d)
+    turn = pair_rows(flat, count, torch.zeros_like(count))
+    row_of_pair = (turn // rows * experts + flat) * rows + turn % rows
+    x = cast(Tensor, Spread.apply(x_nd, row_of_pair, calls * experts * rows, choices)).view(calls, experts, rows, d)
     h = silu(grouped(x, gate)) * grouped(x, up)
-    y = cast(Tensor, Gather.apply(grouped(h, down).flatten(0, 2), place))
+    y = cast(Tensor, Gather.apply(grouped(h, down).flatten(0, 2), row_of_pair))
     return weighted_sum(gates_nk, y.view(*experts_nk.shape, d))
 
 
 def _grouped_fits(x_nd: Tensor, gate: Tensor) -> bool:
-    """Whether grouped_mm can be used: it needs rows of whole 16-byte units, and bf16 on CUDA."""
+    """Return whether torch's grouped_mm can be used. It needs rows that are a multiple of 16 bytes, and bf16 on
+    CUDA."""
     aligned = all(size * x_nd.element_size() % 16 == 0 for size in gate.shape[1:])
     return aligned and x_nd.shape[0] > 0 and (x_nd.device.type == "cpu" or x_nd.dtype == torch.bfloat16)

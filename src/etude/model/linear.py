@@ -1,4 +1,4 @@
-"""A linear layer without bias whose matmul may be rounded or computed in tiles."""
+"""A linear layer without bias whose matmul may be rounded to a low-precision format or computed in tiles."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from etude.model.tiles import linear
 
 
 class Linear(nn.Linear):
+    """A linear layer from `width` to `out` features, without bias."""
+
     invariant = False
+    """Whether a row's result must not depend on the other rows; if so, the matmul runs in tiles."""
     numerics: Numerics | None = None
+    """Emulated rounding of the matmul; None computes it in the weight's dtype."""
     served: Operand | None = None
-    """The rounded weight, cached once the weight is no longer trained."""
+    """The rounded weight, cached by `prepare` once the weight is no longer trained."""
 
     def __init__(self, width: int, out: int) -> None:
         super().__init__(width, out, bias=False)
@@ -26,5 +30,6 @@ class Linear(nn.Linear):
 
     @torch.no_grad()
     def prepare(self) -> None:
+        """Round the weight once for inference. Later changes of the weight have no effect until the next call."""
         if self.numerics is not None:
             self.served = self.numerics.weights((self.weight.unsqueeze(0),), self.weight.dtype)

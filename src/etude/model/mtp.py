@@ -1,7 +1,7 @@
 """Multi-token prediction (MTP), as published.
 
 Head k (from 0) reads the trunk's hidden state and the token k + 1 ahead, and predicts the token k + 2 ahead. Embedding
-and output head are shared with the trunk; each head reads the normed hidden states of the one before.
+and output head are shared with the trunk; each later head reads the normed hidden states of the head before it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class SharedHead(nn.Module):
 
 
 class MtpLayer(nn.Module):
+    """One MTP head: joins the embedded token with the hidden state before it and runs one transformer layer."""
+
     def __init__(self, config: ModelConfig, head: int) -> None:
         super().__init__()
         self.enorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -39,7 +41,7 @@ class MtpLayer(nn.Module):
     def forward(
         self, embedded_btd: Tensor, hidden_bth: Tensor, rotation: Rotation, context: Context
     ) -> tuple[Tensor, Routing | None]:
-        """Return the normed hidden state that the output head reads."""
+        """Return the normed hidden state that the output head reads, and the layer's expert choices."""
         joined = torch.cat((self.enorm(embedded_btd), self.hnorm(hidden_bth)), dim=-1)
         x, routing = self.block(self.eh_proj(joined), rotation, context)
         return cast(Tensor, self.shared_head.norm(x)), routing

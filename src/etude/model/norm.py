@@ -1,4 +1,4 @@
-"""Root-mean-square norm, computed in fp32 whatever the compute dtype."""
+"""Root-mean-square norm, always computed in fp32."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 
 class RMSNorm(nn.Module):
+    """Divides a vector by its root mean square and multiplies it with a learned weight."""
+
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))

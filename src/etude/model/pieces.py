@@ -1,12 +1,13 @@
 """Batch-invariant attention: a token's result depends only on the tokens before it in its own sequence.
 
-The tokens of a row are cut into pieces of a few queries, its keys into chunks starting at position 0. Every piece is
-paired with every chunk up to its own end, and a fixed number of pairs goes through one call (tiles.py explains why).
-Each pair has its own softmax; the softmaxes of a piece are combined from the first chunk to the last. Chunks that a
-query does not see add exact zeros, so it does not matter how far other queries of its piece look, nor how long the
-longest row is.
+The tokens of a row are cut into pieces of a few queries, and its keys into chunks that start at position 0. Every piece
+is paired with every chunk up to the piece's last token, and each matmul takes a fixed number of pairs (tiles.py
+explains why). Each pair has its own softmax; the softmaxes of a piece are combined from the first chunk to the last. A
+chunk that is masked for a query adds exact zeros to it, so the result depends neither on the other queries of the piece
+nor on the longest row of the batch.
 
-An engine's keys are in the cache, a trainer's in the pass itself. Both use this code, so that both give the same bits.
+An engine's keys are in the latent cache, a trainer's in the forward pass itself. Both use this code, so that both
+compute the same bits.
 """
 
 from __future__ import annotations
@@ -22,30 +23,38 @@ from etude.model.tiles import product
 QUERY_ROWS = 16
 """Tokens times heads per piece. A decoding row has only one token, so larger pieces would waste computation on it."""
 KEYS = 64
+"""Keys per chunk."""
 PAIRS = 128
-"""Pairs per call."""
+"""Pairs of a piece and a chunk per matmul."""
 UNSEEN = -1e30
-"""Largest score of a query that sees nothing of a chunk. It is finite, so that the difference of two is never NaN."""
+"""Stands for the largest score of a query for which a whole chunk is masked. It is finite, so that the difference of
+two such scores is never NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
+    """How a list of tokens is cut into pieces of queries, and which chunks of keys each piece attends to."""
+
     tokens_pq: Tensor
-    """Index in the token list of each query; 0 where there is no query."""
+    """Index in the token list of each query of each piece; 0 for the unused queries of an incomplete piece."""
     places_t: Tensor
-    """Index of each token among all queries."""
+    """Index of each token among the queries of all pieces."""
     piece_n: Tensor
-    """The piece of each pair. Pairs that only fill up the last call name piece 0, but are in no piece's `pairs_pc`."""
+    """The piece of each pair. Pairs that pad the last matmul name piece 0, but no piece's `pairs_pc` names them."""
     keys_ns: Tensor
     """Index of each pair's keys among the latents."""
     hidden_nqs: Tensor
+    """Whether a key of the pair is masked for a query."""
     pairs_pc: Tensor
-    """The pair of each piece and chunk; one past the last pair where a piece does not reach that far."""
+    """The pair of each piece and chunk, or the index after the last pair if the piece ends before the chunk."""
 
     @classmethod
     def cut(cls, first_r: Tensor, starts_r: Tensor, lengths_r: Tensor, base_r: Tensor, heads: int) -> Pieces:
-        """Cut rows into pieces. Row r feeds lengths_r[r] tokens, from first_r[r] of the list on, at positions
-        starts_r[r] ...; the latent of its position 0 is at base_r[r]."""
+        """Cut rows into pieces.
+
+        Row r has lengths_r[r] tokens, from index first_r[r] of the token list on. They are at positions starts_r[r] and
+        following of its sequence, whose position 0 has its latent at index base_r[r].
+        """
         device, queries = first_r.device, max(1, QUERY_ROWS // heads)
         query, key = torch.arange(queries, device=device), torch.arange(KEYS, device=device)
         row_p, number_p = _repeated((lengths_r + (queries - 1)) // queries)
@@ -66,7 +75,7 @@ class Pieces:
             tokens_pq=tokens_pq,
             places_t=real_pq.flatten().nonzero().squeeze(1),
             piece_n=piece_n,
-            # Beyond a row's end there may be NaN, which would survive even a weight of zero: clamp to the last key.
+            # After a row's end the latents may be NaN, and NaN times a weight of zero is NaN: clamp to the last key.
             keys_ns=base_r[row_n, None] + key_ns.minimum(last_n[:, None]),
             hidden_nqs=key_ns[:, None, :] > positions_pq[piece_n, :, None],
             pairs_pc=torch.where(chunk_c < chunks_p[:, None], begin_p + chunk_c, len(piece_n)),
@@ -75,15 +84,16 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The context of a whole pass without a cache: documents side by side in [B, T], each a row of its own."""
+    """The attention context of a forward pass without a cache, over documents packed into [B, T]. Each document counts
+    as a row."""
 
     pieces: Pieces
     bias: Tensor
-    """[B or 1, 1, T, T], as in `Mask`; used for the gradients."""
+    """[B or 1, 1, T, T], the same as in `Mask`; the backward pass uses it."""
 
     @classmethod
     def of(cls, bias: Tensor, documents_bt: Tensor, heads: int) -> Packed:
-        """Tokens with equal document ids must be adjacent."""
+        """Build the context from each token's document id. Tokens of one document must be adjacent."""
         begins = torch.ones_like(documents_bt, dtype=torch.bool)
         begins[:, 1:] = documents_bt[:, 1:] != documents_bt[:, :-1]
         first_r = begins.flatten().nonzero().squeeze(1)
@@ -95,10 +105,11 @@ class Packed:
 
 
 def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: float) -> Tensor:
+    """Return the attention-weighted sum of latents for each query. `latents_fw` is the flat list of all latents."""
     (count, queries), (_, heads, width) = pieces.tokens_pq.shape, q_thw.shape
     rows, pairs = queries * heads, len(pieces.piece_n)
     q_pmw = q_thw.index_select(0, pieces.tokens_pq.flatten()).view(count, rows, width)
-    # One extra entry, for pieces that have no such pair.
+    # One extra entry that is all zeros: `pairs_pc` names it where a piece ends before a chunk.
     mixed_nmw = q_thw.new_zeros(pairs + 1, rows, width)
     peak_nm = q_thw.new_full((pairs + 1, rows), UNSEEN, dtype=torch.float32)
     total_nm = torch.zeros_like(peak_nm)
@@ -124,13 +135,14 @@ def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: floa
 
 
 def attend_latents(q_pnw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: float) -> Tensor:
-    """Plain attention with one key width for all rows; bias is added to the scores."""
+    """Plain attention: softmax(q keys^T * scale + bias) keys, with the same number of keys for all rows."""
     scores_pns = torch.baddbmm(bias_pns, q_pnw, keys_psw.transpose(1, 2), alpha=scale)
     return torch.bmm(scores_pns.softmax(-1), keys_psw)
 
 
 class _AttendPacked(torch.autograd.Function):
-    """The backward pass uses plain matmuls of whole rows; the forward pass is recomputed that way for it."""
+    """Attention in pieces with a gradient. The backward pass recomputes the forward pass with plain matmuls of whole
+    rows and differentiates that."""
 
     @staticmethod
     def forward(ctx: Any, q_thw: Tensor, latents_tw: Tensor, packed: Packed, scale: float) -> Tensor:
@@ -151,7 +163,7 @@ class _AttendPacked(torch.autograd.Function):
 
 
 def _repeated(count_r: Tensor) -> tuple[Tensor, Tensor]:
-    """Repeat each row index count_r[r] times; the second tensor numbers the repetitions from 0."""
+    """Return each row index r repeated count_r[r] times, and the number of each repetition, from 0."""
     row_p = torch.arange(len(count_r), device=count_r.device).repeat_interleave(count_r)
     before_r = count_r.cumsum(0) - count_r
     return row_p, torch.arange(len(row_p), device=count_r.device) - before_r[row_p]

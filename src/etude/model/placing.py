@@ -1,7 +1,7 @@
-"""Assigns each token a row at each of its experts: moves tokens to rows sorted by expert, and back.
+"""Moves tokens to rows sorted by expert, and back: each token has one row at each of its experts.
 
 The rows of an expert are adjacent; rows between its last one and the next expert's first are unused. Plain torch moves
-tokens with `Spread` and `Gather`, kernels with their own permutations (`precision/kernels`), to the same places.
+tokens with `Spread` and `Gather`, kernels with their own permutations (`precision/kernels`), to the same rows.
 """
 
 from __future__ import annotations
@@ -14,82 +14,93 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def places(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
-    """Return the row of each token-expert pair. An expert's rows begin at its start and keep the order of the pairs."""
+def pair_rows(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
+    """Return the row of each token-expert pair.
+
+    `flat` is the expert of each pair, `count` the number of pairs of each expert, `starts` each expert's first row. The
+    pairs of one expert keep their order.
+    """
     order = flat.argsort(stable=True)
     pair = torch.arange(flat.numel(), device=flat.device)
     turn = pair - (count.cumsum(0) - count).repeat_interleave(count, output_size=flat.numel())
     return torch.empty_like(order).scatter_(0, order, turn).add_(starts[flat])
 
 
-def tokens_of_rows(place: Tensor, rows: int, choices: int, nobody: int = 0) -> Tensor:
-    """Return the token of each row; `nobody` for an unused row."""
-    token = torch.arange(place.numel(), device=place.device) // choices
-    return torch.full((rows,), nobody, dtype=torch.int64, device=place.device).scatter_(0, place, token)
+def tokens_of_rows(row_of_pair: Tensor, rows: int, choices: int, nobody: int = 0) -> Tensor:
+    """Return the token of each row. `row_of_pair` is each pair's row, `choices` the experts per token; unused rows get
+    `nobody`."""
+    token = torch.arange(row_of_pair.numel(), device=row_of_pair.device) // choices
+    return torch.full((rows,), nobody, dtype=torch.int64, device=row_of_pair.device).scatter_(0, row_of_pair, token)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The placement that kernels use: expert e has the rows from `ends_e[e - 1]` to `ends_e[e]`."""
+    """The rows of all token-expert pairs, in the form that kernels take. Expert e has rows `ends_e[e - 1]` (0 for the
+    first expert) to `ends_e[e]`."""
 
     row_nk: Tensor
     """int32: the row of each token-expert pair."""
     token_r: Tensor
-    """int32: the token of each row, -1 where there is none."""
+    """int32: the token of each row, -1 for an unused row."""
     ends_e: Tensor
-    """int32: where each expert's rows end."""
+    """int32: the end (exclusive) of each expert's rows."""
 
 
-def place(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
-    """Place the token-expert pairs. Each expert's number of rows is rounded up to a multiple of `multiple`: 1, or the
-    block size of the format whose columns are quantised (32, 128).
+def place_pairs(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
+    """Assign a row to each token-expert pair, sorted by expert.
 
-    Nothing waits for a GPU: the total number of rows is an upper bound, and rows from `ends_e[-1]` on are unused.
+    Each expert's number of rows is rounded up to a multiple of `multiple`: 1, or the block size (32, 128) if columns
+    are going to be quantised. The total number of rows is an upper bound, so that the CPU need not wait for the GPU;
+    rows from `ends_e[-1]` on are unused.
     """
     flat, choices = experts_nk.flatten(), experts_nk.shape[-1]
     pairs = flat.numel()
     rows = -(-(pairs + min(experts, pairs) * (multiple - 1)) // multiple) * multiple
-    # Not bincount, which would wait for the GPU.
+    # bincount would make the CPU wait for the GPU.
     count = flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat))
     filled = (count + (multiple - 1)) // multiple * multiple
     ends = filled.cumsum(0)
-    row = places(flat, count, ends - filled)
+    row = pair_rows(flat, count, ends - filled)
     token = tokens_of_rows(row, rows, choices, nobody=-1)
     return Placement(row.view_as(experts_nk).int(), token.int(), ends.int())
 
 
 class Spread(torch.autograd.Function):
-    """Copy each token to its row at every expert it chose. Unused rows are zero if `zeros`, else anything.
+    """Copy each token to its row at each of its experts. Unused rows are zero if `zeros`, else arbitrary.
 
-    The gradient is a gather too: on a CPU much faster than autograd's scattered sum, and of one fixed order.
+    The gradient is computed by a gather as well: on a CPU that is much faster than autograd's scattered sum, and its
+    order of summation is fixed.
     """
 
     @staticmethod
-    def forward(ctx: Any, x_nd: Tensor, place: Tensor, rows: int, choices: int, zeros: bool = False) -> Tensor:
-        ctx.save_for_backward(place)
+    def forward(ctx: Any, x_nd: Tensor, row_of_pair: Tensor, rows: int, choices: int, zeros: bool = False) -> Tensor:
+        ctx.save_for_backward(row_of_pair)
         ctx.choices = choices
         if zeros:
-            return F.pad(x_nd, (0, 0, 0, 1)).index_select(0, tokens_of_rows(place, rows, choices, nobody=x_nd.shape[0]))
-        return x_nd.index_select(0, tokens_of_rows(place, rows, choices))
+            return F.pad(x_nd, (0, 0, 0, 1)).index_select(
+                0, tokens_of_rows(row_of_pair, rows, choices, nobody=x_nd.shape[0])
+            )
+        return x_nd.index_select(0, tokens_of_rows(row_of_pair, rows, choices))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (place,) = ctx.saved_tensors
-        rows = grads[0].index_select(0, place)
+        (row_of_pair,) = ctx.saved_tensors
+        rows = grads[0].index_select(0, row_of_pair)
         return rows.view(-1, ctx.choices, rows.shape[-1]).sum(1), None, None, None, None
 
 
 class Gather(torch.autograd.Function):
-    """Read each token-expert pair's row. No two share one, so the gradient is a copy; unused rows get zero."""
+    """Read the row of each token-expert pair. Pairs have distinct rows, so the gradient is a copy; unused rows get
+    zero."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(place)
+    def forward(ctx: Any, y: Tensor, row_of_pair: Tensor) -> Tensor:
+        ctx.save_for_backward(row_of_pair)
         ctx.rows = y.shape[0]
-        return y.index_select(0, place)
+        return y.index_select(0, row_of_pair)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (place,) = ctx.saved_tensors
+        (row_of_pair,) = ctx.saved_tensors
         out = grads[0].new_zeros(ctx.rows, grads[0].shape[-1])
-        return out.index_copy_(0, place, grads[0]), None
+        return out.index_copy_(0, row_of_pair, grads[0]), None

@@ -1,7 +1,7 @@
 """Rotary position embedding (interleaved pairs as published) with YaRN. Always computed in fp32.
 
-The rotated halves come out side by side instead of interleaved. Queries and keys share that order, so their products
-are unchanged.
+The rotated vector has all first components of the pairs before all second ones, instead of interleaved. Queries and
+keys share that order, so their products are unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from etude.model.config import ModelConfig, Yarn
 
 
 class Rotary:
-    """Computes rotary angles from positions. Holds no state that a checkpoint should carry."""
+    """Computes cosines and sines of the rotary angles from positions. It is not part of a checkpoint."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._frequencies = frequencies(config.qk_rope_head_dim, config.rope_theta, config.yarn)
@@ -29,12 +29,14 @@ class Rotary:
 
 
 def rotate(x_bthr: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Apply the rotary embedding to queries or keys; `rotation` holds the cosines and sines."""
     cos, sin = rotation
     even, odd = x_bthr.unflatten(-1, (-1, 2)).to(torch.float32).unbind(-1)
     return torch.cat((even * cos - odd * sin, odd * cos + even * sin), dim=-1).to(x_bthr.dtype)
 
 
 def frequencies(width: int, theta: float, yarn: Yarn | None) -> Tensor:
+    """Return the rotation per position of each pair of dimensions, in radians."""
     powers = theta ** (torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width)
     if yarn is None:
         return 1.0 / powers
@@ -46,6 +48,6 @@ def frequencies(width: int, theta: float, yarn: Yarn | None) -> Tensor:
 
 
 def _dimension_of(rotations: float, width: int, theta: float, yarn: Yarn) -> float:
-    """The dimension that makes this many rotations within the original context."""
+    """Return the (fractional) index of the pair that makes this many rotations within the original context."""
     original = yarn.original_max_position_embeddings
     return width * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))

@@ -1,8 +1,8 @@
-"""Networks with rounded matmuls: for training, for serving, and as stored in weights versions.
+"""Sets up a network for low precision: for training, for inference, and for weights versions.
 
-A trainer's network keeps its weights and rounds them in every pass. In an engine's network, and in versions, codes and
-scales replace the weights of the routed experts. Invariant: these are bit by bit the codes of the trainer's forward
-pass, since both come from `Numerics.codes`. Their values are computed once per version, not once per step.
+A trainer's network keeps its weights and rounds them in every pass. In an engine's network, and in weights versions,
+codes and scales replace the weights of the routed experts. Invariant: they equal the codes of the trainer's forward
+pass bit by bit, because `Numerics.codes` computes both. An engine dequantises them once per version, not once per step.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from etude.model.attention import LatentAttention
 from etude.model.block import Experts, FeedForward, MixtureOfExperts
 from etude.model.errors import CannotQuantise
 from etude.model.linear import Linear
-from etude.model.precision.fence import require_sound
-from etude.model.precision.formats import Quantised, dequantise, taken_apart
+from etude.model.precision.formats import Quantised, dequantise, split_tensors
 from etude.model.precision.kernels import experts_by_kernels, kernels_for
 from etude.model.precision.numerics import Numerics, Operand
 from etude.model.precision.rounded import rounded_experts
+from etude.model.precision.weight_checks import require_no_faults
 from etude.model.router import Router, Routing
 from etude.model.transformer import Transformer
 
@@ -29,22 +29,24 @@ if TYPE_CHECKING:  # this package must run with torch alone
 
 
 class Codes(nn.Module):
-    """A quantised weight. Its tensors are buffers, so that they are part of the state dict."""
+    """A quantised weight whose codes and scales are buffers, and so part of the state dict."""
 
     def __init__(self, q: Quantised) -> None:
         super().__init__()
-        parts, self._together = taken_apart(q)
+        parts, self._rebuild = split_tensors(q)
         for name, part in parts.items():
             self.register_buffer(name, part)
 
     def quantised(self) -> Quantised:
-        return self._together(**dict(self.named_buffers()))
+        return self._rebuild(**dict(self.named_buffers()))
 
 
 class ServedExperts(nn.Module):
+    """Routed experts for inference, whose weights are codes and scales."""
+
     gate_up: Operand
     down: Operand
-    """The values of the codes. Kernels do not need `gate_up` and `down`: they take the codes."""
+    """The dequantised weights. They are set only if no kernels are used; kernels read the codes instead."""
 
     def __init__(self, experts: Experts, numerics: Numerics) -> None:
         super().__init__()
@@ -55,6 +57,7 @@ class ServedExperts(nn.Module):
         self.gate_proj, self.up_proj, self.down_proj = Codes(gate), Codes(up), Codes(down)
 
     def prepare(self) -> None:
+        """Dequantise the weights, unless kernels read the codes."""
         if self.kernels is not None:
             return
         self.gate_up = self.numerics.operand((self.gate_proj.quantised(), self.up_proj.quantised()), self.dtype)
@@ -68,7 +71,7 @@ class ServedExperts(nn.Module):
 
 
 def compute_with(model: nn.Module, recipe: PrecisionRecipe) -> None:
-    """Apply everything a recipe sets under [precision], for the device the network is on."""
+    """Apply a recipe's `[precision]` section to a network, for the device that the network is on."""
     kernels = kernels_for(recipe, next(model.parameters()).device)
     for module in model.modules():
         if isinstance(module, Experts):
@@ -79,14 +82,16 @@ def compute_with(model: nn.Module, recipe: PrecisionRecipe) -> None:
 
 
 def round_with(model: nn.Module, numerics: Numerics | None) -> None:
-    """Set how the network rounds from now on, forward and backward, replacing any earlier setting.
+    """Set the rounding of a network's matmuls, forward and backward; None removes it.
 
-    Kernels are chosen by `compute_with`. The router, the dense layers, the embedding, the head, and attention's
-    projection from the latent to keys and values are never rounded.
+    Kernels stay as they are; `compute_with` chooses them. The router, the dense layers, the embedding, the head, and
+    attention's projection from the latent to keys and values are never rounded.
     """
     for module in model.modules():
         if isinstance(module, ServedExperts):
-            raise CannotQuantise("a served network has codes in place of weights: restore it before it is rounded anew")
+            raise CannotQuantise(
+                "the network's weights were replaced by codes: call restore() before setting the rounding"
+            )
         if isinstance(module, Experts | Linear):
             module.numerics = None
         if isinstance(module, Linear):
@@ -106,7 +111,10 @@ def round_with(model: nn.Module, numerics: Numerics | None) -> None:
 
 @torch.no_grad()
 def serve(model: nn.Module) -> None:
-    """Replace the weights of all experts whose format has codes by codes; these experts can no longer be trained."""
+    """Prepare a network for inference: replace the weights of experts by codes if their format has codes.
+
+    Such experts can no longer be trained.
+    """
     for mixture in _mixtures(model):
         experts = mixture.experts
         if isinstance(experts, Experts) and experts.numerics is not None and experts.numerics.has_codes:
@@ -116,7 +124,7 @@ def serve(model: nn.Module) -> None:
 
 @torch.no_grad()
 def prepare(model: nn.Module) -> None:
-    """Recompute values derived from the weights. Call it after weights were loaded into a served model."""
+    """Recompute what is derived from weights and codes. Call it after loading weights into a network for inference."""
     for module in model.modules():
         if isinstance(module, ServedExperts | Linear):
             module.prepare()
@@ -124,7 +132,7 @@ def prepare(model: nn.Module) -> None:
 
 @torch.no_grad()
 def restore(model: nn.Module) -> None:
-    """Put weights (the values of the codes) back in place of codes, as needed to write a checkpoint."""
+    """Undo `serve`: replace codes by the dequantised weights, as needed for writing a checkpoint."""
     for mixture in _mixtures(model):
         if isinstance(served := mixture.experts, ServedExperts):
             gate, up, down = (
@@ -142,8 +150,10 @@ def restore(model: nn.Module) -> None:
 
 @torch.no_grad()
 def served_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict the model would have after `serve`, without changing the model: the content of a version.
-    Unsound weights raise PoisonedWeights."""
+    """Return the state dict that the model would have after `serve`, without changing the model.
+
+    This is the content of a weights version. Weights that are not finite or were clipped raise PoisonedWeights.
+    """
     weights = model.state_dict()
     state = dict(weights)
     for name, module in model.named_modules():
@@ -152,9 +162,9 @@ def served_state(model: nn.Module) -> dict[str, Tensor]:
                 del state[f"{name}.{weight}"]
             served = ServedExperts(module, module.numerics).state_dict()
             state |= {f"{name}.{part}": tensor for part, tensor in served.items()}
-    # Codes were computed from these weights and scales just now, so they need no check of their own.
-    made_of = {name: tensor for name, tensor in (weights | state).items() if not name.endswith(".codes")}
-    require_sound(made_of, "no version is made of these weights")
+    # The codes were just computed from these weights and scales, so checking weights and scales suffices.
+    checked = {name: tensor for name, tensor in (weights | state).items() if not name.endswith(".codes")}
+    require_no_faults(checked, "no version is made of these weights")
     return state
 
 
@@ -170,11 +180,13 @@ def _round_linears(name: str, module: nn.Module, numerics: Numerics) -> None:
 
 
 def _require_blocks(name: str, module: nn.Module, numerics: Numerics) -> None:
-    """Check that the block size divides both axes of a matrix: both are contracted, one of them in the backward pass.
-    FP8 pads incomplete blocks instead."""
+    """Check that the block size divides both axes of every weight, since the backward pass contracts the second axis.
+
+    Block FP8 pads incomplete blocks instead.
+    """
     for weight, matrix in module.named_parameters():
         if numerics.rounding not in ("fp8_block", "bf16") and any(size % numerics.block for size in matrix.shape[-2:]):
             raise CannotQuantise(
-                f"{name}.{weight} is {list(matrix.shape[-2:])}: under {numerics.rounding}, whose backward pass has "
-                f"blocks of {numerics.block} along either axis, it needs multiples of {numerics.block}"
+                f"{name}.{weight} is {list(matrix.shape[-2:])}; with {numerics.rounding} both axes must be multiples "
+                f"of {numerics.block}, the block size of the backward pass"
             )

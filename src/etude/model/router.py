@@ -1,13 +1,13 @@
-"""The router: which experts a token goes to, and with which weight.
+"""The router chooses each token's experts and their gates (weights).
 
-Scores are sigmoids. A bias per expert, moved by `balance` and never by gradients, affects only the choice of experts;
-the gates are the chosen experts' own scores, normalised. So load is balanced without a loss term that would disturb
-learning.
+Scores are sigmoids. A bias per expert affects only the choice of experts; `balance` changes it, gradients do not. The
+gates are the normalised scores of the chosen experts, without the bias. So load is balanced without a loss term that
+would disturb learning.
 
-Router replay (training on what an engine sampled): the engine's experts replace the router's choice, but scores are
-always recomputed here, so that the router learns. In mode "filter" a replayed expert whose score is below `threshold`
-times the weakest score among this router's own choice is refused, and the best unused candidate takes its place. Since
-the comparison is with its own choice, an expert that the router itself would choose is never refused (threshold <= 1).
+Router replay, for training on tokens that an engine sampled: the engine's recorded experts replace the router's choice.
+Scores are recomputed here, so that the router learns. In mode "filter", a replayed expert whose score is below
+`threshold` times the lowest score among the router's own choice is replaced by the best expert that the token does not
+use yet. With a threshold up to 1, an expert that the router itself would choose is never replaced.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ from etude.model.errors import ReplayMismatch
 from etude.model.tiles import linear, sigmoid
 
 UNKNOWN = 0xFFFF
-"""Marks replayed experts of a position that was never fed to the engine's network; the router chooses there. Equal to
-the trace's UNKNOWN_EXPERT, but not imported from there, because this package must run with torch alone (`make gpu`)."""
+"""Stands for the experts of a position that the engine's network never processed; the router chooses there. Equals the
+trace's UNKNOWN_EXPERT, which is not imported because this package must run with torch alone (`make gpu`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Experts used elsewhere (by an engine) for the same tokens: [B, T, MoE layers, top k], any integer type."""
+    """The experts that an engine used for the same tokens, to be used again."""
 
     experts_btlk: Tensor
+    """[B, T, MoE layers, top k], any integer type."""
     mode: Literal["on", "filter"] = "filter"
+    """Whether all replayed experts are used ("on"), or only plausible ones ("filter")."""
     threshold: float = 0.5
+    """For "filter": smallest score of a replayed expert, relative to the lowest score of the router's own choice."""
 
     def checked(self, config: ModelConfig, batch: int, length: int) -> Replay:
-        """Return the same experts as int64, after checking that they fit the network."""
+        """Return the same replay with int64 experts. Raises ReplayMismatch if they do not fit the network."""
         expected = (batch, length, config.moe_layers, config.num_experts_per_tok)
         if tuple(self.experts_btlk.shape) != expected:
             raise ReplayMismatch(f"replayed experts have shape {tuple(self.experts_btlk.shape)}, expected {expected}")
@@ -56,15 +59,19 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
+    """The experts and gates of each token in one layer."""
+
     experts_nk: Tensor
     gates_nk: Tensor
     overridden_n: Tensor | None = None
-    """Tokens with a replayed expert that this router would not have chosen; None without replay."""
+    """Whether a token used a replayed expert that this router would not have chosen; None without replay."""
     refused_n: Tensor | None = None
-    """Tokens with a replayed expert that was refused."""
+    """Whether the filter replaced a replayed expert of a token; None without replay."""
 
 
 class Router(nn.Module):
+    """The router of one layer, with the published parameter names."""
+
     e_score_correction_bias: Tensor
     invariant = False
 
@@ -86,12 +93,12 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def balance(self, load_e: Tensor, rate: float) -> None:
-        """Move the bias one step towards even load."""
+        """Change each expert's bias by `rate`: up if its load is below the mean, down if it is above."""
         load = load_e.to(self.e_score_correction_bias)
         self.e_score_correction_bias += rate * torch.sign(load.mean() - load)
 
     def _candidates(self, choice_ne: Tensor) -> Tensor:
-        """Restrict the choice to the best groups of experts. A group's score is the sum of its two best experts."""
+        """Exclude all experts outside the best groups. A group's score is the sum of its two best experts."""
         groups, kept = self.config.n_group, self.config.topk_group
         if kept == groups:
             return choice_ne
@@ -107,7 +114,7 @@ class Router(nn.Module):
         return normalised * self.config.routed_scaling_factor
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
-        """Keep the bias in fp32 when the network is cast: its steps are too small for bf16."""
+        """Move or cast the module, but keep the bias in fp32: bf16 cannot represent the small steps of `balance`."""
         bias = self.e_score_correction_bias
         super()._apply(fn, recurse)
         moved = self.e_score_correction_bias
@@ -119,6 +126,11 @@ class Router(nn.Module):
 def _merge(
     scores_ne: Tensor, choice_ne: Tensor, own_nk: Tensor, replay: Replay, replayed_nk: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Combine replayed experts with the router's own choice.
+
+    Return the experts to use, and for each token whether a replayed expert was used that the router would not have
+    chosen, and whether one was replaced.
+    """
     known_n1 = (replayed_nk != UNKNOWN).all(-1, keepdim=True)
     wanted_nk = torch.where(known_n1, replayed_nk, own_nk)
     in_own_ne = torch.zeros_like(choice_ne, dtype=torch.bool).scatter_(1, own_nk, True)

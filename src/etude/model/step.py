@@ -1,15 +1,15 @@
-"""The plan of one pass over the cache: rows of any length laid out as one flat list of tokens.
+"""The plan of one forward pass with the latent cache: rows of any length, laid out as one flat list of tokens.
 
 Everything done per token (projections, norms, experts) runs once over the whole list. Only attention needs rows: each
-row is cut into pieces of one width, and pieces of similar context length form a part that attends at once. So decoding
-rows and new prompts share a pass, and little of it is padding.
+row is cut into pieces of equal width, and pieces of similar context length form a part, which attends in one call. So
+decoding rows and new prompts share a pass with little padding.
 
-Invariants: a row's tokens are adjacent; only its last piece is padded; padding is written to the cache's spare slot and
-never read. Numbers of pieces and windows are rounded up so that shapes repeat: the first matmul of a shape costs
-several times as much as later ones.
+Invariants: a row's tokens are adjacent; only its last piece is padded; the latents of padding go to the cache's spare
+slot and are never read. The number of pieces and the context window of a part are rounded up so that few shapes occur:
+the first matmul of a shape costs several times as much as later ones.
 
-In `invariant` mode, where no row's result may depend on the others, there is another plan: the list has no padding, and
-pieces.py cuts it into pieces.
+In `invariant` mode, where no row's result may depend on the other rows, `Step.plan_tight` makes a list without padding,
+and pieces.py cuts it into pieces.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from etude.model.errors import CacheOverrun
 from etude.model.pieces import Pieces
 
 NARROW, WIDE = 2, 8
-"""Tokens per piece. Narrow ones are for decoding: the pending token and a draft; 1 where most rows have no draft."""
+"""Tokens per piece. Narrow pieces are for decoding rows (pending token and draft); if most rows have no draft, narrow
+pieces have 1 token."""
 PIECES_STEP = 8
+"""The number of narrow or wide pieces is rounded up to a multiple of this."""
 WINDOW_STEP = 64
+"""The context window of a part is rounded up to a multiple of this."""
 CHUNK = 64
-"""Tokens, padding included, for which a shorter window is worth another part."""
+"""Tokens (padding included) that share a window: below this, a shorter window would not pay for another call."""
 LATENTS_AT_ONCE = 1 << 17
-"""Maximum number of latents a part gathers: bounds the memory of attention, whatever the rows of a pass."""
+"""Maximum number of latents that a part gathers. It bounds the memory that attention needs."""
 
 
 class Cache(Protocol):
-    """What a plan needs of a LatentCache (cache.py)."""
+    """The attributes of LatentCache (cache.py) that a plan uses."""
 
     slots: int
     context: int
@@ -52,15 +55,18 @@ class Cache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Pieces that attend together, `width` tokens each, starting at token `first` of the list."""
+    """Pieces that attend in one call."""
 
     first: int
+    """Index in the token list of the first piece's first token; the other pieces follow."""
     width: int
+    """Tokens per piece."""
     slots_p: Tensor
+    """Cache slot of each piece."""
     bias_pns: Tensor
-    """Per token and head: 0 for the positions the token sees, else -inf."""
+    """Added to the scores, per token and head: 0 for positions the token attends to, -inf for the others."""
     scratch_pws: Tensor
-    """Buffer into which the layers gather latents; the same memory is reused by every layer and step."""
+    """Buffer into which each layer gathers the pieces' latents. All layers and steps share its memory."""
 
     @property
     def end(self) -> int:
@@ -69,23 +75,28 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One pass: row b feeds lengths_b[b] tokens, at positions starts_b[b] ... of slot slots_b[b]."""
+    """The plan of one forward pass. Row b feeds lengths_b[b] tokens to slot slots_b[b], from position starts_b[b]
+    on."""
 
     cache: Cache
     rows_t: Tensor
-    """The row of every token; meaningless for padding."""
+    """The row of each token of the list; arbitrary for padding."""
     positions_t: Tensor
+    """The position of each token in its sequence."""
     real_t: Tensor
+    """Whether a token is real, not padding."""
     places_t: Tensor
-    """Flat index of every token's latent in a layer of the cache."""
+    """Flat index, within a layer of the cache, of each token's latent."""
     first_b: Tensor
-    """Index in the list of each row's first token; the others follow it."""
+    """Index in the list of each row's first token; the row's other tokens follow it."""
     parts: tuple[Part, ...]
+    """The parts in which attention runs; empty in an invariant plan."""
     pieces: Pieces | None = None
-    """Used instead of `parts` in an invariant plan."""
+    """The pieces in which attention runs in an invariant plan, else None."""
 
     @classmethod
     def plan(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
+        """Plan a pass whose shapes are rounded up, so that few matmul shapes occur."""
         ends_b = starts_b + lengths_b
         _require_room(cache, ends_b)
         first_b = torch.zeros_like(starts_b)
@@ -125,6 +136,7 @@ class Step:
 
     @classmethod
     def plan_tight(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
+        """Plan a pass without padding, for `invariant` mode."""
         _require_room(cache, starts_b + lengths_b)
         first_b = lengths_b.cumsum(0) - lengths_b
         rows_t = torch.arange(len(lengths_b), device=lengths_b.device).repeat_interleave(lengths_b)
@@ -135,6 +147,7 @@ class Step:
         return cls(cache, rows_t, positions_t, real_t, base_b[rows_t] + positions_t, first_b, (), pieces)
 
     def of(self, layer: int) -> LayerStep:
+        """Return this step as the attention context of one layer."""
         return LayerStep(self, self.cache.latents[layer])
 
 
@@ -145,7 +158,10 @@ def _require_room(cache: Cache, ends_b: Tensor) -> None:
 
 
 def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
-    """Group pieces, sorted by their rows' ends, into parts, with a new part wherever the window gets a step wider."""
+    """Yield the parts of pieces that are sorted by the last position of their rows.
+
+    A new part begins where the context window grows by a step, or where a part would gather too many latents.
+    """
     width = positions_pn.shape[1]
     pieces, chunk = ends_p.numel(), CHUNK // width
     longest = F.pad(ends_p, (0, -pieces % chunk)).view(-1, chunk).amax(1).clamp(min=1)
@@ -166,16 +182,20 @@ def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends
 
 @dataclass(frozen=True, slots=True)
 class LayerStep:
+    """A step in one layer: writes the tokens' latents to the cache and reads what they attend to."""
+
     step: Step
     latents: Tensor
+    """The layer's latents in the cache."""
 
     def write(self, latent_tw: Tensor) -> None:
+        """Store the latents of the step's tokens."""
         self.latents.view(-1, latent_tw.shape[-1]).index_copy_(0, self.step.places_t, latent_tw)
 
     def read(self, part: Part) -> Tensor:
-        """Gather the latents of a part: [pieces, window, latent width], valid until the next part reads.
+        """Gather the latents that a part attends to: [pieces, window, latent width], valid until the next call.
 
-        A copy even where a view would do: matmuls on the strided view cost more.
+        They are copied even if a view would suffice, because matmuls on the strided view cost more.
         """
         live = self.latents[:, : part.scratch_pws.shape[1]]
         return torch.index_select(live, 0, part.slots_p, out=part.scratch_pws)

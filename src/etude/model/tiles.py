@@ -1,12 +1,12 @@
 """Batch-invariant arithmetic: a row's result depends only on the row, not on the number of rows or its position.
 
-A library picks another kernel, with another order of summation, for another number of rows. So here every matmul is the
-same call repeated on operands of one shape: rows are cut into tiles, and the last tile is filled up. Two properties are
-left to the library and checked by tests: the same call gives the same bits, and all rows (or matrices) of one call are
-computed alike. SiLU and sigmoid are built from `exp`, which computes every element alike; torch's own use another
-routine for the remainder at the end of a tensor.
+Matmul libraries choose kernels, and with them the order of summation, by the number of rows. So here every matmul
+repeats one call on operands of one shape: rows are cut into tiles, and the last tile is padded with zeros. Tests check
+what is expected of the library: the same call gives the same bits, and all rows (or matrices) of one call are computed
+in the same way. SiLU and sigmoid are computed from `exp`, which treats every element in the same way; torch's own
+functions use another routine for the remainder at the end of a tensor.
 
-Gradients are those of ordinary matmuls: a batch's gradient is a sum over its rows, whichever way it is computed.
+Gradients use ordinary matmuls, because the gradient of a batch is a sum over its rows anyway.
 
 On a CPU without bf16 arithmetic, bf16 matmuls are computed in fp32 and rounded once: the same result except for the
 order of summation, and several times as fast as torch's own path for this case (docs/log/model.md).
@@ -23,7 +23,7 @@ from torch import Tensor
 ROWS = 64
 """Rows per tile."""
 ROWS_BF16 = 128
-"""Rows per tile in bf16, where up to about this many rows the call costs more than its arithmetic."""
+"""Rows per tile in bf16. Smaller tiles would not be faster there: the cost of a call exceeds that of its arithmetic."""
 
 
 def tile_rows(dtype: torch.dtype) -> int:
@@ -31,7 +31,8 @@ def tile_rows(dtype: torch.dtype) -> int:
 
 
 def as_multiplied(x: Tensor) -> Tensor:
-    """Convert a matmul operand to the dtype in which it is multiplied."""
+    """Convert a matmul operand to the dtype in which it is multiplied: fp32 for bf16 on a CPU without bf16
+    arithmetic."""
     return x.to(torch.float32) if x.dtype == torch.bfloat16 and x.is_cpu and not _has_bf16() else x
 
 
@@ -41,24 +42,26 @@ def _has_bf16() -> bool:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply two matrices, or two equally long batches of matrices; no gradient."""
+    """Multiply two matrices, or two equally long batches of matrices, without a gradient."""
     return (as_multiplied(left) @ as_multiplied(right)).to(left.dtype)
 
 
 def linear(x: Tensor, weight_mk: Tensor) -> Tensor:
+    """Compute x W^T tile by tile, with gradients."""
     y = cast(Tensor, _Linear.apply(x.reshape(-1, x.shape[-1]), weight_mk))
     return y.view(*x.shape[:-1], len(weight_mk))
 
 
 def per_head(x_thk: Tensor, weight_hmk: Tensor) -> Tensor:
-    """Multiply by one matrix per head: [T, heads, K] -> [T, heads, M]."""
+    """Multiply each head by its matrix, tile by tile: [T, heads, K] -> [T, heads, M]."""
     heads, rows = x_thk.shape[1], tile_rows(x_thk.dtype)
     x = filled(x_thk, rows).view(-1, rows, heads, x_thk.shape[-1]).transpose(1, 2)
     return grouped(x, weight_hmk).transpose(1, 2).flatten(0, 1)[: len(x_thk)]
 
 
 def grouped(x_ngrk: Tensor, weight_gmk: Tensor) -> Tensor:
-    """Multiply by one matrix per group, in n calls of one tile per group: [n, G, tile, K] -> [n, G, tile, M]."""
+    """Multiply each group by its matrix: [n, G, tile, K] -> [n, G, tile, M]. Each of the n calls takes one tile of
+    every group."""
     return cast(Tensor, _Grouped.apply(x_ngrk.contiguous(), weight_gmk))
 
 
@@ -71,7 +74,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def weighted_sum(weights_nk: Tensor, y_nkd: Tensor) -> Tensor:
-    """Weighted sum over k, from the first to the last."""
+    """Return the weighted sum over k, added in fp32 from the first to the last."""
     total = y_nkd.new_zeros(len(y_nkd), y_nkd.shape[-1], dtype=torch.float32)
     for choice in range(y_nkd.shape[1]):
         total = total + weights_nk[:, choice, None] * y_nkd[:, choice]
@@ -79,7 +82,7 @@ def weighted_sum(weights_nk: Tensor, y_nkd: Tensor) -> Tensor:
 
 
 def filled(x: Tensor, rows: int) -> Tensor:
-    """Append rows of zeros to reach whole tiles."""
+    """Append rows of zeros up to a multiple of `rows`."""
     missing = -len(x) % rows
     return torch.cat((x, x.new_zeros(missing, *x.shape[1:]))) if missing else x
 

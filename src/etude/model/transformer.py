@@ -1,9 +1,8 @@
 """The network: maps tokens to logits, hidden states and the experts that were used.
 
-There are two ways through the same weights: `forward` for whole sequences (training, packed documents, router replay),
-and `extend` for generation with a latent cache. A test checks that they agree to 1e-5 in fp32. If the network is
-`invariant` they agree bit by bit, whatever else is in the batch. `initialise` makes every bit depend only on the seed
-and the parameter's name.
+`forward` processes whole sequences (training, packed documents, router replay), `extend` generates with a latent cache.
+A test checks that the two agree to 1e-5 in fp32. In an `invariant` network they agree bit by bit and do not depend on
+the rest of the batch. `initialise` sets every parameter by the seed and the parameter's name alone.
 """
 
 from __future__ import annotations
@@ -31,46 +30,56 @@ from etude.model.tiles import linear
 
 @dataclass(frozen=True, slots=True)
 class Output:
+    """Results of `Transformer.forward`."""
+
     logits_btv: Tensor
-    """fp32."""
+    """Logits in fp32."""
     hidden_bth: Tensor
-    """After the final norm: what the output head and the MTP heads read."""
+    """Hidden states after the final norm, which the output head and the MTP heads read."""
     experts_btlk: Tensor
-    """Experts used, MoE layers only."""
+    """Experts used by each token in each MoE layer."""
     load_le: Tensor
-    """Tokens routed to each expert of each MoE layer, not counting positions with a negative document id."""
+    """Number of tokens routed to each expert of each MoE layer, without padding (negative document ids)."""
     overridden_bt: Tensor | None = None
-    """Tokens that in any layer used a replayed expert this router would not have chosen; None without replay."""
+    """Whether a token used, in any layer, a replayed expert that the router would not have chosen; None without
+    replay."""
     refused_bt: Tensor | None = None
-    """Tokens for which the plausibility filter replaced a replayed expert in any layer."""
+    """Whether the replay filter replaced a replayed expert of a token in any layer; None without replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class MtpOutput:
+    """Results of `Transformer.mtp_logits`."""
+
     logits: list[Tensor]
-    """Head k (from 0): fp32 [B, T - 1 - k, V]; row t predicts token t + 2 + k, as the trunk's row t + 1 + k does."""
+    """Logits of each head in fp32. Head k (from 0) has [B, T - 1 - k, V]; its row t predicts token t + 2 + k, as row
+    t + 1 + k of the trunk does."""
     load_ke: Tensor
-    """Tokens routed to each expert of each head's MoE layer."""
+    """Number of tokens routed to each expert of each head's MoE layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendOutput:
-    """Results for the flat list of a step's tokens; entries of padding are meaningless."""
+    """Results of `Transformer.extend` for the flat list of a step's tokens; entries of padding are arbitrary."""
 
     logits_rv: Tensor
-    """fp32."""
+    """Logits in fp32 at the requested tokens."""
     hidden_th: Tensor
-    """After the final norm."""
+    """Hidden states after the final norm."""
     experts_tlk: Tensor
+    """Experts used by each token in each MoE layer."""
 
 
 class Transformer(nn.Module):
+    """The network, with the published parameter names (without the prefix "model.")."""
+
     invariant = False
+    """Whether a token's result must not depend on the other rows of its batch."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        # Left empty: to fill a tensor without memory (meta device), torch would load its compiler for a second or more.
+        # Created empty, because filling a tensor on the meta device makes torch load its compiler, which takes seconds.
         empty_vh = torch.empty(config.vocab_size, config.hidden_size)
         self.embed_tokens = nn.Embedding.from_pretrained(empty_vh, freeze=False)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
@@ -85,6 +94,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def initialise(self, seed: int) -> Self:
+        """Set norms to 1, biases to 0, and all other parameters to normal random numbers."""
         for name, parameter in self.named_parameters():
             if name.endswith("norm.weight"):
                 parameter.fill_(1.0)
@@ -107,9 +117,10 @@ class Transformer(nn.Module):
     ) -> Output:
         """Run whole sequences through the network.
 
-        documents_bt packs several documents into a row: attention is causal among equal ids, and positions restart with
-        every document unless given. Negative ids are padding. With `logits=False` the logits are empty ([B, 0, V]): a
-        chunked loss uses `hidden_bth` and `head_vh` instead.
+        `documents_bt` holds the document id of each token, for rows with several documents: attention is causal within
+        a document, and positions restart with each document unless given. Negative ids are padding. With
+        `logits=False` the logits are empty ([B, 0, V]), for losses that compute them in chunks from `hidden_bth` and
+        `head_vh`.
         """
         batch, length = tokens_bt.shape
         replay = replay.checked(self.config, batch, length) if replay is not None else None
@@ -139,9 +150,9 @@ class Transformer(nn.Module):
         positions_bt: Tensor | None = None,
         documents_bt: Tensor | None = None,
     ) -> MtpOutput:
-        """Run the MTP heads on top of a forward pass. Pass the same positions and documents.
+        """Run the MTP heads on the output of a forward pass. Pass the same positions and documents.
 
-        At a document's last positions the heads see a token of the next: mask those rows in the loss.
+        At a document's last positions the heads read a token of the next document: mask those rows in the loss.
         """
         positions = _positions(tokens_bt, positions_bt, documents_bt)
         hidden, logits, routings = output.hidden_bth, [], []
@@ -160,11 +171,10 @@ class Transformer(nn.Module):
 
     @torch.inference_mode()
     def extend(self, tokens_t: Tensor, step: Step, read_r: Tensor | None = None) -> ExtendOutput:
-        """Feed the tokens of a step (`cache.step(...)`), prompts and single tokens alike. Logits are computed at the
-        tokens `read_r` of the list; None means all.
+        """Feed the tokens of a step (`cache.step(...)`) to the network.
 
-        Rows are independent: padding and neighbouring rows change only the rounding, and not even that if the network
-        and the cache are `invariant`.
+        Logits are computed only at the indices `read_r` of the token list; None means all. Padding and other rows
+        change a row's result only by rounding, and not at all if the network and the cache are `invariant`.
         """
         rotation = self.rotary(step.positions_t[None])
         x = self._embed(tokens_t[None])
@@ -178,10 +188,10 @@ class Transformer(nn.Module):
 
     @torch.inference_mode()
     def draft(self, hidden_th: Tensor, next_t: Tensor, step: Step, read_r: Tensor) -> Tensor:
-        """Run the same step through the first MTP head: logits for the token after next, at the tokens `read_r`.
+        """Run a step through the first MTP head and return its logits for the token after next, at indices `read_r`.
 
-        hidden_th are the trunk's hidden states, next_t the tokens one position later. Feed every position once, prompt
-        included: the head attends to its own latents.
+        `hidden_th` are the hidden states that `extend` returned for the same step, `next_t` the tokens one position
+        later. Every position must be fed once, prompts included, because the head attends to its own latents.
         """
         if not self.mtp:
             raise ModelError("the model has no MTP head: num_nextn_predict_layers is 0")
@@ -190,7 +200,7 @@ class Transformer(nn.Module):
         return self.logits_of(hidden[0, read_r])
 
     def balance(self, load_le: Tensor, rate: float, mtp_load_ke: Tensor | None = None) -> None:
-        """Move every router's bias a step towards even load, after an optimizer step with its batch's load."""
+        """Change every router's bias towards even load. Call it after an optimizer step with the load of its batch."""
         for mixture, load in zip(self._mixtures(self.layers), load_le, strict=True):
             mixture.gate.balance(load, rate)
         if mtp_load_ke is not None:
@@ -203,7 +213,7 @@ class Transformer(nn.Module):
 
     @property
     def head_vh(self) -> Tensor:
-        """The weight of the output head."""
+        """The weight of the output head; the embedding if the two are tied."""
         return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
 
     def logits_of(self, hidden: Tensor) -> Tensor:
@@ -239,6 +249,7 @@ class Transformer(nn.Module):
 
 
 def _positions(tokens_bt: Tensor, positions_bt: Tensor | None, documents_bt: Tensor | None) -> Tensor:
+    """Return the given positions, or count them from the beginning of each document."""
     if positions_bt is not None:
         return positions_bt
     count = torch.arange(tokens_bt.shape[1], device=tokens_bt.device).expand_as(tokens_bt)
@@ -249,5 +260,6 @@ def _positions(tokens_bt: Tensor, positions_bt: Tensor | None, documents_bt: Ten
 
 
 def _in_any_layer(marks: list[Tensor | None], batch: int, length: int) -> Tensor | None:
+    """Return which tokens are marked in at least one layer; None if no layer has marks."""
     marked = [mark_n for mark_n in marks if mark_n is not None]
     return torch.stack(marked).any(0).view(batch, length) if marked else None

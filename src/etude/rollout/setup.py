@@ -11,8 +11,8 @@ from typing import Protocol
 
 from etude.harness.context.output_limit import Count
 from etude.harness.context.profile import Profile
-from etude.harness.context.prompt_facts import Surroundings, look_around
-from etude.harness.from_recipe import budgets_of, profile_of, told_limits, tool_limits
+from etude.harness.context.prompt_facts import Surroundings, collect_facts
+from etude.harness.from_recipe import budgets_of, limits_text, profile_of, tool_limits
 from etude.harness.outcome import Budgets
 from etude.harness.tools.context import ToolLimits
 from etude.harness.workspaces.box_runner import ExecMemo, lazy_workspace
@@ -108,7 +108,7 @@ class RolloutSetup:
         """The facts about its box that the agent's prompt contains; None if its profile asks for none."""
         if not profile.facts:
             return None
-        return await look_around(workspace, count, limits=told_limits(self.sandbox))
+        return await collect_facts(workspace, count, limits=limits_text(self.sandbox))
 
 
 def open_setup(recipe: Recipe, paths: RunPaths, fleet: Fleet | None = None) -> tuple[RolloutSetup, Grader]:

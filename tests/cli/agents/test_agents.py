@@ -25,7 +25,7 @@ from etude.cli.agents.showing import follow_command, show_command
 from etude.cli.agents.start import resume_command, start_command
 from etude.cli.outcome import STOPS
 from etude.harness import ApplyConflict
-from etude.harness.background import LOCK, Queue, agents, find, holder, is_held, look
+from etude.harness.background import LOCK, Queue, agent_folders, find_agent, is_held, lock_holder, read_agent
 from etude.harness.sessions import SessionError, load_session
 from etude.trace import StopCause
 
@@ -76,14 +76,14 @@ class Desk:
         return start_command(self.options(prompt), name or prompt, tries, at_once)
 
     def state(self, name: str) -> str:
-        return look(find(self.sessions, name)).state.value
+        return read_agent(find_agent(self.sessions, name)).state.value
 
     def until(self, name: str, state: str) -> None:
         wait_for(lambda: self.state(name) == state, lambda: f"{name} is {self.state(name)}")
 
     def kill(self, name: str) -> None:
-        place = find(self.sessions, name)
-        os.kill(holder(place / LOCK) or 0, signal.SIGKILL)
+        place = find_agent(self.sessions, name)
+        os.kill(lock_holder(place / LOCK) or 0, signal.SIGKILL)
         wait_for(lambda: not is_held(place / LOCK), lambda: "the lock stays")
 
     def apply(self, name: str, *files: str, merging: bool = False, dry_run: bool = False) -> int:
@@ -107,7 +107,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
         desk = Desk(tmp_path, server)
         yield desk
         server.held.clear()
-        for place in agents(desk.sessions):
+        for place in agent_folders(desk.sessions):
             wait_for(lambda place=place: not is_held(place / LOCK), lambda: "an agent does not end")
 
 
@@ -136,7 +136,7 @@ def test_killed_and_resumed_and_merged_into_a_folder_that_moved_on(
     told = capsys.readouterr()
     id = told.out.strip()
     assert told.err == "etude agents follow first\n"
-    place = find(desk.sessions, id[:2])
+    place = find_agent(desk.sessions, id[:2])
     wait_for(lambda: desk.server.asked == [("first", 0)], lambda: "it does not ask")
     assert desk.state(id) == "running"
     with pytest.raises(SessionError, match=f"{id} is at work: `etude agents stop` it before you apply it"):
@@ -184,7 +184,7 @@ def test_killed_and_resumed_and_merged_into_a_folder_that_moved_on(
     list_command(desk.sessions, desk.folder, True)
     assert [(a["name"], a["files"], a["added"], a["removed"]) for a in printed(capsys)] == [("first", 1, 1, 1)]
     remove_command(desk.sessions, [id], False)
-    assert list(agents(desk.sessions)) == []
+    assert list(agent_folders(desk.sessions)) == []
 
 
 def test_the_queue_lets_one_at_a_time_to_work(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,7 +203,7 @@ def test_the_queue_lets_one_at_a_time_to_work(desk: Desk, capsys: pytest.Capture
     ]
     stop_command(desk.sessions, ["two"])
     assert desk.state("two") == "stopped"
-    assert not (find(desk.sessions, "two") / "session.jsonl").exists(), "who waits begins nothing"
+    assert not (find_agent(desk.sessions, "two") / "session.jsonl").exists(), "who waits begins nothing"
     stop_command(desk.sessions, ["one"])
     assert desk.state("one") == "stopped"
     desk.until("three", "running")
@@ -243,14 +243,14 @@ def test_what_was_rejected_is_kept_until_it_is_removed(desk: Desk) -> None:
         remove_command(desk.sessions, ["clash"], False)
     reject_command(desk.sessions, ["clash"])
     assert desk.state("clash") == "rejected"
-    assert load_session(find(desk.sessions, "clash")).signals[-1]["what"] == "edits_rejected"
+    assert load_session(find_agent(desk.sessions, "clash")).signals[-1]["what"] == "edits_rejected"
     assert desk.numbers == NUMBERS
     (desk.folder / "numbers").write_bytes(NUMBERS.replace(b"one", b"eins"))
     with pytest.raises(ApplyConflict, match="nothing was written: numbers was changed meanwhile in the same lines"):
         desk.apply("clash", merging=True)
     remove_command(desk.sessions, ["clash"], False)
     with pytest.raises(SessionError, match="there is no agent 'clash'"):
-        find(desk.sessions, "clash")
+        find_agent(desk.sessions, "clash")
 
 
 @pytest.mark.usefixtures("here")
@@ -288,11 +288,11 @@ def test_tries_are_agents_of_their_own_and_none_is_the_last_session(
 ) -> None:
     desk.start("look", "tries", tries=2)
     ids = capsys.readouterr().out.split()
-    assert [look(find(desk.sessions, id)).order.name for id in ids] == ["tries-1", "tries-2"]
+    assert [read_agent(find_agent(desk.sessions, id)).order.name for id in ids] == ["tries-1", "tries-2"]
     with pytest.raises(SessionError, match="has no session of"):
         agent_command(desk.options("more", resume="last"))
     with pytest.raises(SessionError, match="is an agent in the background: `etude agents resume"):
-        agent_command(desk.options("more", resume=find(desk.sessions, ids[0]).name))
+        agent_command(desk.options("more", resume=find_agent(desk.sessions, ids[0]).name))
 
 
 @pytest.mark.parametrize(

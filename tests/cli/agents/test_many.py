@@ -15,7 +15,7 @@ from tests.cli.agents.playing import playing, replacing
 from tests.cli.agents.test_agents import NUMBERS, wait_for
 from tests.harness.chat_server import completion
 
-from etude.harness.background import LOCK, find, holder, is_held
+from etude.harness.background import LOCK, find_agent, is_held, lock_holder
 
 pytestmark = pytest.mark.slow
 
@@ -110,10 +110,10 @@ def sleepers() -> list[int]:
 def test_no_box_outlives_its_agent(tmp_path: Path, how: signal.Signals) -> None:
     with playing(SCRIPTS) as server:
         shell = Shell(tmp_path, server.url)
-        place = find(shell.sessions, shell.start("sleep"))
+        place = find_agent(shell.sessions, shell.start("sleep"))
         wait_for(lambda: len(sleepers()) == 1, lambda: (place / "log").read_text(), 600)
         if how is signal.SIGKILL:
-            os.kill(holder(place / LOCK) or 0, how)
+            os.kill(lock_holder(place / LOCK) or 0, how)
         else:
             shell.etude("agents", "stop", place.name)
         wait_for(lambda: not sleepers() and not is_held(place / LOCK), lambda: f"{sleepers()} sleep on", 600)

@@ -204,7 +204,7 @@ def test_each_answer_to_a_question_for_permission(folder: Path) -> None:
             await seen.idle()
             told = [m["content"] for m in seen.server.requests[-1]["messages"] if m["role"] == "tool"]
             assert "said no to the command 'echo one'" in told[0]
-            assert told[1] == "(the user made it: echo two)\ntwo"
+            assert told[1] == "(the user changed the command to: echo two)\ntwo"
             assert told[2].endswith("said no to the command 'echo one': use make")
             assert "said no to changing calc.py" in told[3]
             assert told[5:] == ["one", "one"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etude.harness import ApplyConflict
-from etude.harness.background import Fit, count_lines, preview, steps, write
+from etude.harness.background import Fit, count_lines, plan_steps, preview, write_steps
 from etude.harness.workspaces.workspace import TOO_LARGE
 
 TEXT = b"one\ntwo\nthree\nfour\n"
@@ -41,37 +41,37 @@ def read(folder: Path) -> bytes | None:
 
 @pytest.mark.parametrize(("before", "now", "found", "fit"), CASES.values(), ids=CASES)
 def test_how_a_change_fits(tmp_path: Path, before, now, found, fit: Fit) -> None:
-    planned = steps(laid(tmp_path, found), {"file": (before, now)})
+    planned = plan_steps(laid(tmp_path, found), {"file": (before, now)})
     assert [step.fit for step in planned] == [fit]
     assert read(tmp_path) == found, "looking writes nothing"
     if fit is Fit.CONFLICTS:
         with pytest.raises(ApplyConflict, match="nothing was written: file "):
-            write(tmp_path, planned, merging=True)
+            write_steps(tmp_path, planned, merging=True)
         assert read(tmp_path) == found
         return
     if fit is Fit.MERGES:
         with pytest.raises(ApplyConflict, match="file changed meanwhile in other lines; --dry-run"):
-            write(tmp_path, planned, merging=False)
+            write_steps(tmp_path, planned, merging=False)
         assert read(tmp_path) == found
-    assert write(tmp_path, planned, merging=True) == ["file"]
+    assert write_steps(tmp_path, planned, merging=True) == ["file"]
     assert read(tmp_path) == (TOP.replace(b"four", b"FOUR") if fit is Fit.MERGES else now)
 
 
 def test_a_conflict_anywhere_writes_nothing_anywhere(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"theirs")
-    planned = steps(laid(tmp_path, TEXT), {"file": (TEXT, TOP), "other": (b"start", b"ours")})
+    planned = plan_steps(laid(tmp_path, TEXT), {"file": (TEXT, TOP), "other": (b"start", b"ours")})
     with pytest.raises(ApplyConflict, match="other was changed meanwhile in the same lines"):
-        write(tmp_path, planned, merging=True)
+        write_steps(tmp_path, planned, merging=True)
     assert read(tmp_path) == TEXT
-    chosen = steps(tmp_path, {"file": (TEXT, TOP), "other": (b"start", b"ours")}, ["file"])
-    assert write(tmp_path, chosen, merging=False) == ["file"]
+    chosen = plan_steps(tmp_path, {"file": (TEXT, TOP), "other": (b"start", b"ours")}, ["file"])
+    assert write_steps(tmp_path, chosen, merging=False) == ["file"]
 
 
 def test_what_came_after_the_look_is_not_overwritten(tmp_path: Path) -> None:
-    planned = steps(laid(tmp_path, END), {"file": (TEXT, TOP)})
+    planned = plan_steps(laid(tmp_path, END), {"file": (TEXT, TOP)})
     (tmp_path / "file").write_bytes(b"newer\n")
     with pytest.raises(ApplyConflict, match="changed outside the session"):
-        write(tmp_path, planned, merging=True)
+        write_steps(tmp_path, planned, merging=True)
     assert read(tmp_path) == b"newer\n"
 
 
@@ -81,27 +81,27 @@ def test_links_and_folders_in_the_way(tmp_path: Path) -> None:
     outside.mkdir()
     (inside / "away").symlink_to(outside)
     (inside / "folder").mkdir()
-    planned = steps(inside, {"away/file": (None, b"x"), "folder": (None, b"x")})
+    planned = plan_steps(inside, {"away/file": (None, b"x"), "folder": (None, b"x")})
     assert [(step.fit, step.why) for step in planned] == [
-        (Fit.CONFLICTS, "cannot be written: away is no folder now"),
-        (Fit.CONFLICTS, "is no file now"),
+        (Fit.CONFLICTS, "cannot be written: away is not a folder any more"),
+        (Fit.CONFLICTS, "is not a file any more"),
     ]
 
 
 def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     with pytest.raises(ApplyConflict, match="is not there any more"):
-        steps(tmp_path / "gone", {"file": (None, b"x")})
+        plan_steps(tmp_path / "gone", {"file": (None, b"x")})
 
 
 def test_only_what_the_agent_changed_can_be_chosen(tmp_path: Path) -> None:
     with pytest.raises(ApplyConflict, match="did not change flie: expected some of file"):
-        steps(laid(tmp_path, TEXT), {"file": (TEXT, TOP)}, ["flie"])
-    assert steps(laid(tmp_path, TEXT), {"file": (TEXT, TOO_LARGE)}) == []
+        plan_steps(laid(tmp_path, TEXT), {"file": (TEXT, TOP)}, ["flie"])
+    assert plan_steps(laid(tmp_path, TEXT), {"file": (TEXT, TOO_LARGE)}) == []
 
 
 def test_a_full_disk_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {name: (None, name.encode()) for name in ("a", "b", "c")}
-    planned = steps(tmp_path, changes)
+    planned = plan_steps(tmp_path, changes)
     written: list[Path] = []
     chmod = Path.chmod
 
@@ -113,13 +113,13 @@ def test_a_full_disk_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Path, "chmod", full)
     with pytest.raises(OSError, match="No space left"):
-        write(tmp_path, planned, merging=False)
+        write_steps(tmp_path, planned, merging=False)
     assert [path for path in tmp_path.iterdir() if path not in written] == []
     assert not any((tmp_path / name).exists() for name in changes)
 
 
 def test_previews_and_counts(tmp_path: Path) -> None:
-    planned = steps(laid(tmp_path, END), {"file": (TEXT, TOP)})
+    planned = plan_steps(laid(tmp_path, END), {"file": (TEXT, TOP)})
     shown = preview(planned)
     assert "-one\n+ONE\n" in shown
     assert "+FOUR" not in shown, "against what lies in the folder, not against the start"

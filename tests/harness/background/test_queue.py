@@ -16,27 +16,27 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from etude.harness.background import LOCK, Queue, alone, holder, is_held, signal_holder, take
+from etude.harness.background import LOCK, Queue, is_held, lock_holder, signal_holder, take_lock, wait_for_lock
 from etude.harness.sessions import SessionError
 
 
 def test_a_question_takes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert not is_held(path)
-    lock = take(path)
+    lock = take_lock(path)
     assert lock is not None
     assert is_held(path)
-    assert take(path) is None
+    assert take_lock(path) is None
     os.close(lock)
     assert not is_held(path)
-    again = take(path)
+    again = take_lock(path)
     assert again is not None
     os.close(again)
 
 
 def test_a_lock_is_handed_on_and_goes_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    lock = take(path)
+    lock = take_lock(path)
     assert lock is not None
     child = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=(lock,)
@@ -50,7 +50,7 @@ def test_a_lock_is_handed_on_and_goes_with_its_process(tmp_path: Path) -> None:
 
 def test_only_who_holds_the_lock_and_signed_is_signalled(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    lock = take(path)
+    lock = take_lock(path)
     assert lock is not None
     assert not signal_holder(path, signal.SIGKILL), "nobody signed"
     # A line of a process that is gone, whose number another one has: this one, which would not survive it.
@@ -64,7 +64,7 @@ def test_only_who_holds_the_lock_and_signed_is_signalled(tmp_path: Path) -> None
     os.close(lock)
     assert child.stdout is not None
     assert child.stdout.readline() == b"\n"
-    assert holder(path) == child.pid
+    assert lock_holder(path) == child.pid
     assert signal_holder(path, signal.SIGTERM)
     child.communicate()
     assert child.returncode == -signal.SIGTERM
@@ -74,12 +74,12 @@ def test_only_who_holds_the_lock_and_signed_is_signalled(tmp_path: Path) -> None
 def test_who_waits_is_told_for_whom(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with (
-        alone(path, seconds=1, whom="nobody"),
+        wait_for_lock(path, seconds=1, whom="nobody"),
         pytest.raises(SessionError, match="waited 0 s for a friend"),
-        alone(path, seconds=0, whom="a friend"),
+        wait_for_lock(path, seconds=0, whom="a friend"),
     ):
         pass
-    with alone(path, seconds=0, whom="nobody"):
+    with wait_for_lock(path, seconds=0, whom="nobody"):
         pass
 
 
@@ -88,7 +88,7 @@ def test_many_draw_at_once_and_all_get_places_of_their_own(tmp_path: Path) -> No
     locks = []
     for name in names:
         (tmp_path / name).mkdir()
-        locks.append(take(tmp_path / name / LOCK))
+        locks.append(take_lock(tmp_path / name / LOCK))
     threads = [threading.Thread(target=Queue(tmp_path).draw, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
@@ -121,7 +121,7 @@ class Line(RuleBasedStateMachine):
         if name in self.locks:
             return
         (self.place / name).mkdir(exist_ok=True)
-        lock = take(self.place / name / LOCK)
+        lock = take_lock(self.place / name / LOCK)
         assert lock is not None
         self.locks[name] = lock
         self.queue.draw(name)

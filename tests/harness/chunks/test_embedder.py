@@ -43,13 +43,13 @@ def test_what_passes_is_tried_again() -> None:
     [
         ((500, 500, 500), "did not answer: status 500"),
         ((401,), "answered with status 401"),
-        (("no json",), "holds no embeddings"),
-        (({"data": [{"index": 0}]},), "holds no embeddings"),
-        (({"data": [{"index": 0, "embedding": ["x"]}]},), "holds no embeddings"),
+        (("no json",), "contains no embeddings"),
+        (({"data": [{"index": 0}]},), "contains no embeddings"),
+        (({"data": [{"index": 0, "embedding": ["x"]}]},), "contains no embeddings"),
         (({"data": []},), "expected 1 vectors"),
         (({"data": [{"index": 0, "embedding": [None]}]},), "expected 1 vectors"),
-        (({"data": 7},), "holds no embeddings"),
-        (("[]",), "holds no embeddings"),
+        (({"data": 7},), "contains no embeddings"),
+        (("[]",), "contains no embeddings"),
     ],
 )
 def test_an_endpoint_that_fails_says_so_in_one_line(answers: tuple[int | str | dict[str, object]], says: str) -> None:
@@ -92,7 +92,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 def test_a_model_that_is_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipped_embedder, "MODEL", (shipped_embedder.MODEL[0], "0" * 64))
-    with pytest.raises(EmbeddingFailed, match="as it was measured"):
+    with pytest.raises(EmbeddingFailed, match="lacks the expected"):
         asyncio.run(ShippedEmbedder().embed(["a"]))
 
 

@@ -20,9 +20,9 @@ from etude.harness import (
     ScriptedPolicy,
     load_profile,
 )
-from etude.harness.context.git_facts import recent_files, state_of
+from etude.harness.context.git_facts import git_status, recent_files
 from etude.harness.context.profile import parse_profile
-from etude.harness.context.prompt_facts import Surroundings, find_rules, look_around
+from etude.harness.context.prompt_facts import Surroundings, collect_facts, find_rules
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 
 FULL = HarnessRecipe(profile="full")
@@ -66,7 +66,7 @@ def test_where_commands_run_they_tell_of_system_and_repository(tmp_path: Path) -
     async def look(commands: bool) -> Surroundings:
         workspace = FolderWorkspace(tmp_path, Permissions(allow=[Rule("execute")]))
         try:
-            return await look_around(workspace, words, limits="256 MB", recent=["a.py"], commands=commands)
+            return await collect_facts(workspace, words, limits="256 MB", recent=["a.py"], commands=commands)
         finally:
             await workspace.close()
 
@@ -99,9 +99,9 @@ def git(folder: Path, *words: str) -> None:
 
 
 def test_git_is_asked_about_the_users_folder(repository: Path) -> None:
-    assert asyncio.run(state_of(repository)) == ["## main", " D gone.py", " M old.py"]
+    assert asyncio.run(git_status(repository)) == ["## main", " D gone.py", " M old.py"]
     assert asyncio.run(recent_files(repository)) == ["pack/é 1.py", "old.py"]
-    assert asyncio.run(state_of(repository / "pack")) == ["## main"]
+    assert asyncio.run(git_status(repository / "pack")) == ["## main"]
     assert asyncio.run(recent_files(repository / "pack")) == ["é 1.py"]
     assert not (repository.parent / "monitored").exists()
     assert not (repository / ".git" / "index.lock").exists()
@@ -112,10 +112,10 @@ def test_where_there_is_no_repository_or_no_git_nothing_is_known(
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     (tmp_path / "none").mkdir()
-    assert asyncio.run(state_of(tmp_path / "none")) == []
+    assert asyncio.run(git_status(tmp_path / "none")) == []
     assert asyncio.run(recent_files(tmp_path / "none")) == []
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    assert asyncio.run(state_of(repository)) == []
+    assert asyncio.run(git_status(repository)) == []
 
 
 def test_a_git_that_hangs_ends_with_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_git_that_hangs_ends_with_who_asked(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     async def cancelled() -> None:
-        asking = asyncio.create_task(state_of(tmp_path))
+        asking = asyncio.create_task(git_status(tmp_path))
         while not pid.exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.01)
         asking.cancel()

@@ -80,7 +80,7 @@ def test_a_file_without_a_last_newline_keeps_it_so() -> None:
 @pytest.mark.parametrize(
     ("patch", "problem"),
     [
-        ("*** Update File: a.py\n-nothing like it\n+y", "no lines like these"),
+        ("*** Update File: a.py\n-nothing like it\n+y", "no such lines"),
         ("*** Update File: b.py\n-x\n+y", "no file 'b.py'"),
         ("*** Add File: a.py\n+x", "there already"),
         ("*** Update File: a.py\n*** Move to: c.py\n-x\n+y", "there already"),

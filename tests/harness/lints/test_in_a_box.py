@@ -59,7 +59,7 @@ def test_both_kinds_of_workspace_tell_the_same(images: Path) -> None:
         assert told[:4] == [
             NEW.format("a.txt:2:1 error bad two") + OLD, deep, deep, "a.txt/c.txt lint.sh new.txt"
         ]  # fmt: skip
-        assert "no files can be put beside the workspace" in told[4]
+        assert "cannot copy the workspace's files" in told[4]
         assert told == await tell(BoxWorkspace(await sandboxes.create(BoxSpec(image)), FILES))
 
     in_boxes(images, play)
@@ -69,7 +69,7 @@ def test_what_is_installed_in_the_workspace_is_called(images: Path) -> None:
     async def play(sandboxes: Sandboxes, image: str) -> None:
         workspace = overlay(sandboxes, image)
         toolbox = shouting(workspace, LINTER.replace('"sh"', '"shout"').replace("./lint.sh", ""))
-        assert await lints(toolbox) == "shout gave no answer: lint.sh asks for it, but it is not installed."
+        assert await lints(toolbox) == "shout gave no answer: lint.sh configures it, but it is not installed."
         await workspace.exec(
             "mkdir -p node_modules/.bin node_modules/shout; cp lint.sh node_modules/shout/main; "
             "sed -i '1i #!/bin/sh' node_modules/shout/main; chmod +x node_modules/shout/main; "

@@ -11,10 +11,19 @@ from pathlib import Path
 import pytest
 from tests.harness.lints.parts import FULL, LINTER, SCRIPT, lints, shouting
 
-from etude.harness import Answer, FolderWorkspace, OverlayWorkspace, Permissions, Toolbox, ToolCall, ToolLimits, Wish
+from etude.harness import (
+    Answer,
+    FolderWorkspace,
+    OverlayWorkspace,
+    Permissions,
+    RequestedAction,
+    Toolbox,
+    ToolCall,
+    ToolLimits,
+)
 from etude.harness.lints import Diagnostic
-from etude.harness.lints.compare import in_order
-from etude.harness.parallel import Reach
+from etude.harness.lints.compare import sorted_problems
+from etude.harness.parallel import CallScope
 
 NODE = Path("~/.cache/etude/test-tools/node_modules/.bin").expanduser()
 """Where scripts/test-tools.sh puts tsc and eslint."""
@@ -31,7 +40,7 @@ class Host:
         self.asked: list[str] = []
         self.workspace = FolderWorkspace(folder, Permissions(self.agree))
 
-    async def agree(self, wish: Wish) -> Answer:
+    async def agree(self, wish: RequestedAction) -> Answer:
         if wish.kind == "execute":
             self.asked.append(wish.what)
         return Answer(True)
@@ -119,8 +128,8 @@ def test_configured_since_the_start_makes_everything_new(tmp_path: Path) -> None
         ("exit 2", "shout gave no answer: exit code 2."),
         ("echo 'no problem in here'; exit 1", "shout gave no answer: exit code 1: no problem in here."),
         ("kill -9 $$ 2>&-", "shout gave no answer: exit code 137"),
-        ("exit 127", "shout gave no answer: lint.sh asks for it, but it is not installed."),
-        ("yes | head -c 1500000", "shout gave no answer: it printed more than can be read."),
+        ("exit 127", "shout gave no answer: lint.sh configures it, but it is not installed."),
+        ("yes | head -c 1500000", "shout gave no answer: its output exceeded the size limit."),
         ("sleep 1000 & sleep 1000", "shout gave no answer: it reached its limit of 1 s."),
         ("cd /; echo $OLDPWD/a.txt is odd >&2; exit 9", "shout gave no answer: exit code 9: a.txt is odd."),
         (r"printf 'a.txt:1:1: error: \377\0\033m\n'; exit 1", "a.txt:1:1 error \N{REPLACEMENT CHARACTER} m [shout]"),
@@ -153,10 +162,10 @@ def test_without_an_answer_for_the_start_older_problems_may_count_as_new(tmp_pat
 def test_a_linter_that_stops_at_a_problem_is_told(tmp_path: Path) -> None:
     async def play(host: Host, _: Toolbox) -> None:
         toolbox = shouting(host.workspace, LINTER.replace("found = [1]", "found = []\nstopped = [1]"))
-        assert (await lints(toolbox)).startswith("shout stopped at these problems, and has not looked at the rest.\n")
+        assert (await lints(toolbox)).startswith("shout stopped at these problems and did not check the rest.\n")
         await host.workspace.write("a.txt", b"good\n")
         assert (await lints(toolbox)).split("\n") == [
-            "shout did not get through the files as you found them, so older problems may count as new.",
+            "shout did not check all of the files as you found them, so older problems may count as new.",
             "No new problems from shout.",
         ]
 
@@ -179,15 +188,17 @@ def test_a_user_who_refuses_and_a_workspace_without_commands(tmp_path: Path) -> 
         assert await lints(shouting(OverlayWorkspace(FILES))) == "There is no shell in this workspace."
         said = await lints(shouting(FolderWorkspace(tmp_path, Permissions())))
         assert said.startswith("The workspace refused: the command ")
-        assert "needs the user's agreement" in said
+        assert "needs the user's permission" in said
 
     on_host(tmp_path, FILES, play)
 
 
 def test_calls_beside_it_may_read_but_not_write(tmp_path: Path) -> None:
     bench = shouting(OverlayWorkspace(FILES))
-    assert bench.reach(ToolCall("1", "lints", {}, "{}")) == Reach("read")
-    assert bench.reach(ToolCall("1", "lints", {"path": "in"}, "{}")) == Reach("read"), "it looks at more than it tells"
+    assert bench.scope(ToolCall("1", "lints", {}, "{}")) == CallScope("read")
+    assert bench.scope(ToolCall("1", "lints", {"path": "in"}, "{}")) == CallScope("read"), (
+        "it looks at more than it tells"
+    )
 
 
 def test_in_order_is_by_place() -> None:
@@ -195,7 +206,7 @@ def test_in_order_is_by_place() -> None:
         return Diagnostic(path, line, column, "error", "E", "m", linter)
 
     problems = [at("a", 1, 1, "x"), at("a", 1, 1, "y"), at("a", 2, 1, "x"), at("a", 10, 1, "x"), at("b", 1, 1, "x")]
-    assert in_order([*reversed(problems), *problems]) == problems
+    assert sorted_problems([*reversed(problems), *problems]) == problems
 
 
 PYTHON = {

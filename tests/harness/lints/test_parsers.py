@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.harness.lints import Linter, builtin_linters, parse_linter
-from etude.harness.lints.parsers import PARSERS, Finding, Said, Unreadable
+from etude.harness.lints.parsers import PARSERS, Finding, LinterOutput, Unreadable
 from etude.harness.schema import SchemaError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -19,7 +19,7 @@ LINTERS = {linter.name: linter for linter in builtin_linters()}
 
 
 def said(linter: Linter, stdout: str, stderr: str = "") -> list[Finding]:
-    return PARSERS[linter.parser](Said(stdout, stderr, linter.pattern, linter.severity))
+    return PARSERS[linter.parser](LinterOutput(stdout, stderr, linter.pattern, linter.severity))
 
 
 def golden(linter: str, file: str, stderr: str = "") -> list[Finding]:

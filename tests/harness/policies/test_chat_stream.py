@@ -128,5 +128,5 @@ def test_an_event_that_is_no_completion_is_said() -> None:
         async def stream(self, answer):
             yield 'data: {"choices": [{"delta": {"tool_calls": [{"index": "x"}]}}]}\n\n'
 
-    with pytest.raises(PolicyError, match="no part of a completion"):
+    with pytest.raises(PolicyError, match="not part of a completion"):
         act(Odd([ANSWER]), [])

@@ -347,7 +347,7 @@ def test_without_ripgrep_one_sentence_says_so(monkeypatch):
 
 def test_a_ripgrep_that_hangs_or_dies_is_no_answer(folder):
     program = folder / "rg"
-    for script, said in (("sleep 60", "no end within"), ("kill -9 $$", "signal 9")):
+    for script, said in (("sleep 60", "did not finish within"), ("kill -9 $$", "signal 9")):
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o700)
         with pytest.raises(SearchFailed, match=said):

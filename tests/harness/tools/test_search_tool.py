@@ -11,7 +11,7 @@ from tests.harness.chunks.parts import EmbeddingServer, WordEmbedder
 
 from etude.harness import OverlayWorkspace, Toolbox, ToolCall, ToolLimits, load_profile
 from etude.harness.chunks import EndpointEmbedder
-from etude.harness.external_services import Outside
+from etude.harness.external_services import ExternalServices
 from etude.harness.schema import builtin_schema
 
 FULL = load_profile("full")
@@ -27,7 +27,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def toolbox(outside: Outside | None = None) -> Toolbox:
+def toolbox(outside: ExternalServices | None = None) -> Toolbox:
     return Toolbox(FULL.schemas(), OverlayWorkspace(FILES), ToolLimits(), FULL, outside=outside)
 
 
@@ -68,7 +68,7 @@ def test_files_are_seen_as_they_are() -> None:
 
 
 def test_meaning_counts_where_there_is_an_embedder() -> None:
-    bench = toolbox(Outside(embedder=WordEmbedder()))
+    bench = toolbox(ExternalServices(embedder=WordEmbedder()))
     assert say(bench, query="erase").startswith("shop/cart.py:2-5 Cart.delete_item\n")
     assert say(toolbox(), query="erase") == "Nothing fits."
 
@@ -76,7 +76,7 @@ def test_meaning_counts_where_there_is_an_embedder() -> None:
 def test_an_endpoint_outside_of_the_box_and_its_failure_in_one_line() -> None:
     async def work() -> tuple[str, str]:
         async with EmbeddingServer() as server:
-            bench = toolbox(Outside(embedder=EndpointEmbedder(server.url, "model", attempts=1)))
+            bench = toolbox(ExternalServices(embedder=EndpointEmbedder(server.url, "model", attempts=1)))
             found = await said(bench, query="erase")
             server.answers = [401]
             return found, await said(bench, query="delete an item")
@@ -94,5 +94,5 @@ def test_it_only_reads_and_is_not_in_the_compact_profile() -> None:
     assert (schema.access, schema.place) == ("read", "path")
     assert "search" in FULL.tools
     assert "search" not in load_profile("compact").tools
-    reach = toolbox().reach(ToolCall("1", "search", {"query": "x", "path": "shop"}, ""))
-    assert (reach.access, reach.path) == ("read", "shop")
+    scope = toolbox().scope(ToolCall("1", "search", {"query": "x", "path": "shop"}, ""))
+    assert (scope.access, scope.path) == ("read", "shop")

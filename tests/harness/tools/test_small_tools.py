@@ -23,7 +23,7 @@ from etude.harness import (
     load_profile,
     run_agent,
 )
-from etude.harness.external_services import FixtureWeb, Outside, Web
+from etude.harness.external_services import ExternalServices, FixtureWeb, Web
 from etude.harness.schema import builtin_schema
 from etude.harness.search.name_patterns import name_pattern
 from etude.trace import StopCause
@@ -32,7 +32,7 @@ FULL = load_profile("full")
 WEB = [builtin_schema("web_search"), builtin_schema("web_fetch")]
 
 
-def toolbox(outside: Outside | None = None, files: dict[str, bytes] = SAMPLE) -> Toolbox:
+def toolbox(outside: ExternalServices | None = None, files: dict[str, bytes] = SAMPLE) -> Toolbox:
     return Toolbox([*FULL.schemas(), *WEB], OverlayWorkspace(files), ToolLimits(), FULL, outside=outside)
 
 
@@ -96,8 +96,8 @@ def test_the_user_is_asked_where_there_is_one() -> None:
         return " "
 
     assert say(toolbox(), "ask", question="May I?").startswith("There is nobody to ask")
-    assert say(toolbox(Outside(ask=answer)), "ask", question="May I?") == "May I? yes"
-    assert say(toolbox(Outside(ask=silence)), "ask", question="May I?") == "(no answer)"
+    assert say(toolbox(ExternalServices(ask=answer)), "ask", question="May I?") == "May I? yes"
+    assert say(toolbox(ExternalServices(ask=silence)), "ask", question="May I?") == "(no answer)"
 
 
 PAGES = [
@@ -110,7 +110,7 @@ def test_the_web_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "pages.json").write_text(json.dumps(PAGES))
     web = FixtureWeb(tmp_path)
     assert isinstance(web, Web)
-    bench = toolbox(Outside(web=web))
+    bench = toolbox(ExternalServices(web=web))
     assert say(bench, "web_search", query="sorted list").split("\n") == [
         "Sorting <https://docs.example/sorting>",
         "  sorted() returns a list list.sort() none",
@@ -124,5 +124,5 @@ def test_the_web_of_a_folder(tmp_path: Path) -> None:
 
 def test_without_the_web_its_tools_say_so(tmp_path: Path) -> None:
     assert say(toolbox(), "web_search", query="x") == "There is no way to the web from here."
-    missing = toolbox(Outside(web=FixtureWeb(tmp_path / "nothing")))
+    missing = toolbox(ExternalServices(web=FixtureWeb(tmp_path / "nothing")))
     assert say(missing, "web_fetch", url="https://docs.example").startswith("The web gave nothing: the pages of")

@@ -162,7 +162,7 @@ def test_a_large_folder_is_opened_searched_and_changed(tmp_path, images, monkeyp
             assert await chat.diff() == ""
         await sandboxes.close()
         monkeypatch.setattr("etude.harness.workspaces.large_folder.MOST_FILES", 24_000)
-        with pytest.raises(FolderTooLarge, match=r"holds 24999 files .*: go without a shell"):
+        with pytest.raises(FolderTooLarge, match=r"has 24999 files .*: work without a shell"):
             await session(root, [], sandboxes=object()).run("go")
 
     asyncio.run(main())

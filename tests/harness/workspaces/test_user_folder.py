@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.harness.tools.test_terminal_tools import Bench
 
-from etude.harness import Answer, ApplyConflict, Permissions, Rule, ToolCall, ToolResult, Wish
+from etude.harness import Answer, ApplyConflict, Permissions, RequestedAction, Rule, ToolCall, ToolResult
 from etude.harness.workspaces.user_folder import FolderWorkspace
 from etude.harness.workspaces.workspace import AGENT_ENV
 from etude.sandbox.cpu_share import Share, ShareMeter
@@ -27,10 +27,10 @@ class Asked:
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
-        self.wishes: list[Wish] = []
+        self.wishes: list[RequestedAction] = []
         self.meanwhile: Callable[[], Any] = lambda: None
 
-    async def __call__(self, wish: Wish) -> Answer:
+    async def __call__(self, wish: RequestedAction) -> Answer:
         self.wishes.append(wish)
         self.meanwhile()
         return self.answers.pop(0) if self.answers else Answer(True)
@@ -177,7 +177,7 @@ def test_commands_run_in_the_folder_after_a_yes_or_as_the_user_made_them(folder:
     async def play(bench: Bench, workspace: FolderWorkspace) -> None:
         assert str(folder) in await bench.say("bash", command="pwd; echo y > made.txt; cd /; tty | grep -o pts")
         assert "y" in await bench.say("read", path="made.txt")
-        assert await bench.say("bash", command="rm -rf /") == "(the user made it: echo other)\nother"
+        assert await bench.say("bash", command="rm -rf /") == "(the user changed the command to: echo other)\nother"
         assert "said no to the command 'exit 3'" in await bench.say("bash", command="exit 3")
         assert await bench.say("bash", command="pwd") == "/"
         assert [wish.what for wish in asked.wishes][1:] == ["rm -rf /", "exit 3", "pwd"]

@@ -20,7 +20,7 @@ from etude.harness import (
     OverlayWorkspace,
     lazy_workspace,
 )
-from etude.harness.workspaces.folder_files import FolderNow
+from etude.harness.workspaces.folder_files import CurrentFiles
 from etude.harness.workspaces.workspace import clean_path
 from etude.sandbox import BoxSpec
 
@@ -194,28 +194,28 @@ def test_a_folder_too_large_for_memory_is_refused_and_the_limit_is_said(tmp_path
     for number in range(6):
         (tmp_path / f"{number}.txt").write_bytes(b"x" * 1000)
     (tmp_path / "large.bin").write_bytes(b"x" * 1_000_001)
-    assert len(FolderNow(tmp_path, max_files=6, max_bytes=6000).look()) == 6, "large.bin counts for neither"
-    with pytest.raises(FolderTooLarge, match="holds more than 5 files: choose a smaller folder"):
-        FolderNow(tmp_path, max_files=5, max_bytes=6000).look()
-    with pytest.raises(FolderTooLarge, match=r"holds more than 0\.005 MB in files .* kept in memory: choose a smaller"):
-        FolderNow(tmp_path, max_files=6, max_bytes=5000).look()
+    assert len(CurrentFiles(tmp_path, max_files=6, max_bytes=6000).read()) == 6, "large.bin counts for neither"
+    with pytest.raises(FolderTooLarge, match="has more than 5 files: choose a smaller folder"):
+        CurrentFiles(tmp_path, max_files=5, max_bytes=6000).read()
+    with pytest.raises(FolderTooLarge, match=r"has more than 0\.005 MB in files .* kept in memory: choose a smaller"):
+        CurrentFiles(tmp_path, max_files=6, max_bytes=5000).read()
 
 
 def test_a_second_look_reads_what_changed_alone(tmp_path, monkeypatch):
     for name in ("same", "written", "gone"):
         (tmp_path / name).write_text(name)
         os.utime(tmp_path / name, (1, 1))
-    now = FolderNow(tmp_path, max_files=6, max_bytes=6000)
+    now = CurrentFiles(tmp_path, max_files=6, max_bytes=6000)
     # A change of the inode just now is old enough.
     monkeypatch.setattr("etude.harness.search.file_state.SETTLED_NS", -(10**18))
-    first = now.look()
+    first = now.read()
     (tmp_path / "written").write_text("anew")
     (tmp_path / "came").write_text("came")
     (tmp_path / "gone").unlink()
     opened = []
     opening = os.open
     monkeypatch.setattr(os, "open", lambda path, *how: opened.append(Path(path).name) or opening(path, *how))
-    assert now.look() == {"same": b"same", "written": b"anew", "came": b"came"}
+    assert now.read() == {"same": b"same", "written": b"anew", "came": b"came"}
     assert sorted(opened) == ["came", "written"]
     assert first == {name: name.encode() for name in ("same", "written", "gone")}, "what was given stays as it was"
 
@@ -224,11 +224,11 @@ def test_a_file_that_may_change_without_its_times_telling_is_read_again(tmp_path
     place = tmp_path / "young"
     place.write_text("one")
     found = place.stat()
-    now = FolderNow(tmp_path, max_files=6, max_bytes=6000)
-    assert now.look() == {"young": b"one"}
+    now = CurrentFiles(tmp_path, max_files=6, max_bytes=6000)
+    assert now.read() == {"young": b"one"}
     place.write_text("two")
     os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))
-    assert now.look() == {"young": b"two"}
+    assert now.read() == {"young": b"two"}
 
 
 def test_names_that_are_no_text_and_files_that_vanish_are_left_out(tmp_path, monkeypatch):
@@ -244,5 +244,5 @@ def test_names_that_are_no_text_and_files_that_vanish_are_left_out(tmp_path, mon
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", vanishes)
-        found = list(FolderNow(tmp_path, max_files=6, max_bytes=6000).look())
+        found = list(CurrentFiles(tmp_path, max_files=6, max_bytes=6000).read())
     assert found == ["a.py"]

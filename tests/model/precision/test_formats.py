@@ -97,7 +97,7 @@ def test_experts_without_tokens(name: str) -> None:
 
 
 def test_a_ragged_axis_is_refused_where_blocks_have_one_size() -> None:
-    with pytest.raises(CannotQuantise, match=r"MXFP8 has blocks of 32 .* 40 is no multiple of; .* zeros to 64"):
+    with pytest.raises(CannotQuantise, match=r"MXFP8 has blocks of 32 .* 40 is no multiple of that; .* zeros to 64"):
         quantise_mxfp8(torch.ones(2, 40))
     with pytest.raises(CannotQuantise, match=r"NVFP4 has blocks of 16 .* zeros to 48"):
         quantise_nvfp4(torch.ones(2, 40))

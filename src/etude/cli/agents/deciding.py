@@ -21,23 +21,23 @@ from etude.cli.visible import visible
 from etude.harness.background import (
     LOCK,
     Agent,
+    AgentState,
     Ended,
     Fit,
     Queue,
-    State,
     Step,
-    alone,
     count_lines,
-    find,
-    held,
-    holder,
+    find_agent,
     is_held,
-    look,
+    lock_agent,
+    lock_holder,
+    plan_steps,
     preview,
+    read_agent,
     signal_holder,
-    steps,
-    write,
+    wait_for_lock,
     write_ended,
+    write_steps,
 )
 from etude.harness.sessions import SavedSession, SessionError
 from etude.sandbox import forget_store
@@ -48,16 +48,18 @@ _APPLY_SECONDS, _STOP_SECONDS, _LOOK_SECONDS = 60.0, 60.0, 0.05
 
 def apply_command(sessions: Path, word: str, files: list[str], *, merging: bool, dry_run: bool, as_json: bool) -> int:
     sessions = sessions.resolve()
-    place = find(sessions, word)
-    with held(place, "apply"):
-        agent = look(place, at_rest=True)
+    place = find_agent(sessions, word)
+    with lock_agent(place, "apply"):
+        agent = read_agent(place, lock_held=True)
         session = _with_changes(agent)
-        with alone(_lock_of(sessions, agent.order.folder), seconds=_APPLY_SECONDS, whom="another `etude agents apply`"):
-            planned = steps(agent.order.folder, agent.changes, files)
+        with wait_for_lock(
+            _lock_of(sessions, agent.order.folder), seconds=_APPLY_SECONDS, whom="another `etude agents apply`"
+        ):
+            planned = plan_steps(agent.order.folder, agent.changes, files)
             if dry_run:
                 _show(planned, as_json)
                 return 0
-            paths = write(agent.order.folder, planned, merging=merging)
+            paths = write_steps(agent.order.folder, planned, merging=merging)
         lines = [count_lines(*agent.changes[step.path]) for step in planned]
         added, removed = (sum(counts) for counts in zip(*lines, strict=True)) if lines else (0, 0)
         _signal(session, "edits_accepted", files=paths, added=added, removed=removed)
@@ -87,8 +89,8 @@ def _show(planned: list[Step], as_json: bool) -> None:
 
 def reject_command(sessions: Path, words: list[str]) -> int:
     for place in _each(sessions, words):
-        with held(place, "reject"):
-            agent = look(place, at_rest=True)
+        with lock_agent(place, "reject"):
+            agent = read_agent(place, lock_held=True)
             _signal(_with_changes(agent), "edits_rejected", files=sorted(agent.changes))
         print(f"rejected {agent.order.id}: {count(len(agent.changes), 'file')}", file=sys.stderr)
     return 0
@@ -97,29 +99,29 @@ def reject_command(sessions: Path, words: list[str]) -> int:
 def stop_command(sessions: Path, words: list[str]) -> int:
     places = _each(sessions, words)
     for place in places:
-        agent = look(place)
+        agent = read_agent(place)
         if not agent.state.lives:
             raise SessionError(f"{agent.order.id} is not at work: it is {agent.state}")
     for place in places:
         _ask_to_stop(place)
     for place in places:
         _wait_for_end(place)
-        print(f"stopped {look(place).order.id}", file=sys.stderr)
+        print(f"stopped {read_agent(place).order.id}", file=sys.stderr)
     return 0
 
 
 def remove_command(sessions: Path, words: list[str], force: bool) -> int:
     places = _each(sessions, words)
     for place in places:
-        agent = look(place)
-        reviewed = agent.state in (State.APPLIED, State.REJECTED)
+        agent = read_agent(place)
+        reviewed = agent.state in (AgentState.APPLIED, AgentState.REJECTED)
         if agent.changes and not agent.state.lives and not reviewed and not force:
             files = count(len(agent.changes), "file")
             raise SessionError(
                 f"{agent.order.id} has changes to {files} that you neither applied nor rejected: --force drops them"
             )
     for place in places:
-        with held(place, "remove"):
+        with lock_agent(place, "remove"):
             forget_store(place / BOXES)
             Queue(place.parent).leave(place.name)
             shutil.rmtree(place)
@@ -127,7 +129,7 @@ def remove_command(sessions: Path, words: list[str], force: bool) -> int:
 
 
 def _each(sessions: Path, words: Iterable[str]) -> list[Path]:
-    return list(dict.fromkeys(find(sessions.resolve(), word) for word in words))
+    return list(dict.fromkeys(find_agent(sessions.resolve(), word) for word in words))
 
 
 def _with_changes(agent: Agent) -> SavedSession:
@@ -137,7 +139,7 @@ def _with_changes(agent: Agent) -> SavedSession:
 
 
 def _signal(session: SavedSession, what: str, **fields: object) -> None:
-    record = session.go_on()
+    record = session.resume_record()
     try:
         record.signal(what, **fields)
     finally:
@@ -162,9 +164,9 @@ def _wait_for_end(place: Path) -> None:
         if time.monotonic() > deadline:
             raise SessionError(
                 f"{place.name} was asked to stop but has not ended within {_STOP_SECONDS:g} s: kill process "
-                f"{holder(place / LOCK)}; what it did is kept"
+                f"{lock_holder(place / LOCK)}; what it did is kept"
             )
         time.sleep(_LOOK_SECONDS)
-    if look(place).state is State.INTERRUPTED:
+    if read_agent(place).state is AgentState.INTERRUPTED:
         # Its process ended before it could record why. It was stopped by the user all the same.
         write_ended(place, Ended(stop=StopCause.CANCELLED))

@@ -14,20 +14,20 @@ from rich.console import Console
 
 from etude.cli.outcome import STOPS
 from etude.cli.visible import visible
-from etude.harness.background import Agent, State, look_at_all
+from etude.harness.background import Agent, AgentState, read_all_agents
 
 _STYLES = {
-    State.RUNNING: "cyan",
-    State.DONE: "green",
-    State.FAILED: "red",
-    State.INTERRUPTED: "red",
-    State.PARTLY: "green",
+    AgentState.RUNNING: "cyan",
+    AgentState.DONE: "green",
+    AgentState.FAILED: "red",
+    AgentState.INTERRUPTED: "red",
+    AgentState.PARTLY: "green",
 }
 _HEAD = ("ID", "STATE", "TURNS", "AGE", "CHANGE", "WHAT")
 
 
 def list_command(sessions: Path, folder: Path | None, as_json: bool) -> int:
-    found, problems = look_at_all(sessions.resolve())
+    found, problems = read_all_agents(sessions.resolve())
     for problem in problems:
         print(f"etude: {problem}", file=sys.stderr)
     if folder is not None:
@@ -72,9 +72,9 @@ def summary_of(agent: Agent) -> dict[str, Any]:
 
 
 def state_of(agent: Agent) -> str:
-    if agent.state is State.DONE:
+    if agent.state is AgentState.DONE:
         return STOPS.get(agent.ended.stop, "done")
-    if agent.state is State.QUEUED:
+    if agent.state is AgentState.QUEUED:
         return f"queued ({agent.ahead - agent.order.at_once + 1})"
     return agent.state.value
 

@@ -15,7 +15,7 @@ from etude.cli.agents.events import EVENTS, read_events, show_event
 from etude.cli.agents.listing import age, state_of, summary_of
 from etude.cli.outcome import count
 from etude.cli.visible import visible
-from etude.harness.background import LOCK, Agent, State, find, is_held, look
+from etude.harness.background import LOCK, Agent, AgentState, find_agent, is_held, read_agent
 from etude.harness.editing.diff import binary_changes, unified_diff
 from etude.harness.sessions.record import EDITS
 from etude.trace import StopCause
@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.2
 
 def follow_command(sessions: Path, word: str, as_json: bool) -> int:
     """Print an agent's events until it ends. Return 0 if it ended by itself, else 1."""
-    place = find(sessions.resolve(), word)
+    place = find_agent(sessions.resolve(), word)
     console = Console()
     offset = 0
     while True:
@@ -40,7 +40,7 @@ def follow_command(sessions: Path, word: str, as_json: bool) -> int:
         if not lives:
             break
         time.sleep(_LOOK_SECONDS)
-    agent = look(place)
+    agent = read_agent(place)
     if not as_json:
         _say_what_next(agent)
     return 0 if agent.ended.stop in (StopCause.FINISHED, StopCause.REPLIED) else 1
@@ -48,7 +48,7 @@ def follow_command(sessions: Path, word: str, as_json: bool) -> int:
 
 def _say_what_next(agent: Agent) -> None:
     name = agent.order.name or agent.order.id
-    if agent.state in (State.STOPPED, State.FAILED, State.INTERRUPTED):
+    if agent.state in (AgentState.STOPPED, AgentState.FAILED, AgentState.INTERRUPTED):
         print(f"{state_of(agent)}: etude agents resume {name}", file=sys.stderr)
     elif files := agent.change().files:
         print(f"{count(files, 'file')} changed: etude agents show {name}", file=sys.stderr)
@@ -57,7 +57,7 @@ def _say_what_next(agent: Agent) -> None:
 
 
 def show_command(sessions: Path, word: str, as_json: bool) -> int:
-    agent = look(find(sessions.resolve(), word))
+    agent = read_agent(find_agent(sessions.resolve(), word))
     before = {path: data for path, (data, _) in agent.changes.items() if data is not None}
     after = {path: data for path, (_, data) in agent.changes.items() if data is not None}
     diff = unified_diff(before, after) + binary_changes(before, after)

@@ -26,17 +26,17 @@ from etude.cli.agent_setup import harness_of
 from etude.harness import ApplyConflict
 from etude.harness.background import (
     Agent,
+    AgentState,
     Fit,
     Order,
     Queue,
-    State,
     Step,
-    find,
-    look,
-    place_for,
-    readable,
-    steps,
-    take_agent,
+    find_agent,
+    new_agent_folder,
+    plan_steps,
+    read_agent,
+    readable_orders,
+    take_agent_lock,
     write_order,
 )
 from etude.harness.background.request import ENDED
@@ -72,7 +72,7 @@ def start_command(options: AgentOptions, name: str, tries: int, at_once: int) ->
             if not options.as_json:
                 print(started[-1].id, flush=True)
     if options.as_json:
-        places = {order.id: find(options.sessions, order.id) for order in started}
+        places = {order.id: find_agent(options.sessions, order.id) for order in started}
         print(json.dumps({"agents": [{"id": id, "session": str(place)} for id, place in places.items()]}))
         return 0
     _tell(options.sessions, started)
@@ -81,11 +81,11 @@ def start_command(options: AgentOptions, name: str, tries: int, at_once: int) ->
 
 def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool, *, rebase: bool = False) -> int:
     sessions = sessions.resolve()
-    place = find(sessions, word)
+    place = find_agent(sessions, word)
     with heeded_afterwards():
-        lock = take_agent(place, "resume")
+        lock = take_agent_lock(place, "resume")
         try:
-            agent = look(place, at_rest=True)
+            agent = read_agent(place, lock_held=True)
             order = agent.order
             moved = _moved(agent)
             if moved and not rebase:
@@ -116,13 +116,13 @@ def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool,
 
 def _moved(agent: Agent) -> list[Step]:
     """Files that the agent changed and that are now neither as it found them nor as it left them."""
-    found = steps(agent.order.folder, agent.changes)
+    found = plan_steps(agent.order.folder, agent.changes)
     return [step for step in found if step.fit not in (Fit.WRITES, Fit.THERE)]
 
 
 def _rebase(agent: Agent, moved: list[Step]) -> None:
     assert agent.session is not None
-    record = agent.session.go_on()
+    record = agent.session.resume_record()
     try:
         record.rebased({s.path: (s.found, s.result) if s.fit is Fit.MERGES else None for s in moved})
     finally:
@@ -144,14 +144,14 @@ def _told(moved: list[Step]) -> str:
 
 
 def _refuse_taken(sessions: Path, names: list[str]) -> None:
-    taken = {order.name for order in readable(sessions).values()} - {""}
+    taken = {order.name for order in readable_orders(sessions).values()} - {""}
     if double := sorted(taken.intersection(names)):
         raise SessionError(f"there is an agent {double[0]!r} already: choose another name, or `etude agents remove` it")
 
 
 def _start(options: AgentOptions, name: str, at_once: int) -> Order:
     assert options.prompt is not None
-    id, place = place_for(options.sessions)
+    id, place = new_agent_folder(options.sessions)
     order = Order(
         id=id,
         name=name,
@@ -164,7 +164,7 @@ def _start(options: AgentOptions, name: str, at_once: int) -> Order:
     try:
         options.sessions.mkdir(parents=True, exist_ok=True, mode=0o700)
         place.mkdir(mode=0o700)
-        lock = take_agent(place, "start")
+        lock = take_agent_lock(place, "start")
         try:
             write_atomically(place / OPTIONS, _ADAPTER.dump_json(options, indent=1))
             write_order(place, order)
@@ -227,7 +227,7 @@ def heeded_afterwards() -> Iterator[None]:
 
 
 def _tell(sessions: Path, started: list[Order]) -> None:
-    waiting = sum(look(find(sessions, order.id)).state is State.QUEUED for order in started)
+    waiting = sum(read_agent(find_agent(sessions, order.id)).state is AgentState.QUEUED for order in started)
     if waiting:
         verb = "waits" if waiting == 1 else "wait"
         print(

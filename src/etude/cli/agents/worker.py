@@ -18,7 +18,7 @@ from etude.cli.agent_setup import Front, Where, about, endpoint_front, open_sess
 from etude.cli.agents.events import EVENTS, EventLog
 from etude.cli.agents.start import read_options
 from etude.harness import Outcome
-from etude.harness.background import Agent, Ended, Queue, last_words, look, sign, write_ended
+from etude.harness.background import Agent, Ended, Queue, last_message, read_agent, sign_lock, write_ended
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, load_session
 from etude.harness.sessions.record import BLOBS, LOG
 from etude.trace import StopCause
@@ -29,7 +29,7 @@ _LOOK_SECONDS = 0.25
 
 def main(place: Path, lock: int) -> int:
     os.set_inheritable(lock, False)
-    sign(lock)
+    sign_lock(lock)
     queue = Queue(place.parent)
     ended = Ended(stop=StopCause.CANCELLED)
     with EventLog(place / EVENTS) as events:
@@ -52,7 +52,7 @@ async def _work(place: Path, queue: Queue, events: EventLog) -> Ended:
     assert task is not None
     # Cancel only once: a second signal must not interrupt the cleanup that the first one started.
     loop.add_signal_handler(signal.SIGTERM, lambda: task.cancelling() or task.cancel())
-    agent = look(place)
+    agent = read_agent(place)
     waited = False
     while (ahead := queue.before(place.name)) >= agent.order.at_once:
         if not waited:
@@ -63,8 +63,8 @@ async def _work(place: Path, queue: Queue, events: EventLog) -> Ended:
     session = load_session(place)
     if outcome is None:
         # All prompts were answered earlier: the previous process failed only afterwards.
-        return Ended(stop=session.stop, text=last_words(session))
-    return Ended(stop=outcome.stop, error=outcome.error, text=last_words(session))
+        return Ended(stop=session.stop, text=last_message(session))
+    return Ended(stop=outcome.stop, error=outcome.error, text=last_message(session))
 
 
 async def _act(agent: Agent, options: AgentOptions, events: EventLog) -> Outcome | None:
@@ -80,7 +80,7 @@ async def _act(agent: Agent, options: AgentOptions, events: EventLog) -> Outcome
         outcome: Outcome | None = None
         if session.interrupted:
             events.goes_on()
-            outcome = await session.go_on()
+            outcome = await session.resume()
         for prompt in agent.pending:
             if outcome is not None and outcome.failed_by_us:
                 break

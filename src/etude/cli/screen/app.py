@@ -40,9 +40,9 @@ from etude.harness import (
     Outcome,
     Piece,
     Policy,
+    RequestedAction,
     ToolCall,
     Turn,
-    Wish,
     session_schemas,
 )
 from etude.harness.workspaces.folder_files import put
@@ -117,7 +117,7 @@ class ChatApp(App[str]):
         )  # fmt: skip
         await self.stage.note(f"{self._front.model} works {place}: {self._where.folder.resolve()}")
         if self.session.conversation is not None:
-            await self.stage.told(self.session.conversation)
+            await self.stage.show_saved(self.session.conversation)
             for message in self.session.conversation.messages[1:]:
                 if message.turn is None and message.call is None:
                     self.entry.remember(message.text)
@@ -126,7 +126,7 @@ class ChatApp(App[str]):
         self.run_worker(self._show_pieces())
         if self.session.interrupted:
             await self.stage.note("the session ended in the middle of a request and continues it; Esc interrupts")
-            self._start(self.session.go_on)
+            self._start(self.session.resume)
         elif self._first is not None:
             self.entry.remember(self._first)
             await self._request(self._first)
@@ -225,7 +225,7 @@ class ChatApp(App[str]):
         keep = [path for path, kept in choice.items() if kept]
         gone = [path for path, kept in choice.items() if not kept]
         if gone:
-            await self.stage.note(f"took back {', '.join(await self.session.take_back(gone))}")
+            await self.stage.note(f"took back {', '.join(await self.session.revert(gone))}")
         if keep:
             done = "kept" if self._where.rules.here else "applied to"
             await self.stage.note(f"{done} {', '.join(await self.session.apply(keep))}")
@@ -315,7 +315,7 @@ class ChatApp(App[str]):
         """Wait until all pieces received so far are shown."""
         await self._pieces.join()
 
-    async def agree(self, wish: Wish) -> Answer:
+    async def agree(self, wish: RequestedAction) -> Answer:
         return await self._prompted(lambda: Approval(wish))
 
     async def question(self, text: str) -> str:

@@ -96,7 +96,7 @@ class Stage(VerticalScroll):
             card.stops()
         self._thinking, self._reply, self._cards, self._ended = None, None, {}, 0
 
-    async def told(self, conversation: Conversation) -> None:
+    async def show_saved(self, conversation: Conversation) -> None:
         """Show a saved conversation."""
         for message in conversation.messages[1:]:
             if message.role is Role.USER:

@@ -18,7 +18,7 @@ from textual.widgets import Input, Static
 
 from etude.cli.screen.formatting import difference
 from etude.cli.visible import exact
-from etude.harness import Answer, Wish
+from etude.harness import Answer, RequestedAction
 from etude.harness.permissions import always_rules
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Prompt(Vertical, Generic[T]):
 
 
 class Approval(Prompt[Answer]):
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: RequestedAction) -> None:
         title = {"write": "Change", "execute": "Run" if wish.plain else "Type", "fetch": "Fetch"}[wish.kind]
         if wish.kind == "write":
             body = difference(wish.shown, strict=True)
@@ -153,7 +153,7 @@ class Question(Prompt[str]):
         self.settle(event.value)
 
 
-def _keys(wish: Wish) -> tuple[Content, Content]:
+def _keys(wish: RequestedAction) -> tuple[Content, Content]:
     rules = always_rules(wish)
     always = ", ".join("this very command" if r.pattern.startswith("=") else exact(str(r)) for r in rules)
     what = "any change in this folder" if wish.kind == "write" else always

@@ -9,7 +9,7 @@ from pathlib import Path
 from etude.cli.agent_setup import default_sessions
 from etude.cli.errors import FAILED
 from etude.cli.visible import visible
-from etude.harness.sessions import SessionError, list_sessions, load_session, look_after, sessions_of
+from etude.harness.sessions import SessionError, list_sessions, load_session, record_kept_lines, sessions_of
 
 _UNITS = ((604_800, "week"), (86_400, "day"), (3_600, "hour"), (60, "minute"))
 
@@ -19,7 +19,7 @@ def check_command(place: Path | None, folder: Path | None, as_json: bool) -> int
     failed, rows = False, []
     for session in list(sessions_of(where, folder) if folder is not None else list_sessions(where)):
         try:
-            rows += [{"session": session.name, **signal} for signal in look_after(load_session(session))]
+            rows += [{"session": session.name, **signal} for signal in record_kept_lines(load_session(session))]
         except SessionError as error:
             failed = True
             print(visible(str(error)), file=sys.stderr)

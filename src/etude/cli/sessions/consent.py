@@ -15,7 +15,7 @@ def consent_command(name: str, answer: str, place: Path | None) -> int:
         raise SessionError(f"expected yes or no as the answer, found {answer!r}")
     folder = place_of(name, place)
     load_session(folder)
-    record = SessionRecord.beside(folder)
+    record = SessionRecord.for_signals(folder)
     try:
         record.signal("consent", given=_ANSWERS[answer])
     finally:

@@ -1,6 +1,6 @@
-"""The built-in engine, for CPUs: continuous batching, speculative decoding with MTP heads, weights swapped in between.
+"""The built-in engine, for CPUs: continuous batching, speculative decoding with MTP heads, weight swaps in flight.
 
-Every engine has a folder like this one, whose `service.py` is what runs start, and passes the suite of tests/contract.
+Every engine has a folder like this one. Runs start its `service.py`; the contract suite in tests/contract must pass.
 """
 
 from etude.engine.builtin.engine import Answer, BuiltinEngine, Failure

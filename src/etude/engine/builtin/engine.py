@@ -1,9 +1,9 @@
-"""The built-in engine: continuous batching over a latent (MLA) cache. Synchronous and single-threaded; service.py
-drives it.
+"""The built-in engine: continuous batching with a latent (MLA) cache. It is synchronous; a thread of service.py runs
+it.
 
 One `step` admits requests and then decodes one step for all live rows: each row feeds its pending token, plus a drafted
-token if it has one, and yields one or two new tokens. Python runs per step and per request, never per token: the live
-rows are an index array into the arrays of `Rows`, and a step costs in proportion to their number.
+token if it has one, and yields one or two new tokens. Python code runs per step and per request, never per token: the
+live rows are an index array into the arrays of `Rows`, and the cost of a step is proportional to their number.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ from etude.weights import Tensors, WeightsError
 from etude.weights.torch_bridge import into_module
 
 DRAFTED_SLOTS = 8
-"""Largest number of slots at which drafting gave more tokens per second, measured on CPUs."""
+"""Largest number of slots at which drafting gave more tokens per second (measured on CPUs). `speculate = "auto"` uses
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
+    """The answer to a request that the engine could not serve."""
+
     id: str
     error: EngineError
 
@@ -51,25 +54,32 @@ Answer = Generation | Failure
 
 @dataclass(slots=True)
 class _Ticket:
+    """A request in flight."""
+
     request: GenerateRequest
     usage: Usage
     since: float
-    """When the request arrived; once it has begun, when it began."""
-    forsaken: bool = False
-    """The caller gave the request up, but lockstep lets it run to its end."""
+    """Time at which the request arrived or, once it runs, began to run."""
+    abandoned: bool = False
+    """Whether the caller aborted the request in lockstep mode, where it must still run to its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """The tokens one step sampled: column 0 for every row, column 1 only where `ahead_b` (an accepted draft)."""
+    """The tokens that one step sampled for each live row."""
 
     tokens_b2: Ints
+    """The row's next token and, if `ahead_b`, the token after it."""
     logprobs_b2: np.ndarray
     ahead_b: np.ndarray
+    """Whether the row's draft was accepted, so that it has a second token."""
     finite_b: np.ndarray
+    """Whether the row's logits are finite."""
 
 
 class BuiltinEngine:
+    """Decodes requests in batches. Callers submit requests and call `step` until it has returned all answers."""
+
     def __init__(self, model: Transformer, recipe: EngineRecipe, *, version: int = 0, lockstep: bool = False) -> None:
         config = model.config
         few = recipe.slots <= DRAFTED_SLOTS and config.num_nextn_predict_layers > 0
@@ -78,7 +88,7 @@ class BuiltinEngine:
             raise EngineError('engine.speculate is "always" but the model has no MTP layer; set it to "never"')
         if recipe.context > config.max_position_embeddings:
             raise EngineError(
-                f"engine.context is {recipe.context} but the model knows {config.max_position_embeddings} positions"
+                f"engine.context is {recipe.context} but the model has only {config.max_position_embeddings} positions"
             )
         serve(model)
         self._model = model.eval().requires_grad_(False)
@@ -118,11 +128,12 @@ class BuiltinEngine:
 
     @property
     def swappable(self) -> bool:
-        """Whether weights may be swapped now. In lockstep only between rounds, since the timing of a swap must not
-        change a result."""
+        """Whether weights may be swapped now. In lockstep mode a swap within a round would make results depend on
+        timing, so it must wait for the end of the round."""
         return not self._scheduler.in_round
 
     def submit(self, request: GenerateRequest) -> None:
+        """Queue a request. Raises EngineError if it is invalid."""
         self._check(request)
         self._scheduler.submit(request)
         self._tickets[request.id] = _Ticket(request, Usage(prompt_tokens=request.prompt.size), time.monotonic())
@@ -131,37 +142,40 @@ class BuiltinEngine:
         self._scheduler.open(conversations)
 
     def close(self, conversation: str) -> Answer | None:
-        """Close a conversation. Returns the answer to the request it still had waiting, if any."""
+        """Close a conversation. If it still had a request waiting, return the (empty) answer to it."""
         orphan = self._scheduler.close(conversation)
-        return None if orphan is None else self._rows.nothing(orphan, self._tickets.pop(orphan.id).usage)
+        return None if orphan is None else self._rows.empty_generation(orphan, self._tickets.pop(orphan.id).usage)
 
     def abort(self, request_id: str) -> Answer | None:
-        """Abort a request and return its answer; None if the request does not exist any more."""
+        """Abort a request and return its answer; None if the request does not exist (any more)."""
         ticket = self._tickets.get(request_id)
-        if ticket is None or ticket.forsaken:
+        if ticket is None or ticket.abandoned:
             return None
         state = self._scheduler.abort(request_id)
         if state is Aborted.RUNNING:
-            place = self._live.index(request_id)
+            index = self._live.index(request_id)
             answer = self._end(request_id, StopReason.ABORTED)
-            others = np.delete(np.arange(self._active.size), place)
+            others = np.delete(np.arange(self._active.size), index)
             self._keep(others)
             if self.drafting:
                 self._draft = self._draft.select(torch.from_numpy(others))
             return answer
         if state is Aborted.BOUND:
-            ticket.forsaken = True
+            ticket.abandoned = True
             if request_id in self._live:
                 row = self._scheduler.row(request_id)
                 return self._rows.generation(row, ticket.request, StopReason.ABORTED, replace(ticket.usage))
-            return self._rows.nothing(ticket.request, replace(ticket.usage))
+            return self._rows.empty_generation(ticket.request, replace(ticket.usage))
         del self._tickets[request_id]
         ticket.usage.seconds_waiting = time.monotonic() - ticket.since
-        return self._rows.nothing(ticket.request, ticket.usage)
+        return self._rows.empty_generation(ticket.request, ticket.usage)
 
     def swap(self, version: int, tensors: Tensors, *, delta: bool) -> None:
-        """Use the weights of `version` from the next decode step on. Raises UpdateRefused, with nothing changed, if
-        they do not fit."""
+        """Use the weights of `version` from the next decode step on.
+
+        Raises UpdateRefused, and changes nothing, if they do not fit the model. `delta` says whether the version was
+        stored as a difference from the one before; it only counts for the statistics.
+        """
         try:
             into_module(self._model, tensors)
         except WeightsError as error:
@@ -186,10 +200,11 @@ class BuiltinEngine:
         return self._step_with_drafts() if self.drafting else self._step()
 
     def _check(self, request: GenerateRequest) -> None:
+        """Raise an EngineError if the request is invalid or its prompt fills the context."""
         vocab, context, sampling = self._model.config.vocab_size, self._rows.context, request.sampling
         problem = ""
         if request.id in self._tickets:
-            problem = "its id is that of a request in flight"
+            problem = "another request with this id is in flight"
         elif request.prompt.ndim != 1 or request.prompt.size == 0:
             problem = f"the prompt must be a list of at least one token, found shape {request.prompt.shape}"
         elif not 0 <= int(request.prompt.min()) <= int(request.prompt.max()) < vocab:
@@ -202,10 +217,11 @@ class BuiltinEngine:
             raise EngineError(f"request {request.id}: {problem}")
         if request.prompt.size >= context:
             raise ContextExceeded(
-                f"request {request.id}: a prompt of {request.prompt.size} tokens fills the context of {context}"
+                f"request {request.id}: a prompt of {request.prompt.size} tokens fills the context of {context} tokens"
             )
 
     def _begin(self, admissions: list[Admission]) -> None:
+        """Make the admitted requests live rows."""
         now = time.monotonic()
         self._copy([admission for admission in admissions if admission.source != admission.row])
         for admission in admissions:
@@ -223,7 +239,7 @@ class BuiltinEngine:
         self._active = np.concatenate((self._active, [admission.row for admission in admissions]))
 
     def _copy(self, admissions: list[Admission]) -> None:
-        """Copy reused prefixes into the rows of new requests, one copy operation for all rows that share a prefix."""
+        """Copy reused prefixes into the rows of new requests, in one operation for all rows with the same prefix."""
         shared: dict[tuple[int, int], list[int]] = defaultdict(list)
         for admission in admissions:
             shared[admission.source, admission.reused].append(admission.row)
@@ -251,13 +267,13 @@ class BuiltinEngine:
     def _step_with_drafts(self) -> list[Answer]:
         rows, active, draft = self._rows, self._active, self._draft
         positions, seeds, temperatures = rows.position[active], rows.seeds[active], rows.temperatures[active]
-        there = draft.there_b.numpy()
+        there = draft.valid_b.numpy()
         feeding = Feeding.of(rows, active, there.astype(np.int64), self._cache)
         tokens = feeding.tokens()
-        drafts = feeding.pending_b[draft.there_b] + 1
-        tokens[drafts] = draft.tokens_b[draft.there_b]
-        # A row without a draft has only one position to read: its second column repeats the first and is never used.
-        read_b2 = torch.stack((feeding.pending_b, feeding.pending_b + draft.there_b), dim=1)
+        drafts = feeding.pending_b[draft.valid_b] + 1
+        tokens[drafts] = draft.tokens_b[draft.valid_b]
+        # A row without a draft has logits at one position only: its second column repeats the first and is never used.
+        read_b2 = torch.stack((feeding.pending_b, feeding.pending_b + draft.valid_b), dim=1)
         out = self._model.extend(tokens, feeding.step, read_b2.flatten())
         feeding.write_experts(out.experts_tlk)
         verified = verify(
@@ -270,8 +286,8 @@ class BuiltinEngine:
         self.counters.accepted += int(ahead.sum())
         sampled = _Sampled(verified.tokens_b2.numpy(), verified.logprobs_b2.numpy(), ahead, verified.finite_b.numpy())
         stopped, done = self._take(sampled)
-        # The draft head processes every position, also of rows that end here: their latents stay cached for reuse. What
-        # the draft head and the trunk wrote for a refused draft is overwritten when its position is fed again.
+        # The draft head also processes rows that end in this step, because their latents stay cached for reuse. Latents
+        # of a rejected draft are overwritten when its position is fed again.
         on = ~done
         read = (feeding.pending_b + verified.accepted_b)[torch.from_numpy(on)]
         logits = self._model.draft(out.hidden_th, feeding.following(), feeding.step, read)
@@ -280,7 +296,7 @@ class BuiltinEngine:
         return answers
 
     def _take(self, sampled: _Sampled) -> tuple[Flags, Flags]:
-        """Record the sampled tokens. Returns which live rows sampled a stop id, and which are done."""
+        """Record the sampled tokens. Return which live rows sampled a stop id, and which are done for any reason."""
         rows, active, version = self._rows, self._active, self.counters.version
         positions = rows.position[active]
         rows.record(active, positions + 1, sampled.tokens_b2[:, 0], sampled.logprobs_b2[:, 0], version)
@@ -296,21 +312,22 @@ class BuiltinEngine:
         return stopped, stopped | (rows.position[active] + 1 >= rows.limit[active]) | ~sampled.finite_b
 
     def _end_all(self, sampled: _Sampled, stopped: Flags, done: Flags) -> list[Answer]:
-        """End the rows that are done and keep the others."""
+        """End the rows that are done and return their answers. The other rows stay live."""
         answers: list[Answer] = []
-        for place in np.flatnonzero(done).tolist():
-            request_id = self._live[place]
-            if not sampled.finite_b[place]:
+        for index in np.flatnonzero(done).tolist():
+            request_id = self._live[index]
+            if not sampled.finite_b[index]:
                 answers += self._fail(request_id)
                 continue
-            forsaken = self._tickets[request_id].forsaken
-            answer = self._end(request_id, StopReason.STOP if stopped[place] else StopReason.LENGTH)
-            answers += [] if forsaken else [answer]
+            abandoned = self._tickets[request_id].abandoned
+            answer = self._end(request_id, StopReason.STOP if stopped[index] else StopReason.LENGTH)
+            answers += [] if abandoned else [answer]
         if done.any():
             self._keep(np.flatnonzero(~done))
         return answers
 
     def _end(self, request_id: str, stop: StopReason) -> Generation:
+        """End a running request and return what it generated."""
         ticket, row = self._tickets.pop(request_id), self._scheduler.row(request_id)
         ticket.usage.seconds_running = time.monotonic() - ticket.since
         generation = self._rows.generation(row, ticket.request, stop, ticket.usage)
@@ -318,15 +335,17 @@ class BuiltinEngine:
         return generation
 
     def _fail(self, request_id: str) -> list[Answer]:
-        """Fail a request whose logits are not finite. Its row is cleared: none of it may be reused, not even behind a
-        mask."""
+        """Fail a request whose logits are not finite. Its cache row is set to zero, because even a masked NaN would
+        spoil the next request in that row."""
         ticket, row = self._tickets.pop(request_id), self._scheduler.row(request_id)
         self._scheduler.discard(request_id)
         self._cache.latents[:, row] = 0
-        error = EngineError(f"request {request_id}: version {self.counters.version} gave logits that are not finite")
-        return [] if ticket.forsaken else [Failure(request_id, error)]
+        error = EngineError(
+            f"request {request_id}: version {self.counters.version} computed logits that are not finite"
+        )
+        return [] if ticket.abandoned else [Failure(request_id, error)]
 
-    def _keep(self, places: Ints) -> None:
-        """Keep only the live rows at these places."""
-        self._live = [self._live[place] for place in places.tolist()]
-        self._active = self._active[places]
+    def _keep(self, indices: Ints) -> None:
+        """Keep only the live rows with these indices."""
+        self._live = [self._live[index] for index in indices.tolist()]
+        self._active = self._active[indices]

@@ -1,8 +1,8 @@
-"""Rounds of lockstep mode: the contents of every batch depend on the requests alone, never on their timing.
+"""Rounds of lockstep mode, in which the contents of every batch depend on the requests alone, never on their timing.
 
-A round begins when every open conversation has a request waiting. It takes exactly one request from each, in the order
-of conversation ids, and runs them all to their end. Requests that arrive meanwhile wait for the next round. A
-conversation closed meanwhile leaves the cache only when the next round begins.
+A round begins when every open conversation has a request waiting. It takes exactly one request of each, in the order of
+conversation ids, and runs them all to their end. Requests that arrive during a round wait for the next one. If a
+conversation is closed during a round, its cached row becomes the first to evict only when the next round begins.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from etude.engine.protocol import EngineError, GenerateRequest
 
 
 class Rounds:
+    """The open conversations and their waiting requests."""
+
     def __init__(self) -> None:
         self._open: set[str] = set()
         self._closed: set[str] = set()
         self._waiting: dict[str, GenerateRequest] = {}
         self.queue: deque[GenerateRequest] = deque()
-        """Requests of the current round that have not begun yet."""
+        """Requests of the current round that do not run yet."""
 
     @property
     def waiting(self) -> int:
@@ -30,19 +32,19 @@ class Rounds:
         return bool(self._open) and self._open == self._waiting.keys()
 
     def open(self, conversations: list[str]) -> bool:
-        """Open conversations. Returns whether this starts a new episode, that is, nothing was open or waiting
-        before."""
+        """Open conversations. Return whether this starts a new episode: nothing was open or waiting before."""
         fresh = not self._open and not self._waiting and not self.queue
         self._open.update(conversations)
         return fresh
 
     def close(self, conversation: str) -> GenerateRequest | None:
-        """Close a conversation. Returns the request it still had waiting, which will never run."""
+        """Close a conversation and return the request that it still had waiting, which will never run."""
         self._open.discard(conversation)
         self._closed.add(conversation)
         return self._waiting.pop(conversation, None)
 
     def put(self, request: GenerateRequest) -> None:
+        """Let a request wait for the next round. Its conversation must be open and have no other request waiting."""
         name = request.conversation
         if name not in self._open:
             raise EngineError(f"lockstep: conversation {name!r} of request {request.id} is not open; call open() first")
@@ -51,15 +53,17 @@ class Rounds:
         self._waiting[name] = request
 
     def remove(self, request_id: str) -> GenerateRequest | None:
-        """Remove and return a request whose round has not begun yet."""
+        """Remove and return a request whose round has not begun yet; None if there is no such request."""
         for name, request in self._waiting.items():
             if request.id == request_id:
                 return self._waiting.pop(name)
         return None
 
     def begin(self) -> list[str] | None:
-        """Begin the next round if it is complete and return the conversations closed since the last round; else return
-        None."""
+        """Begin the next round if it is complete, and return the conversations that were closed since the last round.
+
+        Return None if the round is not complete.
+        """
         if not self.complete:
             return None
         self.queue.extend(self._waiting[name] for name in sorted(self._waiting))

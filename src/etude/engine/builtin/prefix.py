@@ -1,10 +1,12 @@
-"""The prefix table: which tokens each row of the latent cache holds, and the longest prefix a new prompt can reuse.
+"""The prefix table: the tokens in each row of the latent cache, and a search for the prefix that a new prompt can
+reuse.
 
-Invariant: the first `filled` positions of a row that can be matched were computed by the current weights from exactly
-the row's tokens. Rows are matched by content alone, so conversations, groups and forks need no special case.
+Invariant: in every row of the table, the latents of the first `filled` positions were computed by the current weights
+from exactly the row's tokens. Rows are matched by content alone, so conversations, groups and forks need no special
+case.
 
-Simplification: one vectorised comparison with every row instead of a tree; with a thousand rows of a thousand tokens it
-takes about half a millisecond per request.
+Simplification: instead of a tree, one vectorised comparison with every row. With a thousand rows of a thousand tokens
+it takes about half a millisecond per request.
 """
 
 from __future__ import annotations
@@ -19,41 +21,44 @@ from etude.engine.protocol import IntArray
 
 @dataclass(frozen=True, slots=True)
 class Match:
+    """A cache row whose prefix a prompt can reuse."""
+
     row: int
     reused: int
-    """Leading positions of the row that the prompt can reuse."""
+    """Number of leading positions whose latents the prompt can reuse."""
     common: int
-    """Leading tokens that row and prompt have in common."""
+    """Number of leading tokens that the row and the prompt have in common."""
 
 
 NO_MATCH = Match(row=-1, reused=0, common=0)
 
 
 class PrefixTable:
+    """The tokens of every cache row."""
+
     def __init__(self, rows: int, context: int, *, lookahead: int = 0) -> None:
-        """`lookahead` is how many later tokens a position's latents depend on (1 with a multi-token-prediction
-        layer).
-        """
+        """`lookahead` is the number of later tokens on which a position's latents depend (1 with an MTP head)."""
         self._tokens: NDArray[np.int32] = np.zeros((rows, context), np.int32)
         self._known: NDArray[np.int64] = np.zeros(rows, np.int64)
         self._filled: NDArray[np.int64] = np.zeros(rows, np.int64)
         self._lookahead = lookahead
 
     def begin(self, row: int, prompt: IntArray) -> None:
-        """Record that the row will hold the prompt. The last token does not count as filled: the draft head also reads
-        the token after it."""
+        """Record that the row will hold the prompt. The last token does not count as filled, because the draft head's
+        latent at its position depends on the next token."""
         self._tokens[row, : prompt.size] = prompt
         self._known[row] = prompt.size
         self._filled[row] = prompt.size - 1
 
     def extend(self, row: int, sampled: IntArray) -> None:
-        """Append sampled tokens to the row. The last of them was not fed to the network."""
+        """Append sampled tokens to the row. The last of them does not count as filled, as it was never fed."""
         start, end = int(self._known[row]), int(self._known[row]) + sampled.size
         self._tokens[row, start:end] = sampled
         self._known[row] = end
         self._filled[row] = end - 1
 
     def forget(self, row: int) -> None:
+        """Clear a row, so that it matches nothing."""
         self._known[row] = 0
         self._filled[row] = 0
 
@@ -63,11 +68,11 @@ class PrefixTable:
     def longest(
         self, prompt: IntArray, *, unsettled: NDArray[np.bool_], worth: int, preferred: int | None = None
     ) -> Match:
-        """Find the row with the longest reusable prefix.
+        """Return the row with the longest prefix that the prompt can reuse.
 
-        The preferred row wins if the prompt continues where it stopped, or in a tie. An unsettled row (one whose
-        latents are about to be computed) must save `worth` tokens more than a settled one. The last token of a prompt
-        is never reused: it has to be fed.
+        The preferred row wins if the prompt continues all its tokens, or in a tie. An `unsettled` row is one whose
+        latents are about to be computed; it must save `worth` tokens more than any other row. The last token of a
+        prompt is never reused, because it has to be fed.
         """
         width = prompt.size
         if preferred is not None and not unsettled[preferred] and self._starts(preferred, prompt):
@@ -85,6 +90,6 @@ class PrefixTable:
         return Match(row, int(reused[row]), int(common[row]))
 
     def _starts(self, row: int, prompt: IntArray) -> bool:
-        """Whether the row's known tokens are a prefix of the prompt."""
+        """Return whether all tokens of the row are a prefix of the prompt."""
         known = int(self._known[row])
         return 1 < known <= prompt.size and bool((self._tokens[row, :known] == prompt[:known]).all())

@@ -1,4 +1,4 @@
-"""The decode loop's state of every cache row, as arrays: no Python object per token, or per row and step.
+"""The decode loop's state of every cache row, as arrays, so that no Python object is created per token or row.
 
 The arrays are numpy; torch tensors over the same memory are created where the network needs them (the built-in engine
 runs on the CPU).
@@ -25,29 +25,35 @@ SEED_MASK = (1 << 64) - 1
 
 
 class Rows:
+    """The requests in the cache rows: tokens, log-probs, versions and experts per position; sampling options per
+    row."""
+
     def __init__(self, rows: int, context: int, moe_layers: int, top_k: int, vocab_size: int) -> None:
         self.context = context
-        # One column more than the context: an accepted draft may add a token that is cut off again.
+        # One column more than the context: an accepted draft may record one token too many, which is then cut off.
         self.tokens: Ints = np.zeros((rows, context + 1), np.int64)
         self.logprobs = np.zeros((rows, context + 1), np.float32)
         self.versions = np.zeros((rows, context + 1), np.int32)
         self.experts: ExpertArray = np.full((rows, context, moe_layers, top_k), UNKNOWN_EXPERT, np.uint16)
         self.prompt: Ints = np.zeros(rows, np.int64)
+        """Number of prompt tokens."""
         self.position: Ints = np.zeros(rows, np.int64)
         """Position of the pending token: the row's last token, not yet fed to the network."""
         self.filled: Ints = np.zeros(rows, np.int64)
-        """Leading positions whose latents are in the cache; the next step feeds the tokens after them."""
+        """Number of leading positions whose latents are in the cache; the next step feeds the tokens after them."""
         self.limit: Ints = np.zeros(rows, np.int64)
-        """Number of tokens, prompt included, at which the row ends."""
+        """Number of tokens, prompt included, at which the request ends."""
         self.seeds = np.zeros(rows, np.uint64)
         self.temperatures = np.ones(rows, np.float32)
         self.drafted: Ints = np.zeros(rows, np.int64)
+        """Number of drafted tokens."""
         self.accepted: Ints = np.zeros(rows, np.int64)
         self._stop_class: Ints = np.zeros(rows, np.int64)
         self._stop_classes: dict[tuple[int, ...], int] = {}
         self._stops = np.zeros((0, vocab_size), np.bool_)
 
     def begin(self, row: int, request: GenerateRequest, filled: int) -> None:
+        """Put a request into a row whose first `filled` positions are cached."""
         length, sampling = request.prompt.size, request.sampling
         self.tokens[row, :length] = request.prompt
         self.prompt[row] = length
@@ -60,6 +66,7 @@ class Rows:
         self._stop_class[row] = self._class_of(sampling.stop)
 
     def stops(self, rows_b: Ints, tokens_b: Ints) -> NDArray[np.bool_]:
+        """Return for each row whether the token is one of its request's stop ids."""
         found: NDArray[np.bool_] = self._stops[self._stop_class[rows_b], tokens_b]
         return found
 
@@ -69,9 +76,11 @@ class Rows:
         self.versions[rows_b, positions_b] = version
 
     def sampled(self, row: int) -> IntArray:
+        """Return the tokens sampled so far."""
         return self.tokens[row, self.prompt[row] : self.position[row] + 1].astype(np.int32)
 
     def generation(self, row: int, request: GenerateRequest, stop: StopReason, usage: Usage) -> Generation:
+        """Build the answer to the row's request from what was sampled so far."""
         begin, end = int(self.prompt[row]), int(self.position[row]) + 1
         usage.drafted, usage.accepted = int(self.drafted[row]), int(self.accepted[row])
         experts: ExpertArray | None = None
@@ -89,7 +98,7 @@ class Rows:
             usage=usage,
         )
 
-    def nothing(self, request: GenerateRequest, usage: Usage) -> Generation:
+    def empty_generation(self, request: GenerateRequest, usage: Usage) -> Generation:
         """Build the answer to a request that was aborted before it began."""
         _, _, layers, top_k = self.experts.shape
         missing = max(0, request.prompt.size - request.experts_from)
@@ -105,7 +114,7 @@ class Rows:
         )
 
     def _class_of(self, stop: tuple[int, ...]) -> int:
-        """Return the table row of a set of stop ids, adding it if new. Requests share only a few such sets."""
+        """Return the index of a set of stop ids in `_stops`, adding the set if it is new. There are only a few sets."""
         known = self._stop_classes.get(stop)
         if known is None:
             known = self._stop_classes[stop] = len(self._stop_classes)

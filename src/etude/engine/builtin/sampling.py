@@ -1,7 +1,7 @@
 """Sampling: one inverse-CDF draw per row, and the log-prob under the distribution drawn from.
 
-Invariant: the randomness of a token depends only on its request's seed and its position, never on the rows that happen
-to decode beside it. Everything is vectorised over the batch.
+Invariant: the randomness of a token depends only on its request's seed and its position, never on the other rows of the
+batch. Everything is vectorised over the batch.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 GOLDEN = 0x9E3779B97F4A7C15
+"""Increment of splitmix64: 2^64 divided by the golden ratio."""
 
 
 class Stream(IntEnum):
-    """What a uniform random number is used for. Each (seed, position, stream) is used once, so all draws are
+    """The purpose of a uniform random number. Each (seed, position, stream) is used once, so all draws are
     independent."""
 
     TOKEN = 0
-    """The token at a position, drawn from the main head, or from the remaining distribution after a refused draft."""
+    """Draws the token at a position, from the main head or, after a rejected draft, from the remaining distribution."""
     DRAFT = 1
-    """The token that the draft proposes for a position."""
+    """Draws the token that the draft head proposes for a position."""
     ACCEPT = 2
-    """Whether the draft for a position is accepted."""
+    """Decides whether the draft for a position is accepted."""
 
 
 def uniforms(seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64], stream: Stream) -> Tensor:
-    """Uniform fp32 numbers in (0, 1), both ends excluded. Counter-based, so there is no generator state to keep."""
+    """Return uniform fp32 numbers in (0, 1), both ends excluded. They are hashes, so there is no generator state."""
     counter = positions_b.astype(np.uint64) * np.uint64(len(Stream)) + np.uint64(int(stream) + 1)
     bits = _mix(_mix(seeds_b) ^ (counter * np.uint64(GOLDEN)))
     odd = (bits >> np.uint64(41)).astype(np.float32) + np.float32(0.5)
@@ -38,7 +39,7 @@ def uniforms(seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64], stream
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64: a bijection in which every input bit moves about half of the output bits."""
+    """Apply one step of splitmix64: a bijection in which every input bit flips about half of the output bits."""
     x = x + np.uint64(GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -47,11 +48,11 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class Tempered:
-    """Unnormalised probabilities of rows at their temperatures; the largest weight of every row is 1."""
+    """Unnormalised probabilities of each row at its temperature; the largest weight of every row is 1."""
 
     weights_bv: Tensor
     greedy_b: Tensor | None
-    """Rows that take the most probable token; None when no row does."""
+    """Whether a row takes the most probable token; None if no row does."""
 
     @classmethod
     def of(cls, logits_bv: Tensor, temperatures_b: Tensor) -> Tempered:
@@ -68,9 +69,11 @@ class Tempered:
         return cls(logits_bv.exp_(), greedy if any_greedy else None)
 
     def totals(self) -> Tensor:
+        """Return the sum of each row's weights."""
         return self.weights_bv.sum(-1)
 
     def draw(self, uniforms_b: Tensor) -> Tensor:
+        """Draw one token per row; greedy rows take the most probable token."""
         tokens = draw(self.weights_bv, uniforms_b)
         if self.greedy_b is None:
             return tokens
@@ -81,11 +84,12 @@ def draw(weights_bv: Tensor, uniforms_b: Tensor) -> Tensor:
     """Draw one token per row with probability proportional to its weight; never a token of weight 0."""
     cumulated = weights_bv.cumsum(-1)
     total = cumulated[:, -1]
-    # Keep it strictly below the total: rounding must not carry a row beyond its last token with weight.
+    # The threshold stays below the total, since rounding could otherwise select a token after the last with weight > 0.
     threshold = torch.minimum(uniforms_b * total, torch.nextafter(total, torch.zeros_like(total)))
     tokens = torch.searchsorted(cumulated, threshold[:, None], right=True).squeeze(1)
     return tokens.clamp_(max=weights_bv.shape[1] - 1)
 
 
 def logprobs(weights_bv: Tensor, totals_b: Tensor, tokens_b: Tensor) -> Tensor:
+    """Return the log-prob of one token per row, from unnormalised weights and their sums."""
     return weights_bv.gather(1, tokens_b[:, None]).squeeze(1).log() - totals_b.log()

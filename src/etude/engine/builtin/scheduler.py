@@ -1,15 +1,15 @@
-"""The scheduler decides which request decodes in which cache row, and which prefix it reuses. It is a pure state
-machine, without torch, clocks or threads.
+"""The scheduler assigns requests to cache rows and chooses the prefixes they reuse. It is a pure state machine, without
+torch, clocks or threads.
 
 Invariants (property-tested over any order of arrivals, ends, aborts and swaps):
 - a row serves one request at a time; at most `slots` requests run;
-- whenever rows are free and requests wait, the first of them begins, and the others in order of arrival as far as rows
-  and `TOKENS_AT_ONCE` allow. Only a request whose prefix another one is about to compute waits, and reuses it one step
-  later;
+- if slots are free, waiting requests begin in order of arrival: at least the first one, and as many others as slots and
+  `TOKENS_AT_ONCE` allow. Only a request whose prefix another request is about to compute waits one step longer, and
+  then reuses it;
 - a request that begins after `swapped` reuses nothing from a row that older weights wrote to.
 
-There are `slots + cache_slots` rows. A finished row stays as cache; beyond `cache_slots` the least recently used one is
-dropped. So a row is free whenever a request may begin, and nothing is evicted on demand.
+There are `slots + cache_slots` rows. The row of a finished request stays cached; if more than `cache_slots` rows are
+cached, the least recently used one is dropped. So a row is free whenever a request may begin.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from etude.engine.builtin.prefix import Match, PrefixTable
 from etude.engine.protocol import EngineError, GenerateRequest, IntArray
 
 WORTH_A_STEP = 16
-"""Prompt tokens a request must save to be worth waiting one step for another request to compute them."""
+"""Minimum number of prompt tokens for which a request waits one step, so that another request computes them."""
 TOKENS_AT_ONCE = 8192
-"""Maximum prompt tokens prefilled per step: more would hold up the decoding rows."""
+"""Maximum prompt tokens prefilled per step. More would delay the decoding rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request that begins in `row`. Its first `reused` positions are copied from `source`; the rest has to be
+    """A request that begins in `row`. Its first `reused` positions are copied from the row `source`; the rest has to be
     prefilled."""
 
     request: GenerateRequest
@@ -45,24 +45,31 @@ class Admission:
 
 
 class Aborted(StrEnum):
+    """The state in which `abort` found a request."""
+
     UNKNOWN = "unknown"
     """The request does not exist or has ended."""
     REMOVED = "removed"
-    """It was removed from the queue and will not run."""
+    """The request was waiting; it was removed and will not run."""
     RUNNING = "running"
-    """It is running: call `finish` to end it."""
+    """The request is running: call `finish` to end it."""
     BOUND = "bound"
-    """It belongs to a lockstep round and must run to its end for the sake of the other requests."""
+    """The request belongs to the current lockstep round and must run to its end, so that the batches do not change."""
 
 
 @dataclass(slots=True)
 class _Running:
+    """A running request."""
+
     request: GenerateRequest
     row: int
     epoch: int
+    """Number of weight swaps before the request began."""
 
 
 class Scheduler:
+    """The waiting and running requests, and the rows of the cache."""
+
     def __init__(
         self, *, slots: int, cache_slots: int, context: int, lookahead: int = 0, lockstep: bool = False
     ) -> None:
@@ -97,7 +104,7 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether there is work to do before the next call of `submit`, `close` or `open`."""
+        """Whether requests run or can begin without another call of `submit`, `close` or `open`."""
         return bool(self._running or self._queue or (self._rounds and self._rounds.complete))
 
     @property
@@ -112,19 +119,22 @@ class Scheduler:
 
     def open(self, conversations: list[str]) -> None:
         if self._rounds and self._rounds.open(conversations):
-            # Results depend only on what follows: nothing of an earlier episode may change the batches.
+            # Rows cached in an earlier episode must not change the batches of this one.
             for row in list(self._cached):
                 self._drop(row)
 
     def close(self, conversation: str) -> GenerateRequest | None:
-        """Close a conversation: its cached row is evicted next. Returns a request that will now never run (lockstep
-        only)."""
+        """Close a conversation, so that its cached row is evicted next.
+
+        In lockstep mode, return its waiting request, which will never run, or None.
+        """
         if self._rounds:
             return self._rounds.close(conversation)
         self._demote(conversation)
         return None
 
     def abort(self, request_id: str) -> Aborted:
+        """Remove a waiting request. A running one is not ended: the result says what the caller has to do."""
         if self._rounds and self._rounds.remove(request_id):
             return Aborted.REMOVED
         queued = next((request for request in self._queue if request.id == request_id), None)
@@ -136,8 +146,8 @@ class Scheduler:
         return Aborted.RUNNING if request_id in self._running else Aborted.UNKNOWN
 
     def admit(self) -> list[Admission]:
-        """Return the requests that begin now. The caller first copies the reused prefixes, then prefills the rest in
-        one pass."""
+        """Assign rows to the requests that begin now and return them. The caller then copies the reused prefixes and
+        prefills the rest in one pass."""
         if self._rounds and not self._running and not self._queue:
             for conversation in self._rounds.begin() or ():
                 self._demote(conversation)
@@ -155,13 +165,13 @@ class Scheduler:
             if admissions and tokens > TOKENS_AT_ONCE:
                 break
             self._queue.popleft()
-            admissions.append(self._place(request, match))
+            admissions.append(self._admit_one(request, match))
             unsettled[admissions[-1].row] = True
         self._queue.extendleft(reversed(later))
         return admissions
 
     def finish(self, request_id: str, sampled: IntArray) -> None:
-        """End a request and keep its row for reuse, unless older weights computed part of it."""
+        """End a request and cache its row for reuse, unless weights were swapped while it ran."""
         ended = self._running.pop(request_id)
         if ended.epoch != self._epoch:
             self._release(ended.row)
@@ -179,7 +189,7 @@ class Scheduler:
         self._release(self._running.pop(request_id).row)
 
     def swapped(self) -> None:
-        """Note a weight swap: requests that begin from now on reuse nothing that is cached already."""
+        """Record a weight swap: requests that begin from now on reuse nothing that older weights computed."""
         self._epoch += 1
         for row in list(self._cached):
             self._drop(row)
@@ -187,19 +197,21 @@ class Scheduler:
             self.prefixes.forget(running.row)
 
     def row(self, request_id: str) -> int:
+        """Return the row of a running request."""
         if request_id not in self._running:
-            raise EngineError(f"request {request_id} does not run")
+            raise EngineError(f"request {request_id} is not running")
         return self._running[request_id].row
 
     def _match(self, request: GenerateRequest, unsettled: NDArray[np.bool_]) -> Match:
         own = self._row_of.get(request.conversation)
         return self.prefixes.longest(request.prompt, unsettled=unsettled, worth=WORTH_A_STEP, preferred=own)
 
-    def _place(self, request: GenerateRequest, match: Match) -> Admission:
+    def _admit_one(self, request: GenerateRequest, match: Match) -> Admission:
+        """Assign a row to a request: its conversation's cached row if it continues that one, else a free row."""
         own = self._row_of.pop(request.conversation, None)
         source = match.row
         if own is not None and own == source and match.common > self.prefixes.filled(own):
-            # The conversation continues where it stopped: no copy needed.
+            # The conversation continues in its cached row, without a copy.
             row = own
             del self._cached[own]
         else:
@@ -213,11 +225,13 @@ class Scheduler:
         return Admission(request, row, source, match.reused)
 
     def _demote(self, conversation: str) -> None:
+        """Make the conversation's cached row the first to be dropped."""
         row = self._row_of.pop(conversation, None)
         if row is not None and row in self._cached:
             self._cached.move_to_end(row, last=False)
 
     def _drop(self, row: int) -> None:
+        """Remove a cached row from the cache."""
         conversation = self._cached.pop(row)
         if self._row_of.get(conversation) == row:
             del self._row_of[conversation]

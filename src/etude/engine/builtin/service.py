@@ -1,8 +1,8 @@
-"""The built-in engine as a service: async methods in front, the decode loop in its own thread behind.
+"""The built-in engine as a service: async methods for callers, and a thread that runs the decode loop.
 
-Only that thread touches the engine. The methods send it commands, which it executes between two decode steps, and wait
-for the answers. A new version is read and verified in a thread pool while decoding goes on; only the copy into the
-model happens between two steps.
+Only the decode thread uses the engine. The methods send it commands, which it executes between two decode steps, and
+wait for the answers. A new weights version is read and verified in a thread pool while decoding continues; only the
+copy into the model happens between two steps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from etude.weights.torch_bridge import into_module
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 _END_SECONDS = 30.0
-"""Seconds to wait for the running step to end when the service is garbage-collected or the interpreter exits."""
+"""Seconds to wait for the decode thread to end when the service is garbage-collected or the interpreter exits."""
 
 
 class EngineService:
@@ -60,10 +60,11 @@ class EngineService:
         lockstep: bool = False,
         precision: PrecisionRecipe | Mapping[str, Any] | None = None,
     ) -> None:
-        """`version` is the version of the weights in `model_folder`; if the store has a newer one, the engine starts
-        with that.
+        """Load the model and start the decode thread.
 
-        `threads`: None takes the recipe's value, 0 uses every core available to this process.
+        `version` is the version of the weights in `model_folder`; if `store`, the folder of weights versions, has a
+        newer one, the engine starts with it. `threads` None takes the recipe's value, 0 uses every core available to
+        this process.
         """
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}")
@@ -98,13 +99,13 @@ class EngineService:
         return await self._ask(lambda loop: loop.engine.info)
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Generate an answer. A repeated call for a request in flight waits for the same answer."""
+        """Generate an answer. A repeated call with a request that is in flight waits for the same answer."""
         answer: Future[Generation] = Future()
         self._send(lambda loop: loop.submit(request, answer))
         try:
             return await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
-            self._commands.put(lambda loop: loop.forsake(request.id, answer))
+            self._commands.put(lambda loop: loop.abandon(request.id, answer))
             raise
 
     async def abort(self, request_id: str) -> None:
@@ -121,11 +122,11 @@ class EngineService:
             if (await self.info()).version == version:
                 return
             if self._store is None:
-                raise UpdateRefused(f"version {version}: this engine was started without a store of versions")
+                raise UpdateRefused(f"version {version}: this engine was started without a weight store")
             try:
                 tensors, delta = await asyncio.to_thread(_read, self._store, version, self._have)
             except WeightsError as error:
-                raise UpdateRefused(f"version {version} was not taken over: {error}") from error
+                raise UpdateRefused(f"version {version} could not be loaded: {error}") from error
             await self._ask(lambda loop: loop.swap(version, tensors, delta=delta), between_rounds=True)
             self._have = (version, tensors)
 
@@ -138,30 +139,33 @@ class EngineService:
         await asyncio.to_thread(self._thread.join)
 
     def _send(self, command: Callable[[_Loop], None]) -> None:
+        """Queue a command for the decode thread."""
         self._commands.put(command)
         if not self._thread.is_alive():
             raise EngineError("the engine was shut down")
 
     async def _ask(self, command: Callable[[_Loop], T], *, between_rounds: bool = False) -> T:
+        """Run a command on the decode thread and return its result; in lockstep, optionally between two rounds."""
         answer: Future[T] = Future()
         self._send(lambda loop: loop.carry_out(command, answer, between_rounds=between_rounds))
         return await asyncio.wrap_future(answer)
 
 
 def _end(commands: SimpleQueue[Any], thread: threading.Thread) -> None:
-    """Stop the decode loop. Also runs before the interpreter exits: a thread cut off in the middle of a step would
-    abort the whole process."""
+    """Stop the decode loop. Also runs when the interpreter exits, because a thread that is killed in the middle of a
+    step aborts the whole process."""
     commands.put(None)
     if thread is not threading.current_thread():
         thread.join(_END_SECONDS)
 
 
 def _read(store: WeightStore, version: int, have: tuple[int, Tensors] | None) -> tuple[Tensors, bool]:
+    """Read a version, and whether it is stored as a delta. `have` is the version in memory, which a delta may need."""
     return store.read(version, have=have), store.manifest(version).kind == "delta"
 
 
 class _Loop:
-    """The decode thread's side. Its methods run on that thread, between two decode steps."""
+    """The decode loop and its commands. All methods run on the decode thread, between two decode steps."""
 
     def __init__(self, engine: BuiltinEngine, threads: int) -> None:
         self.engine = engine
@@ -170,13 +174,14 @@ class _Loop:
         self._waiters: dict[str, tuple[GenerateRequest, list[Future[Generation]]]] = {}
         self._between_rounds: list[Callable[[], None]] = []
         self._busy = self._idle = 0.0
-        self._over = ""
-        """Why the loop no longer serves requests; empty while it does."""
+        self._end_reason = ""
+        """Reason why the loop no longer serves requests; empty while it does."""
 
     def run(self) -> None:
-        torch.set_num_threads(self._threads)  # torch keeps this number per thread
+        """Decode until told to stop. If the engine fails, answer every command with the error until then."""
+        torch.set_num_threads(self._threads)  # applies to the calling thread only
         try:
-            while self._commanded():
+            while self._run_commands():
                 start = time.monotonic()
                 for answer in self.engine.step():
                     self._answer(answer)
@@ -184,7 +189,6 @@ class _Loop:
         except Exception as error:
             log.exception("the decode loop failed")
             self._refuse_everything(f"the decode loop failed: {type(error).__name__}: {error}")
-            # Answer commands with that error until told to stop.
             while (command := self.commands.get()) is not None:
                 command(self)
         self._refuse_everything("the engine was shut down")
@@ -193,9 +197,10 @@ class _Loop:
                 command(self)
 
     def submit(self, request: GenerateRequest, answer: Future[Generation]) -> None:
+        """Submit a request, or wait for the same request in flight; the result or error goes to `answer`."""
         known = self._waiters.get(request.id)
-        if self._over:
-            answer.set_exception(EngineError(f"request {request.id}: {self._over}"))
+        if self._end_reason:
+            answer.set_exception(EngineError(f"request {request.id}: {self._end_reason}"))
             return
         if known is not None:
             if _same(known[0], request):
@@ -210,8 +215,8 @@ class _Loop:
         else:
             self._waiters[request.id] = (request, [answer])
 
-    def forsake(self, request_id: str, answer: Future[Generation]) -> None:
-        """A waiter gave up. When a request's last waiter is gone, the request is aborted."""
+    def abandon(self, request_id: str, answer: Future[Generation]) -> None:
+        """Stop waiting for a request with `answer`. If nobody else waits for it, abort the request."""
         request, waiting = self._waiters.get(request_id, (None, []))
         if answer in waiting:
             waiting.remove(answer)
@@ -235,12 +240,14 @@ class _Loop:
         return stats
 
     def carry_out(self, command: Callable[[_Loop], T], answer: Future[T], *, between_rounds: bool) -> None:
+        """Run a command and put its result into `answer`; with `between_rounds`, once weights may be swapped."""
+
         def run() -> None:
             if not answer.set_running_or_notify_cancel():
                 return
             try:
-                if self._over:
-                    raise EngineError(self._over)
+                if self._end_reason:
+                    raise EngineError(self._end_reason)
                 answer.set_result(command(self))
             except EngineError as error:
                 answer.set_exception(error)
@@ -250,9 +257,8 @@ class _Loop:
         else:
             run()
 
-    def _commanded(self) -> bool:
-        """Run pending commands, blocking for more while there is nothing to decode. Returns False when the loop must
-        end."""
+    def _run_commands(self) -> bool:
+        """Run pending commands. While there is nothing to decode, wait for more. Return False if the loop must end."""
         while True:
             if self._between_rounds and self.engine.swappable:
                 for run in self._between_rounds:
@@ -268,6 +274,7 @@ class _Loop:
             command(self)
 
     def _answer(self, answer: Answer) -> None:
+        """Deliver an answer to everybody who waits for it."""
         _, waiting = self._waiters.pop(answer.id)
         for future in waiting:
             if not future.set_running_or_notify_cancel():
@@ -278,9 +285,8 @@ class _Loop:
                 future.set_result(answer)
 
     def _refuse_everything(self, reason: str) -> None:
-        """Fail everything in flight and everything that comes later, so that nobody waits for ever for an ended
-        loop."""
-        self._over = reason
+        """Fail all requests in flight, pending commands and everything later, so that no caller waits forever."""
+        self._end_reason = reason
         for request_id, (_, waiting) in self._waiters.items():
             for future in waiting:
                 if future.set_running_or_notify_cancel():

@@ -1,9 +1,10 @@
-"""Draft verification by exact rejection sampling: the output has the main head's distribution, with or without a draft.
+"""Verifies drafts by exact rejection sampling: tokens have the main head's distribution, with or without a draft.
 
-The draft d for a position was drawn from q. With the main head's p for that position, d is accepted with probability
-min(1, p(d) / q(d)); otherwise the token is drawn from max(p - q, 0), normalised. The two cases add up to p(x) for every
-x. The reported log-prob is log p of the resulting token. After an accepted draft one more token is drawn from the main
-head, whose logits the same pass already computed. Greedy rows accept exactly the most probable token.
+A draft d was drawn from the draft head's distribution q. Let p be the main head's distribution for the same position. d
+is accepted with probability min(1, p(d) / q(d)); otherwise the token is drawn from max(p - q, 0), normalised. The two
+cases add up to p(x) for every x. The reported log-prob is log p of the resulting token. After an accepted draft one
+more token is drawn from the main head, whose logits the same pass already computed. Greedy rows accept a draft only if
+it is the most probable token.
 """
 
 from __future__ import annotations
@@ -20,41 +21,45 @@ from etude.engine.builtin.sampling import Stream, Tempered, draw, logprobs, unif
 
 @dataclass(slots=True)
 class Draft:
-    """Proposed next tokens, one per row, for the position after the pending token."""
+    """One proposed token per row, for the position after the row's pending token."""
 
     tokens_b: Tensor
     probabilities_bv: Tensor
-    """The distributions the tokens were drawn from. Kept because weights may be swapped before verification."""
-    there_b: Tensor
-    """False where a row has no usable draft, for example because it has just begun."""
+    """The distributions that the tokens were drawn from, needed to verify them, also after a weight swap."""
+    valid_b: Tensor
+    """Whether a row has a usable draft; False for example if it has just begun."""
 
     @classmethod
     def none(cls, rows: int, vocab_size: int) -> Draft:
+        """Return a draft in which no row has a token."""
         tokens = torch.zeros(rows, dtype=torch.int64)
         return cls(tokens, torch.zeros(rows, vocab_size), torch.zeros(rows, dtype=torch.bool))
 
-    def select(self, places_b: Tensor) -> Draft:
-        """Select the rows at these places; -1 gives a row without a draft."""
+    def select(self, indices_b: Tensor) -> Draft:
+        """Return the rows with these indices; -1 gives a row without a draft."""
         if not self.tokens_b.numel():
-            return Draft.none(places_b.numel(), self.probabilities_bv.shape[1])
-        taken = places_b.clamp(min=0)
-        return Draft(self.tokens_b[taken], self.probabilities_bv[taken], self.there_b[taken] & (places_b >= 0))
+            return Draft.none(indices_b.numel(), self.probabilities_bv.shape[1])
+        taken = indices_b.clamp(min=0)
+        return Draft(self.tokens_b[taken], self.probabilities_bv[taken], self.valid_b[taken] & (indices_b >= 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
+    """The tokens of each row after its draft was verified."""
+
     tokens_b2: Tensor
+    """The row's next token and, if its draft was accepted, the token after it."""
     logprobs_b2: Tensor
     accepted_b: Tensor
-    """Where True both columns hold sampled tokens, otherwise only the first."""
+    """Whether the row's draft was accepted; if not, the second column is meaningless."""
     finite_b: Tensor
-    """False where the network produced a logit that is not finite; the rest of that row is then meaningless."""
+    """Whether the row's logits are finite; if not, the row is meaningless."""
 
 
 def propose(
     logits_bv: Tensor, temperatures_b: Tensor, seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64]
 ) -> Draft:
-    """Draft the tokens at `positions_b`. `logits_bv` is overwritten."""
+    """Draw drafts for `positions_b` from the draft head's logits, which are overwritten."""
     tempered = Tempered.of(logits_bv, temperatures_b)
     tokens = tempered.draw(uniforms(seeds_b, positions_b, Stream.DRAFT))
     totals = tempered.totals()
@@ -68,8 +73,10 @@ def verify(
     seeds_b: NDArray[np.uint64],
     positions_b: NDArray[np.int64],
 ) -> Verified:
-    """Sample the tokens at `positions_b` and, where the draft is accepted, at the next positions. Overwrites the
-    logits."""
+    """Sample the token at each row's position and, if its draft is accepted, at the next position.
+
+    `logits_b2v` are the main head's logits for the two positions; they are overwritten.
+    """
     rows, _, vocab = logits_b2v.shape
     tempered = Tempered.of(logits_b2v.view(2 * rows, vocab), temperatures_b.repeat_interleave(2))
     weights_b2v, totals_b2 = tempered.weights_bv.view(rows, 2, vocab), tempered.totals().view(rows, 2)
@@ -80,32 +87,34 @@ def verify(
     if tempered.greedy_b is not None:
         best_b2 = weights_b2v.argmax(-1)
         greedy = temperatures_b == 0
-        accepted = torch.where(greedy, draft.there_b & (best_b2[:, 0] == draft.tokens_b), accepted)
+        accepted = torch.where(greedy, draft.valid_b & (best_b2[:, 0] == draft.tokens_b), accepted)
         tokens = torch.where(greedy[:, None], best_b2, tokens)
         redraw = ~accepted & ~greedy
     else:
         redraw = ~accepted
     left = redraw.nonzero().squeeze(1)
     if left.numel():
-        rest = _rest(first[left], totals_b2[left, 0], draft.probabilities_bv[left], draft.there_b[left])
+        rest = _rest(first[left], totals_b2[left, 0], draft.probabilities_bv[left], draft.valid_b[left])
         tokens[left, 0] = draw(rest, spare[left])
     flat = logprobs(tempered.weights_bv, totals_b2.flatten(), tokens.flatten())
-    # The second column counts only after an accepted draft; elsewhere it may be padding.
+    # Without an accepted draft, the second column may come from padding.
     finite = torch.isfinite(totals_b2)
     return Verified(tokens, flat.view(rows, 2), accepted, finite[:, 0] & (finite[:, 1] | ~accepted))
 
 
 def _accepted(weights_bv: Tensor, totals_b: Tensor, draft: Draft, uniforms_b: Tensor) -> Tensor:
+    """Return which drafts are accepted by rejection sampling."""
     drafted = draft.tokens_b[:, None]
     p = weights_bv.gather(1, drafted).squeeze(1) / totals_b
     q = draft.probabilities_bv.gather(1, drafted).squeeze(1)
-    return draft.there_b & (uniforms_b * q < p)
+    return draft.valid_b & (uniforms_b * q < p)
 
 
-def _rest(weights_bv: Tensor, totals_b: Tensor, probabilities_bv: Tensor, there_b: Tensor) -> Tensor:
-    """Return max(p - q, 0), or p itself for rows without a draft."""
+def _rest(weights_bv: Tensor, totals_b: Tensor, probabilities_bv: Tensor, valid_b: Tensor) -> Tensor:
+    """Return the distribution to draw from after a rejection: max(p - q, 0), or p for rows without a draft."""
     p = weights_bv / totals_b[:, None]
-    rest = (p - torch.where(there_b[:, None], probabilities_bv, 0.0)).clamp_(min=0)
-    # p and q are equal except for rounding: a refusal then has almost zero probability, and any of p's tokens is right.
+    rest = (p - torch.where(valid_b[:, None], probabilities_bv, 0.0)).clamp_(min=0)
+    # If nothing is left, p and q differ only by rounding: a rejection is then almost impossible, and drawing from p is
+    # right.
     empty = rest.sum(-1) == 0
     return torch.where(empty[:, None], p, rest) if bool(empty.any()) else rest

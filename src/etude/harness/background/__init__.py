@@ -1,21 +1,30 @@
-"""Background agents: started, queued, inspected, and their changes applied to a folder that may have changed meanwhile.
+"""Background agents: their queue and locks, their state, and applying their changes to the user's folder.
 
-All state is on disk, in the folders of their sessions.
+All state is on disk, in the folders of the agents' sessions.
 """
 
-from etude.harness.background.agent import Agent, Change, State, held, last_words, look, look_at_all, take_agent
-from etude.harness.background.applying import Fit, Step, count_lines, preview, steps, write
-from etude.harness.background.locks import alone, holder, is_held, sign, signal_holder, take
+from etude.harness.background.agent import (
+    Agent,
+    AgentState,
+    Change,
+    last_message,
+    lock_agent,
+    read_agent,
+    read_all_agents,
+    take_agent_lock,
+)
+from etude.harness.background.applying import Fit, Step, count_lines, plan_steps, preview, write_steps
+from etude.harness.background.locks import is_held, lock_holder, sign_lock, signal_holder, take_lock, wait_for_lock
 from etude.harness.background.merge import merge
 from etude.harness.background.queue import LOCK, Queue
 from etude.harness.background.request import (
     Ended,
     Order,
-    agents,
-    find,
+    agent_folders,
+    find_agent,
     is_agent,
-    place_for,
-    readable,
+    new_agent_folder,
+    readable_orders,
     write_ended,
     write_order,
 )
@@ -23,34 +32,34 @@ from etude.harness.background.request import (
 __all__ = [
     "LOCK",
     "Agent",
+    "AgentState",
     "Change",
     "Ended",
     "Fit",
     "Order",
     "Queue",
-    "State",
     "Step",
-    "agents",
-    "alone",
+    "agent_folders",
     "count_lines",
-    "find",
-    "held",
-    "holder",
+    "find_agent",
     "is_agent",
     "is_held",
-    "last_words",
-    "look",
-    "look_at_all",
+    "last_message",
+    "lock_agent",
+    "lock_holder",
     "merge",
-    "place_for",
+    "new_agent_folder",
+    "plan_steps",
     "preview",
-    "readable",
-    "sign",
+    "read_agent",
+    "read_all_agents",
+    "readable_orders",
+    "sign_lock",
     "signal_holder",
-    "steps",
-    "take",
-    "take_agent",
-    "write",
+    "take_agent_lock",
+    "take_lock",
+    "wait_for_lock",
     "write_ended",
     "write_order",
+    "write_steps",
 ]

@@ -1,7 +1,7 @@
-"""One background agent, as its folder describes it at this moment.
+"""Reads the current state of a background agent from its folder.
 
-Invariant: the state is derived, never stored: from the lock that the agent's process holds, the queue, the session's
-lines and `ended.json`. So no kill and no reboot can leave a wrong state.
+Invariant: the state is never stored. It is derived from the lock that the agent's process holds, the queue, the
+session's log and `ended.json`, so neither a kill nor a reboot can leave a wrong state.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from os import close
 from pathlib import Path
 
 from etude.harness.background.applying import Changes, count_lines
-from etude.harness.background.locks import is_held, take
+from etude.harness.background.locks import is_held, take_lock
 from etude.harness.background.queue import LOCK, Queue
-from etude.harness.background.request import Ended, Order, agents, is_agent, read_ended, read_order
+from etude.harness.background.request import Ended, Order, agent_folders, is_agent, read_ended, read_order
 from etude.harness.policy import Role
 from etude.harness.sessions import SavedSession, SessionError, load_session
 from etude.harness.sessions.record import LOG
@@ -24,38 +24,40 @@ from etude.harness.workspaces.workspace import TOO_LARGE
 from etude.trace import StopCause
 
 
-class State(StrEnum):
+class AgentState(StrEnum):
+    """Whether an agent waits, runs or has ended, and whether its changes were applied."""
+
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
-    """Ended by itself or by a budget."""
+    """The agent finished, or a budget ended it."""
     STOPPED = "stopped"
-    """Stopped by the user."""
+    """The user stopped the agent."""
     FAILED = "failed"
-    """Ended by a failure of the endpoint, a box or the disk, which says nothing about the agent."""
+    """A failure of the endpoint, a box or the disk ended the agent."""
     INTERRUPTED = "interrupted"
-    """The process vanished without recording an end."""
+    """The agent's process ended without recording how."""
     APPLIED = "applied"
     PARTLY = "partly applied"
     REJECTED = "rejected"
 
     @property
     def lives(self) -> bool:
-        return self in (State.QUEUED, State.RUNNING)
+        return self in (AgentState.QUEUED, AgentState.RUNNING)
 
 
 _OF_STOP = {
-    StopCause.CANCELLED: State.STOPPED,
-    StopCause.ERROR: State.FAILED,
-    StopCause.WALL_CLOCK: State.FAILED,
-    "": State.INTERRUPTED,
+    StopCause.CANCELLED: AgentState.STOPPED,
+    StopCause.ERROR: AgentState.FAILED,
+    StopCause.WALL_CLOCK: AgentState.FAILED,
+    "": AgentState.INTERRUPTED,
 }
-_REVIEWED = {"accepted": State.APPLIED, "rejected": State.REJECTED}
+_REVIEWED = {"accepted": AgentState.APPLIED, "rejected": AgentState.REJECTED}
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Size of an agent's changes: those that wait for a decision or, if there are none, those that were applied."""
+    """Size of an agent's changes: of the open ones or, if there are none, of those that were applied."""
 
     files: int
     added: int
@@ -64,14 +66,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
+    """A background agent, read at one moment."""
+
     place: Path
+    """The agent's folder."""
     order: Order
-    state: State
+    state: AgentState
     ahead: int
     """Number of agents before this one in the queue, running ones included."""
     ended: Ended
+    """How the agent ended; empty while it runs."""
     session: SavedSession | None
-    """None until the agent has begun."""
+    """The saved session; None until the agent has begun."""
 
     @property
     def changes(self) -> Changes:
@@ -80,6 +86,7 @@ class Agent:
 
     @property
     def left_out(self) -> list[str]:
+        """Paths of changed files that are missing in `changes` because they became too large to read."""
         changed = self.session.changed() if self.session is not None else {}
         return sorted(changed.keys() - self.changes.keys())
 
@@ -90,10 +97,11 @@ class Agent:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the agent can continue without another prompt."""
-        return bool(self.pending) or self.state in (State.STOPPED, State.FAILED, State.INTERRUPTED)
+        """Whether the agent can be resumed without a new prompt."""
+        return bool(self.pending) or self.state in (AgentState.STOPPED, AgentState.FAILED, AgentState.INTERRUPTED)
 
     def change(self) -> Change:
+        """Count files and lines of the open changes or, if there are none, of the applied ones."""
         counted = [count_lines(*pair) for pair in self.changes.values()]
         if counted or self.session is None:
             return Change(len(counted), sum(added for added, _ in counted), sum(removed for _, removed in counted))
@@ -102,58 +110,62 @@ class Agent:
         return Change(len(paths), *(sum(signal.get(what, 0) for signal in kept) for what in ("added", "removed")))
 
 
-def look(place: Path, *, at_rest: bool = False) -> Agent:
-    """Read an agent's state. `at_rest` means that the caller holds the agent's lock, so no process of it is running."""
+def read_agent(place: Path, *, lock_held: bool = False) -> Agent:
+    """Read an agent from its folder. `lock_held` says that the caller holds the agent's lock, so the agent is not
+    running."""
     order = read_order(place)
-    lives = not at_rest and is_held(place / LOCK)
-    session = load_session(place) if begun(place) else None
+    lives = not lock_held and is_held(place / LOCK)
+    session = load_session(place) if has_begun(place) else None
     waiting = len(order.prompts) > (session.requests if session else 0)
     ended = None if lives else (read_ended(place) or _end_of(None if waiting else session))
     ahead = Queue(place.parent).before(place.name) if lives else 0
     if ended is None:
-        state = State.QUEUED if ahead >= order.at_once else State.RUNNING
+        state = AgentState.QUEUED if ahead >= order.at_once else AgentState.RUNNING
     else:
-        state = _OF_STOP.get(ended.stop, State.DONE)
+        state = _OF_STOP.get(ended.stop, AgentState.DONE)
         if session is not None and session.reviewed and not waiting:
             state = _REVIEWED[session.reviewed]
-            if state is State.APPLIED and _open_changes(session):
-                state = State.PARTLY
+            if state is AgentState.APPLIED and _open_changes(session):
+                state = AgentState.PARTLY
     return Agent(place, order, state, ahead, ended or Ended(stop=""), session)
 
 
-def look_at_all(sessions: Path) -> tuple[list[Agent], list[str]]:
+def read_all_agents(sessions: Path) -> tuple[list[Agent], list[str]]:
     """Return all agents, newest first, and the errors of those that cannot be read."""
     found, problems = [], []
-    for place in agents(sessions):
+    for place in agent_folders(sessions):
         try:
-            found.append(look(place))
+            found.append(read_agent(place))
         except SessionError as error:
-            # Another process may have removed it meanwhile.
+            # Another process may just have removed the agent, which is no problem.
             if is_agent(place):
                 problems.append(str(error))
     return sorted(found, key=lambda agent: agent.order.begun, reverse=True), problems
 
 
 @contextmanager
-def held(place: Path, doing: str) -> Iterator[None]:
-    """Hold the agent's lock, so that its process cannot be started meanwhile. Raises SessionError if the lock is
-    already held, by the agent or by another command."""
-    descriptor = take_agent(place, doing)
+def lock_agent(place: Path, doing: str) -> Iterator[None]:
+    """Hold the agent's lock, so that its process cannot be started.
+
+    Raises SessionError if the agent or another command holds it. `doing` is the verb for that message: "apply".
+    """
+    descriptor = take_agent_lock(place, doing)
     try:
         yield
     finally:
         close(descriptor)
 
 
-def take_agent(place: Path, doing: str) -> int:
-    descriptor = take(place / LOCK)
+def take_agent_lock(place: Path, doing: str) -> int:
+    """Take the agent's lock and return a descriptor that holds it until closed. Raises SessionError if it is held."""
+    descriptor = take_lock(place / LOCK)
     if descriptor is None:
         raise SessionError(f"{read_order(place).id} is at work: `etude agents stop` it before you {doing} it")
     return descriptor
 
 
-def begun(place: Path) -> bool:
-    """Whether the agent's session has begun. A log without a complete first line was cut off before that."""
+def has_begun(place: Path) -> bool:
+    """Return whether the agent's session has begun, that is, whether its log has a complete first line."""
     log = place / LOG
     if not log.exists():
         return False
@@ -162,18 +174,19 @@ def begun(place: Path) -> bool:
 
 
 def _open_changes(session: SavedSession) -> Changes:
+    """Return the changes that are neither applied nor reverted, without files that became too large to read."""
     return {path: pair for path, pair in session.changed().items() if pair[1] != TOO_LARGE}
 
 
 def _end_of(session: SavedSession | None) -> Ended:
-    """The end of a process that recorded none: that of its session, if the session has one."""
+    """Return how an agent ended whose process did not record it: as its session's log says, or unknown."""
     if session is None:
         return Ended(stop="")
-    return Ended(stop=session.stop, text=last_words(session))
+    return Ended(stop=session.stop, text=last_message(session))
 
 
-def last_words(session: SavedSession) -> str:
-    """The message of the finish call, or the last message."""
+def last_message(session: SavedSession) -> str:
+    """Return the agent's last message to the user: that of its finish call, or else its last text."""
     if session.stop == StopCause.FINISHED and session.tools and session.tools[-1].output:
         return session.tools[-1].output
     messages = session.conversation.messages if session.conversation else []

@@ -1,7 +1,7 @@
 """Applies an agent's changes to a folder that may have changed since the agent started.
 
-Invariant: planning writes nothing. A step says what will be in the folder and which contents it expects there, so that
-newer contents are never overwritten.
+Invariant: planning writes nothing. Each step holds the new contents of a file and the contents that the folder must
+still have, so that newer contents are never overwritten.
 """
 
 from __future__ import annotations
@@ -12,37 +12,42 @@ from enum import StrEnum
 from pathlib import Path
 
 from etude.harness.background.merge import merge
-from etude.harness.editing.apply import ApplyConflict, in_the_way, write_changes
+from etude.harness.editing.apply import ApplyConflict, write_changes, write_obstacle
 from etude.harness.editing.diff import as_text, binary_changes, unified_diff
 from etude.harness.workspaces.workspace import TOO_LARGE
 
 Changes = Mapping[str, tuple[bytes | None, bytes | None]]
-"""Contents at the agent's start and now; None if there is no file."""
+"""For each changed path, the file's contents when the agent started and now; None where there is no file."""
 
 
 class Fit(StrEnum):
+    """Whether an agent's version of a file can be written to the folder."""
+
     WRITES = "writes"
-    """The folder still has what the agent started from."""
+    """The file in the folder is unchanged since the agent started, so the agent's version replaces it."""
     THERE = "there"
     """The folder already has the agent's version."""
     MERGES = "merges"
-    """The folder and the agent changed the file in different places."""
+    """The user and the agent changed different lines of the file."""
     CONFLICTS = "conflicts"
+    """The user and the agent changed the file in ways that cannot be merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """What applying does to one file."""
+
     path: str
     fit: Fit
     found: bytes | None = None
-    """Contents in the folder now."""
+    """The file's contents in the folder now; None if there is no file."""
     result: bytes | None = None
-    """Contents after the step; for a conflict, the agent's version."""
+    """The file's contents after the step (None: deleted); for a conflict, the agent's version."""
     why: str = ""
-    """Reason for a conflict."""
+    """Reason for a conflict, empty otherwise."""
 
 
-def steps(folder: Path, changes: Changes, only: Collection[str] = ()) -> list[Step]:
+def plan_steps(folder: Path, changes: Changes, only: Collection[str] = ()) -> list[Step]:
     """Plan one step per changed file, or only for those in `only`. Files too large to read are left out."""
     unknown = sorted(set(only) - changes.keys())
     if unknown:
@@ -50,13 +55,13 @@ def steps(folder: Path, changes: Changes, only: Collection[str] = ()) -> list[St
             f"the agent did not change {', '.join(unknown)}: expected some of {', '.join(sorted(changes)) or 'nothing'}"
         )
     if not folder.is_dir():
-        raise ApplyConflict(f"{folder} is not there any more: the change has nowhere to go")
+        raise ApplyConflict(f"{folder} does not exist any more, so the changes cannot be written")
     chosen = sorted(path for path, (_, now) in changes.items() if now != TOO_LARGE and (not only or path in only))
     return [_step(folder, path, *changes[path]) for path in chosen]
 
 
 def _step(folder: Path, path: str, before: bytes | None, now: bytes | None) -> Step:
-    if obstacle := in_the_way(folder, path):
+    if obstacle := write_obstacle(folder, path):
         return Step(path, Fit.CONFLICTS, None, now, obstacle)
     target = folder / path
     found = target.read_bytes() if target.is_file() else None
@@ -69,9 +74,9 @@ def _step(folder: Path, path: str, before: bytes | None, now: bytes | None) -> S
     if now is None:
         return Step(path, Fit.CONFLICTS, found, now, "was changed meanwhile, and the agent deletes it")
     if before is None:
-        return Step(path, Fit.CONFLICTS, found, now, "was made meanwhile, with other content")
+        return Step(path, Fit.CONFLICTS, found, now, "was created meanwhile, with other contents")
     if None in (as_text(before), as_text(now), as_text(found)):
-        return Step(path, Fit.CONFLICTS, found, now, "was changed meanwhile, and is no text")
+        return Step(path, Fit.CONFLICTS, found, now, "was changed meanwhile, and is not a text file")
     merged = merge(before, found, now)
     if merged is None:
         return Step(path, Fit.CONFLICTS, found, now, "was changed meanwhile in the same lines")
@@ -79,7 +84,7 @@ def _step(folder: Path, path: str, before: bytes | None, now: bytes | None) -> S
 
 
 def preview(planned: Collection[Step]) -> str:
-    """Diff from the folder's current contents to those after the steps."""
+    """Return a diff from the folder's current contents to the contents after the steps."""
     before = {step.path: step.found for step in planned}
     after = {step.path: step.result for step in planned}
     old = {path: data for path, data in before.items() if data is not None}
@@ -87,12 +92,15 @@ def preview(planned: Collection[Step]) -> str:
     return unified_diff(old, new) + binary_changes(old, new)
 
 
-def write(folder: Path, planned: Collection[Step], *, merging: bool) -> list[str]:
-    """Write all steps, or none if ApplyConflict is raised. Return all paths, also those the folder had already."""
+def write_steps(folder: Path, planned: Collection[Step], *, merging: bool) -> list[str]:
+    """Write all steps, or none if ApplyConflict is raised. Merged files are written only with `merging`.
+
+    Return the paths of all steps, including those whose file was already up to date.
+    """
     if conflicts := [f"{step.path} {step.why}" for step in planned if step.fit is Fit.CONFLICTS]:
         raise ApplyConflict(
-            f"nothing was written: {'; '.join(conflicts)}; choose other files, put it back, or let the agent do it "
-            "again on top: `etude agents resume --rebase`"
+            f"nothing was written: {'; '.join(conflicts)}; apply only other files, undo your change, or let the agent "
+            "redo its work on the current files: `etude agents resume --rebase`"
         )
     merged = [step.path for step in planned if step.fit is Fit.MERGES]
     if merged and not merging:
@@ -107,7 +115,7 @@ def write(folder: Path, planned: Collection[Step], *, merging: bool) -> list[str
 
 
 def count_lines(before: bytes | None, now: bytes | None) -> tuple[int, int]:
-    """Numbers of added and removed lines."""
+    """Return the numbers of added and removed lines."""
     old = {} if before is None else {"file": before}
     new = {} if now is None else {"file": now}
     lines = unified_diff(old, new).split("\n")[2:]

@@ -1,7 +1,7 @@
 """File locks that show which process is alive or writing. The kernel releases them however a process ends.
 
-Invariant: checking whether a lock is held never takes it, so a check cannot make anyone else fail. The locks belong to
-the open file, not to the process: a process can hand a held lock to a child without a gap.
+Invariant: checking whether a lock is held never takes it, so a check cannot make another process fail. The locks belong
+to the open file, not to the process, so a child can inherit a held lock without a moment in which it is free.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _WHOLE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _LOOK_SECONDS = 0.05
 
 
-def take(path: Path) -> int | None:
-    """Take the lock. Return a descriptor that holds it until closed; None if another holder has it."""
+def take_lock(path: Path) -> int | None:
+    """Take the lock. Return a descriptor that holds it until closed, or None if it is already held."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE)
@@ -38,6 +38,7 @@ def take(path: Path) -> int | None:
 
 
 def is_held(path: Path) -> bool:
+    """Return whether any process holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -49,22 +50,25 @@ def is_held(path: Path) -> bool:
     return bool(found[0] != fcntl.F_UNLCK)
 
 
-def sign(descriptor: int) -> None:
-    """Write into the lock file that this process now holds its lock."""
+def sign_lock(descriptor: int) -> None:
+    """Write this process's id and start time into the lock file, as its holder."""
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()} {_started(os.getpid())}".encode(), 0)
 
 
-def holder(path: Path) -> int | None:
-    """The process that signed last. It may no longer hold the lock."""
+def lock_holder(path: Path) -> int | None:
+    """Return the id of the process that last signed the lock file. It may no longer hold the lock."""
     number, _, _ = path.read_text().partition(" ")
     return int(number) if number else None
 
 
 def signal_holder(path: Path, number: int) -> bool:
-    """Send a signal to the lock's holder. Return False if nobody holds the lock or the holder has not signed yet. A
-    reused process number is recognised by its start time, and the pidfd then refers to that one process."""
-    pid = holder(path)
+    """Send a signal to the process that holds the lock.
+
+    Return False if nobody holds the lock or the holder has not signed yet. A reused process id is recognised by its
+    start time, and the pidfd makes sure that the signal reaches the checked process.
+    """
+    pid = lock_holder(path)
     if pid is None or not is_held(path):
         return False
     try:
@@ -83,16 +87,17 @@ def signal_holder(path: Path, number: int) -> bool:
 
 
 def _started(pid: int) -> str:
-    """Its start time, in ticks since boot. Parsed from the right: the name before it may contain anything."""
+    """Return a process's start time in ticks since boot. Parsed from the right, since the process name may contain
+    anything."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 @contextmanager
-def alone(path: Path, *, seconds: float, whom: str) -> Iterator[None]:
-    """Wait for the lock and hold it. After `seconds`, raises a SessionError that names `whom` it waited for."""
+def wait_for_lock(path: Path, *, seconds: float, whom: str) -> Iterator[None]:
+    """Wait for the lock and hold it. After `seconds`, raise a SessionError; `whom` describes the holder in it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     deadline = time.monotonic() + seconds
-    while (descriptor := take(path)) is None:
+    while (descriptor := take_lock(path)) is None:
         if time.monotonic() > deadline:
             raise SessionError(f"waited {seconds:g} s for {whom}, which holds {path}; try again when it is done")
         time.sleep(_LOOK_SECONDS)

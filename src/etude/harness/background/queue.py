@@ -1,15 +1,15 @@
 """A queue of agents without a daemon: numbered tickets in a folder.
 
-Invariant: only the first `at_once` tickets of living agents run. The number of tickets before an agent's own never
-grows, so an agent that may run may run until its end. A ticket is alive while its agent holds its lock; dead tickets do
-not count, and are removed when the next one is drawn.
+Invariant: an agent runs while fewer than `at_once` living agents have an earlier ticket. That number never grows, so an
+agent that may run may run until its end. An agent lives while its process holds the agent's lock. Tickets of other
+agents do not count; they are removed when the next ticket is drawn.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from etude.harness.background.locks import alone, is_held
+from etude.harness.background.locks import is_held, wait_for_lock
 
 LOCK = "lock"
 """Lock file in an agent's folder, held by the agent's process."""
@@ -17,16 +17,16 @@ _DRAW_SECONDS = 30.0
 
 
 class Queue:
-    """The queue of the agents whose folders are in `sessions`. Tickets are symlinks, named by number, whose targets are
-    the folders' names."""
+    """The queue of the agents whose folders are in `sessions`. A ticket is a symlink whose name is its number and whose
+    target is the name of the agent's folder."""
 
     def __init__(self, sessions: Path) -> None:
         self._sessions = sessions
         self._folder = sessions / "queue"
 
     def draw(self, agent: str) -> None:
-        """Append an agent, whose lock must already be held, to the queue."""
-        with alone(self._folder / "drawing", seconds=_DRAW_SECONDS, whom="another agent that is being started"):
+        """Append an agent to the queue. Its lock must already be held."""
+        with wait_for_lock(self._folder / "drawing", seconds=_DRAW_SECONDS, whom="another agent that is being started"):
             last = 0
             for number, name in self._tickets():
                 if name == agent or not self._lives(name):
@@ -35,15 +35,16 @@ class Queue:
             self._place(last + 1).symlink_to(agent)
 
     def before(self, agent: str) -> int:
-        """Number of living agents that drew an earlier ticket."""
+        """Return the number of living agents with an earlier ticket."""
         found = 0
         for _, name in self._tickets():
             if name == agent:
                 return found
             found += self._lives(name)
-        return 0  # It has left the queue, or was never in it.
+        return 0  # the agent has left the queue, or was never in it
 
     def leave(self, agent: str) -> None:
+        """Remove an agent's tickets."""
         for number, name in self._tickets():
             if name == agent:
                 self._place(number).unlink(missing_ok=True)
@@ -57,7 +58,7 @@ class Queue:
                 try:
                     found.append((int(path.name), str(path.readlink())))
                 except FileNotFoundError:
-                    continue  # It left while we were reading.
+                    continue  # another process removed the ticket just now
         return sorted(found)
 
     def _lives(self, agent: str) -> bool:

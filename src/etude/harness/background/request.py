@@ -1,7 +1,8 @@
-"""What an agent was asked (`agent.json` in its session's folder), and how its process ended (`ended.json`).
+"""Reads and writes an agent's prompts and settings (`agent.json` in its folder) and how its process ended
+(`ended.json`).
 
-Invariant: both files are complete or absent. `agent.json` exists before the process starts. `ended.json` is written by
-a process that ends in an orderly way, and is deleted when the agent is started again.
+Invariant: both files are complete or absent. `agent.json` exists before the process starts. A process that ends
+normally writes `ended.json`; starting the agent again deletes it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Order(BaseModel):
+    """The contents of `agent.json`."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
@@ -32,33 +35,35 @@ class Order(BaseModel):
     folder: Path
     model: str
     prompts: tuple[str, ...]
-    """Prompts in order. Those beyond the number of requests in the session have yet to be asked."""
+    """Prompts in order. If the session has received n of them, those after the first n are pending."""
     at_once: int
-    """The agent runs once fewer than this many agents are before it in the queue."""
+    """The agent runs while fewer than this many agents are before it in the queue."""
     begun: float
     """Unix time."""
 
 
 class Ended(BaseModel):
+    """The contents of `ended.json`."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     stop: str
-    """A StopCause, or empty."""
+    """A StopCause; empty if unknown."""
     error: str = ""
     text: str = ""
     """The agent's last message to the user."""
 
 
-def place_for(sessions: Path) -> tuple[str, Path]:
+def new_agent_folder(sessions: Path) -> tuple[str, Path]:
     """Return a new agent id and the folder for its session."""
-    taken = {path.name.rpartition("-")[2] for path in agents(sessions)}
+    taken = {path.name.rpartition("-")[2] for path in agent_folders(sessions)}
     while (new := secrets.token_hex(3)) in taken:
         pass
     return new, sessions / f"{time.strftime('%Y%m%d-%H%M%S')}-{new}"
 
 
-def agents(sessions: Path) -> Iterator[Path]:
-    """Folders of all agents."""
+def agent_folders(sessions: Path) -> Iterator[Path]:
+    """Yield the folders of all agents."""
     return (path.parent for path in sessions.glob(f"*/{ORDER}"))
 
 
@@ -66,18 +71,19 @@ def is_agent(place: Path) -> bool:
     return (place / ORDER).is_file()
 
 
-def readable(sessions: Path) -> dict[Path, Order]:
-    """The orders of all agents, by folder. Unreadable ones are skipped, so that they do not hide the others."""
+def readable_orders(sessions: Path) -> dict[Path, Order]:
+    """Return `agent.json` of all agents, by folder. Unreadable files are skipped, so that they do not hide the
+    others."""
     found = {}
-    for place in agents(sessions):
+    for place in agent_folders(sessions):
         with suppress(SessionError):
             found[place] = read_order(place)
     return found
 
 
-def find(sessions: Path, word: str) -> Path:
-    """Find an agent by its name, its folder's name, or a prefix of its id."""
-    orders = readable(sessions)
+def find_agent(sessions: Path, word: str) -> Path:
+    """Return the folder of the agent with this name, folder name or id prefix. Raises SessionError if there is none."""
+    orders = readable_orders(sessions)
     exact = [place for place, order in orders.items() if word in (order.name, order.id, place.name)]
     found = exact or [place for place, order in orders.items() if word and order.id.startswith(word)]
     if not found:
@@ -86,7 +92,7 @@ def find(sessions: Path, word: str) -> Path:
         raise SessionError(f"there is no agent {word!r} in {sessions}: {hint}")
     if len(found) > 1:
         names = ", ".join(sorted(orders[place].id for place in found))
-        raise SessionError(f"{word!r} may be any of {names}: give more of it")
+        raise SessionError(f"{word!r} may be any of {names}: give more digits of the id")
     return found[0]
 
 

@@ -1,6 +1,6 @@
 """Code search by words and by meaning: chunks of files, ranked by BM25 and, with an embedder, by vectors.
 
-It runs in our own process, on the files of any workspace; a box is only asked for its files.
+The search runs in the harness's process, on the files of any workspace; a box is only asked for its files.
 """
 
 from etude.harness.chunks.chosen_embedder import usual_embedder

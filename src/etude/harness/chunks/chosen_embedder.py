@@ -1,4 +1,4 @@
-"""Chooses the user's embedder: an endpoint named in the environment, or else the shipped model, if it is installed.
+"""Chooses the embedder from the environment: an endpoint, or else the shipped model if it is installed.
 
 Code is sent to an endpoint only if ETUDE_EMBEDDINGS_URL is set.
 """
@@ -14,7 +14,10 @@ URL, MODEL, KEY = "ETUDE_EMBEDDINGS_URL", "ETUDE_EMBEDDINGS_MODEL", "ETUDE_EMBED
 
 
 def usual_embedder(environment: Mapping[str, str]) -> Embedder | None:
-    """The user's embedder; None: search goes by words alone, as an empty ETUDE_EMBEDDINGS_MODEL asks for."""
+    """Return the embedder that the environment variables choose.
+
+    None means search by words alone: ETUDE_EMBEDDINGS_MODEL is set but empty, or no model is installed.
+    """
     if url := environment.get(URL):
         return EndpointEmbedder(url, environment.get(MODEL, "default"), api_key=environment.get(KEY, ""))
     if environment.get(MODEL) == "" or not has_shipped_model():

@@ -1,8 +1,8 @@
-"""Chunk: lines of one file that belong together; and the rule that splits a file into chunks.
+"""Splits a file into chunks, the units of code search.
 
-Every line of a text file is in exactly one chunk, in order, whatever the file contains; a binary or huge file has no
-chunks. With a grammar, a chunk is a definition, or what is left of one after the definitions inside it are taken out.
-Without a grammar, and outside definitions, paragraphs are grouped by blank lines and indentation.
+Every line of a text file is in exactly one chunk, and chunks keep the order of lines; a binary or huge file has no
+chunks. If there is a grammar for the language, a chunk is a definition, without the definitions inside it. Lines
+outside definitions, and files without a grammar, are split into paragraphs by blank lines and indentation.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from etude.harness.chunks.grammars import Definition, definitions
 from etude.harness.editing.diff import as_text
 
 MAX_FILE_BYTES = 500_000
-"""A larger file has no chunks: it is generated, or data."""
+"""A larger file gets no chunks: it is generated, or data."""
 LONGEST = 80
-"""Most lines of a chunk; longer ones are split."""
+"""Maximum number of lines of a definition's chunk; longer definitions are split."""
 PARAGRAPHS = 40
-"""Most lines of a group of paragraphs outside definitions."""
+"""Maximum number of lines of a chunk outside definitions."""
 
 _NAMED = re.compile(
     r"(?:^|\s)(?:def|class|func|function|fn|struct|enum|trait|impl|interface|module|namespace|sub|procedure)\s+"
@@ -31,6 +31,8 @@ _CLOSES = re.compile(r"[\s)}\];,]*(?:end)?\s*")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
+    """Consecutive lines of one file that are found together."""
+
     path: str
     first: int
     """First line, from 1."""
@@ -43,6 +45,7 @@ class Chunk:
 
 
 def chunks_of(path: str, data: bytes) -> list[Chunk]:
+    """Split a file into chunks. `path` selects the grammar."""
     text = as_text(data) if len(data) <= MAX_FILE_BYTES else None
     if not text:
         return []
@@ -61,7 +64,7 @@ def chunks_of(path: str, data: bytes) -> list[Chunk]:
 
 
 def _owners(found: list[Definition], lines: int) -> list[int]:
-    """For each line, the index of its innermost definition, or -1. A short function keeps those inside it."""
+    """Return for each line the index of its innermost definition, or -1. A short function includes its inner ones."""
     owner = [-1] * lines
     kept: list[Definition] = []
     for number, each in enumerate(found):
@@ -76,7 +79,10 @@ def _owners(found: list[Definition], lines: int) -> list[int]:
 
 
 def _runs(owner: list[int], lines: list[str]) -> list[tuple[int, int]]:
-    """Runs of lines with the same owner. Blank lines and those of closing brackets stay with what precedes them."""
+    """Return the first and last line of each run of lines with the same owner.
+
+    Blank lines and lines of closing brackets belong to the run before them.
+    """
     runs: list[tuple[int, int]] = []
     for number, line in enumerate(lines):
         if runs and (owner[number] == owner[runs[-1][0]] or _CLOSES.fullmatch(line)):
@@ -87,8 +93,8 @@ def _runs(owner: list[int], lines: list[str]) -> list[tuple[int, int]]:
 
 
 def _split(lines: list[str], first: int, last: int, longest: int) -> list[tuple[int, int]]:
-    """Split lines into pieces of at most `longest` lines. A cut is best after a blank line, then before a line with
-    little indentation, then late."""
+    """Split lines into pieces of at most `longest` lines. Cuts are preferred after a blank line, then before a line
+    with little indentation, then near the end of the piece."""
     pieces: list[tuple[int, int]] = []
     while last - first + 1 > longest:
         places = range(first + longest // 2, first + longest + 1)
@@ -103,5 +109,5 @@ def _indent(line: str) -> int:
 
 
 def _name_in(piece: list[str]) -> str:
-    """The name of the first line that looks like the head of a definition, for when there is no grammar."""
+    """Return the name in the first line that looks like a definition, or "". For languages without a grammar."""
     return next((match[1] for line in piece if len(line) < 500 and (match := _NAMED.search(line))), "")

@@ -1,7 +1,7 @@
-"""Embedder: turns texts into vectors, outside every box, in our process or at a configured endpoint.
+"""Turns texts into embedding vectors, in the harness's process or at a configured endpoint, never inside a box.
 
-Nothing is sent anywhere unless an `EndpointEmbedder` was made with that address. Every failure raises EmbeddingFailed,
-whose text is one line for the agent.
+Only an `EndpointEmbedder` sends texts anywhere, to its own address. Every failure raises EmbeddingFailed, whose text is
+one line for the agent.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ Vectors = NDArray[np.float32]
 
 
 class EmbeddingFailed(Exception):
-    """Texts could not be embedded. Search continues by words alone, and says so."""
+    """Texts could not be embedded. The search continues by words alone and reports the failure."""
 
 
 @runtime_checkable
 class Embedder(Protocol):
+    """Interface of an embedding model."""
+
     @property
     def name(self) -> str:
-        """Name of the model. Vectors of one name can be compared, and are kept on disk under it."""
+        """Name of the model, under which its vectors are stored on disk. Only vectors of one name can be compared."""
         ...
 
     @property
     def batch(self) -> int:
-        """Number of texts per call: few enough that a call takes only seconds."""
+        """Number of texts to embed per call, small enough that a call takes only seconds."""
         ...
 
     @property
     def asks(self) -> str:
-        """Prefix for queries, for models that need one; the texts to be found get no prefix."""
+        """Text to prepend to queries, for models that need it; texts to be found get no prefix."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
@@ -44,7 +46,7 @@ class Embedder(Protocol):
 
 
 class EndpointEmbedder:
-    """An endpoint with `/embeddings` of the OpenAI protocol; `url` is the part before that."""
+    """Embedder at an endpoint of the OpenAI protocol; `url` is the address without `/embeddings`."""
 
     batch = 64
     asks = ""
@@ -93,13 +95,14 @@ class EndpointEmbedder:
             rows = [each["embedding"] for each in sorted(data, key=lambda each: int(each["index"]))]
             vectors = np.array(rows, dtype=np.float32)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise EmbeddingFailed(f"{self._url}: the answer holds no embeddings ({type(error).__name__})") from error
+            raise EmbeddingFailed(f"{self._url}: the answer contains no embeddings ({type(error).__name__})") from error
         if vectors.ndim != 2 or len(vectors) != count or not np.isfinite(vectors).all():
             raise EmbeddingFailed(f"{self._url}: expected {count} vectors of finite numbers, found {vectors.shape}")
         return unit(vectors)
 
 
 def unit(vectors: Vectors) -> Vectors:
+    """Scale each row to length one; a row of zeros stays as it is."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: Vectors = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
     return scaled

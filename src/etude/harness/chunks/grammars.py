@@ -1,7 +1,7 @@
 """Finds the definitions in a file with tree-sitter's grammars, if they are installed (`pip install 'etude[search]'`).
 
-Nothing here fails: a file that does not parse gives the definitions that were recognised, a language without a grammar
-gives none. Grammars come inside their wheels; nothing is downloaded.
+No function here raises: for a file that does not parse, the recognised definitions are returned, for a language without
+a grammar none. Grammars are part of installed wheels; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -14,20 +14,28 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Definition:
+    """A function or class in a file."""
+
     first: int
     """First line, from 0, including the comments, decorators and attributes directly before it."""
     last: int
     name: str
     kind: str
-    """"function" or "class"; a class is whatever contains definitions."""
+    """"function" or "class", which stands for every definition that can contain others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
+    """The grammar of a language, and its node types for definitions."""
+
     module: str
+    """Python module of the grammar."""
     functions: frozenset[str]
+    """Node types of functions."""
     classes: frozenset[str]
+    """Node types of classes and other definitions that contain definitions."""
     entry: str = "language"
+    """Function of the module that returns the grammar."""
 
 
 def _language(module: str, functions: str, classes: str, entry: str = "language") -> Language:
@@ -83,20 +91,21 @@ _WRAPPERS = frozenset({"decorated_definition", "export_statement", "template_dec
 _BEFORE = frozenset({"comment", "line_comment", "block_comment", "attribute_item", "decorator"})
 _ASSIGNED = frozenset({"arrow_function", "function_expression", "generator_function", "class"})
 _DEEPEST = 200
-"""Deepest nesting to follow: real definitions are nowhere near as deep, hostile files are."""
+"""Maximum nesting depth. Real definitions are nowhere near as deep, but hostile files may be."""
 
 
 def definitions(suffix: str, data: bytes) -> list[Definition]:
-    """All definitions in file order, outer ones before those inside them."""
+    """Return all definitions in file order, outer ones before their inner ones. `suffix` is the file's, such as
+    ".py"."""
     language = LANGUAGES.get(suffix.lower())
     grammar = _grammar(language) if language else None
     if language is None or grammar is None:
         return []
     core, known = grammar
     found: list[Definition] = []
-    # A new parser per file: a parser must not be used by two threads.
+    # Each file gets its own parser, because two threads must not share one.
     root = core.Parser(known).parse(data).root_node
-    # A stack instead of recursion: the file's author decides how deep it nests.
+    # A stack instead of recursion, because a file can nest arbitrarily deep.
     waiting: list[tuple[Any, tuple[str, ...], int | None, int]] = [(root, (), None, 0)]
     while waiting:
         node, outer, begins, depth = waiting.pop()
@@ -118,7 +127,7 @@ def definitions(suffix: str, data: bytes) -> list[Definition]:
 
 @cache
 def _grammar(language: Language) -> tuple[Any, Any] | None:
-    """The tree-sitter module and the language; None if one of them is not installed."""
+    """Return the tree-sitter module and the language's grammar; None if one of them is not installed."""
     try:
         core = importlib.import_module("tree_sitter")
         grammar = importlib.import_module(language.module)
@@ -128,6 +137,7 @@ def _grammar(language: Language) -> tuple[Any, Any] | None:
 
 
 def _kind(node: Any, language: Language) -> str | None:
+    """Return "function" or "class" for a node that is a definition, else None."""
     kind = node.type
     if kind in language.functions:
         return "function"
@@ -140,6 +150,7 @@ def _kind(node: Any, language: Language) -> str | None:
 
 
 def _begin(node: Any) -> int:
+    """Return a definition's first line, including the comments and decorators directly before it."""
     first = int(node.start_point[0])
     if node.type == "variable_declarator" and node.parent is not None:
         node = node.parent
@@ -160,7 +171,7 @@ def _last(node: Any) -> int:
 
 
 def _name(node: Any) -> tuple[str, ...]:
-    """The name's parts, including the type that a Go method or an out-of-class C++ method belongs to."""
+    """Return a definition's name, preceded by the type that a Go method or an out-of-class C++ method belongs to."""
     named = node.child_by_field_name("name")
     if named is None and (declarator := node.child_by_field_name("declarator")) is not None:
         named = _declared(declarator)
@@ -171,7 +182,7 @@ def _name(node: Any) -> tuple[str, ...]:
 
 
 def _declared(declarator: Any) -> Any:
-    """The name inside a C declarator, below pointers, references and argument lists."""
+    """Return the name's node inside a C declarator, below pointers, references and argument lists."""
     for _ in range(_DEEPEST):
         inner = declarator.child_by_field_name("declarator")
         if inner is None and declarator.type in ("reference_declarator", "parenthesized_declarator"):
@@ -183,6 +194,7 @@ def _declared(declarator: Any) -> Any:
 
 
 def _receiver(node: Any) -> str:
+    """Return the type name of a Go method's receiver, or ""."""
     if node is None or node.type != "parameter_list" or not node.named_children:
         return ""
     kind = node.named_children[0].child_by_field_name("type")
@@ -190,7 +202,7 @@ def _receiver(node: Any) -> str:
 
 
 def _text(node: Any) -> str:
-    """A node's text without white space, and bounded in length."""
+    """Return a node's text without white space, cut to 120 characters."""
     if node is None:
         return ""
     return "".join(node.text[:200].decode("utf-8", "replace").split())[:120]

@@ -1,8 +1,9 @@
-"""The chunks of one workspace, and which of them answer a query: by words, and by meaning if there is an embedder.
+"""Index of a workspace's chunks, searched by words and, if there is an embedder, by meaning.
 
-Before each search every file is compared by contents, so changes by edits and commands are seen. Equal files give equal
-answers, whatever was indexed before. The two rankings are fused: a chunk that both find comes first. One search embeds
-only a bounded number of chunks, those that the words find first; `Found` says how many have been embedded.
+Before each search the contents of every file are compared with the index, so changes by edits and commands are seen. A
+result depends only on the current files, not on what was indexed before. The two rankings are fused, and a chunk that
+ranks high in both comes first. One search embeds a bounded number of new chunks, beginning with the best by words;
+`Found` says how many chunks have been embedded.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ from etude.harness.paths import within
 from etude.sandbox.contract import RequestRefused
 
 MOST_FILES = 20_000
-"""Most files that one search compares; in a larger workspace the search must name a folder."""
+"""Maximum number of files that one search reads; in a larger workspace the search must name a folder."""
 MOST_NEW = 1_000
-"""Most chunks embedded for one search: some twenty seconds of one core with the shipped model."""
+"""Maximum number of chunks that one search embeds: some twenty seconds of one core with the shipped model."""
 EMBEDDED_CHARACTERS = 4_000
+"""Maximum number of characters of a chunk that are embedded."""
 RANK = 5
-"""Constant of reciprocal rank fusion: the smaller, the more the first ranks count over later ones."""
+"""Constant of reciprocal rank fusion: the smaller it is, the more the first ranks count."""
 MEANING = 2.0
-"""Weight of the ranking by meaning; that by words has 1. RANK and this were chosen on packages that no benchmark
-measures (docs/log/search.md)."""
+"""Weight of the ranking by meaning; the ranking by words has weight 1. RANK and MEANING were tuned on packages that no
+benchmark uses (docs/log/search.md)."""
 _AT_ONCE = 50
-"""Files indexed before the event loop gets to run other tasks."""
+"""Number of files that are indexed before other tasks of the event loop may run."""
 
 
 class Readable(Protocol):
-    """What a search needs of a workspace."""
+    """The methods of a workspace that a search uses."""
 
     async def files(self) -> list[str]: ...
 
@@ -46,7 +48,7 @@ class Readable(Protocol):
 
 
 class TooManyFiles(Exception):
-    """There are more files than a search compares; the message is their number."""
+    """There are more files than a search reads (MOST_FILES). The message is their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +59,32 @@ class Ranking:
     by_meaning: list[int]
 
     def fused(self) -> list[int]:
+        """Combine both rankings by reciprocal rank fusion; ties keep the order of the rankings."""
         scores: dict[int, float] = {}
         for weight, ranked in ((1.0, self.by_words), (MEANING, self.by_meaning)):
-            for place, number in enumerate(ranked):
-                scores[number] = scores.get(number, 0.0) + weight / (RANK + place)
-        order = {number: place for place, number in enumerate(dict.fromkeys([*self.by_words, *self.by_meaning]))}
+            for rank, number in enumerate(ranked):
+                scores[number] = scores.get(number, 0.0) + weight / (RANK + rank)
+        order = {number: rank for rank, number in enumerate(dict.fromkeys([*self.by_words, *self.by_meaning]))}
         return sorted(scores, key=lambda number: (-scores[number], order[number]))
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
+    """Result of a search."""
+
     chunks: list[Chunk]
+    """The best chunks, best first."""
     embedded: int = 0
-    """How many of the searched chunks are embedded; 0 without an embedder."""
+    """Number of searched chunks that are embedded; 0 without an embedder."""
     searched: int = 0
+    """Number of searched chunks."""
     problem: str = ""
-    """Why the ranking by meaning is missing, in one line."""
+    """Why the ranking by meaning failed, in one line; empty if it did not."""
 
 
 class ChunkIndex:
+    """The chunks of one workspace by number, with their terms and vectors."""
+
     def __init__(
         self, embedder: Embedder | None = None, store: VectorStore | None = None, *, most_new: int = MOST_NEW
     ) -> None:
@@ -87,11 +96,12 @@ class ChunkIndex:
         self._store = store or (VectorStore(embedder.name) if embedder else None)
         self._keys: dict[int, bytes] = {}
         self._matrix: tuple[list[int], Vectors] | None = None
-        """Vectors of the chunks of the last query, until a chunk is added, removed or embedded."""
+        """Chunk numbers and vectors of the last query, cached until a chunk is added, removed or embedded."""
         self._most_new = most_new
         self._lock = asyncio.Lock()
 
     async def search(self, workspace: Readable, query: str, folder: str = ".", most: int = 10) -> Found:
+        """Return the best `most` chunks for a query at or below `folder`. Raises TooManyFiles."""
         async with self._lock:
             await self.refresh(workspace, folder)
             numbers = self.numbers(folder)
@@ -107,7 +117,7 @@ class ChunkIndex:
             return Found(best, embedded, len(numbers), problem)
 
     async def refresh(self, workspace: Readable, folder: str = ".") -> None:
-        """Bring the index up to date for the files at or below `folder`; other files stay as last seen."""
+        """Update the index for the files at or below `folder`; other files stay as last indexed."""
         paths = [path for path in await workspace.files() if within(path, folder)]
         if len(paths) > MOST_FILES:
             raise TooManyFiles(len(paths))
@@ -130,9 +140,10 @@ class ChunkIndex:
         await self._take(changed)
 
     async def _take(self, changed: Sequence[tuple[str, bytes, bytes]]) -> None:
+        """Index changed files, given as path, digest and contents."""
         if not changed:
             return
-        # The thread touches no shared state: a cancelled search leaves it running.
+        # The thread must not use shared state, because it continues to run if the search is cancelled.
         made = await asyncio.to_thread(_made, changed)
         for (path, digest, _), parts in zip(changed, made, strict=True):
             self._drop(path)
@@ -156,34 +167,38 @@ class ChunkIndex:
         self._matrix = None
 
     def numbers(self, folder: str = ".") -> list[int]:
-        """Numbers of the chunks at or below a path, ordered by file and line."""
+        """Return the numbers of the chunks at or below a path, ordered by file and line."""
         below = sorted(path for path in self._files if within(path, folder))
         return [number for path in below for number in self._files[path][1]]
 
     def by_words(self, query: str, numbers: Iterable[int]) -> list[int]:
+        """Rank these chunks by BM25, without those that contain no term of the query."""
         scores = self._lexical.scores(terms(query))
-        # Rounded, so that the order of equal chunks does not depend on the last bit of a sum.
+        # Scores are rounded, so that the order of equal chunks does not depend on the last bit of a sum.
         return sorted((n for n in numbers if n in scores), key=lambda n: -round(scores[n], 9))
 
     async def rank(self, query: str, numbers: list[int]) -> Ranking:
-        """Rank chunks as last indexed and embedded."""
+        """Rank chunks by words and by meaning, without updating the index or embedding chunks."""
         by_meaning = await self.by_meaning(query, numbers) if self._embedder is not None else []
         return Ranking(self.by_words(query, numbers), by_meaning)
 
     async def by_meaning(self, query: str, numbers: list[int]) -> list[int]:
-        """Rank the chunks that are embedded."""
+        """Rank those of the chunks that are embedded by similarity to the query."""
         assert self._embedder is not None
         known, matrix = self._vectors(numbers)
         if not known:
             return []
         asked = await self._embedder.embed([f"{self._embedder.asks}{query}"])
         if asked.shape[1] != matrix.shape[1]:
-            raise EmbeddingFailed(f"{self._embedder.name} gives vectors of another length than before")
+            raise EmbeddingFailed(f"{self._embedder.name} returned vectors of another length than before")
         near = np.round(matrix @ asked[0].astype(np.float16).astype(np.float32), 5)
-        return [known[place] for place in np.argsort(-near, kind="stable").tolist()]
+        return [known[index] for index in np.argsort(-near, kind="stable").tolist()]
 
     async def embed_some(self, numbers: Sequence[int]) -> int:
-        """Embed the first chunks that lack it, up to the limit per search; return how many have it then."""
+        """Embed the first chunks that are not embedded yet, up to the limit per search.
+
+        Return how many of all given chunks are embedded afterwards.
+        """
         assert self._embedder is not None
         assert self._store is not None
         missing = [n for n in numbers if self._store.get(self._key(n)) is None]
@@ -201,6 +216,7 @@ class ChunkIndex:
         return self._keys[number]
 
     def _vectors(self, numbers: list[int]) -> tuple[list[int], Vectors]:
+        """Return the numbers of the embedded chunks among `numbers`, and their vectors as a matrix."""
         assert self._store is not None
         if self._matrix is None or self._matrix[0] != numbers:
             held = [(n, vector) for n in numbers if (vector := self._store.get(self._key(n))) is not None]
@@ -211,10 +227,12 @@ class ChunkIndex:
 
 
 def embedded_text(chunk: Chunk) -> str:
+    """Return the text of a chunk that is embedded: its name and its beginning."""
     return f"{chunk.name}\n{chunk.text}"[:EMBEDDED_CHARACTERS]
 
 
 def _made(changed: Sequence[tuple[str, bytes, bytes]]) -> list[list[tuple[Chunk, list[str]]]]:
+    """Return the chunks of each changed file with their terms."""
     return [
         [(chunk, chunk_terms(chunk.path, chunk.name, chunk.text)) for chunk in chunks_of(path, data)]
         for path, _, data in changed

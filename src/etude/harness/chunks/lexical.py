@@ -1,7 +1,7 @@
-"""BM25 over chunks, updated as files change. Scores depend only on the chunks in the index, not on their history.
+"""BM25 index of chunks that can be updated. Scores depend only on the chunks in the index, not on their history.
 
-Postings are plain dictionaries, so adding or removing a file costs time only for its own terms. A term's postings
-become arrays when a query first asks for them. Twenty thousand chunks are scored in milliseconds.
+Postings are plain dictionaries, so that adding or removing a file takes time only for its own terms. A term's postings
+are converted to arrays when a query first uses them. Twenty thousand chunks are scored in milliseconds.
 """
 
 from __future__ import annotations
@@ -17,21 +17,25 @@ from etude.harness.chunks.terms import terms
 
 K1 = 1.6
 B = 0.75
-"""K1 and B were chosen on packages that no benchmark measures (docs/log/search.md)."""
+"""The parameters of BM25. They were tuned on packages that no benchmark uses (docs/log/search.md)."""
 NAME_COUNTS = 2
-"""A term in the qualified name counts as much as this many in the text."""
+"""A term in the qualified name counts as much as this many occurrences in the text."""
 
 
 def chunk_terms(path: str, name: str, text: str) -> list[str]:
+    """Return the terms of a chunk: of its path, its name and its text."""
     return [*terms(path), *(terms(name) * NAME_COUNTS), *terms(text)]
 
 
 class Lexical:
+    """BM25 index of chunks by number."""
+
     def __init__(self) -> None:
         self._postings: dict[str, dict[int, int]] = {}
         self._arrays: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
-        """Postings as arrays, for terms that were queried; dropped when a chunk with the term is added or removed."""
+        """Postings of queried terms as arrays; dropped when a chunk with the term is added or removed."""
         self._held: dict[int, Counter[str]] = {}
+        """Terms of each chunk."""
         self._lengths = np.zeros(1024)
         self._total = 0
 
@@ -61,7 +65,7 @@ class Lexical:
         self._total -= counted.total()
 
     def scores(self, said: Iterable[str]) -> dict[int, float]:
-        """Scores of all chunks that contain a term of the query; higher is better."""
+        """Return the scores of all chunks that contain a term of the query; higher is better."""
         if not self._held:
             return {}
         scores = np.zeros(len(self._lengths))

@@ -1,7 +1,7 @@
-"""The embedder that needs no network: a small search model whose weights and vocabulary come inside a package.
+"""Embedder without network access: a small model whose weights and vocabulary are part of an installed package.
 
-bge-small-en-v1.5 (MIT), int8, 34 MB, run by onnxruntime. Only data files of the package that contains them are read;
-its code is never imported. Files that differ by a single byte from those that were evaluated are refused.
+The model is bge-small-en-v1.5 (MIT), int8, 34 MB, run by onnxruntime. Only data files of the package are read; its code
+is never imported. Files whose hash differs from the evaluated ones are refused.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ MODEL = ("model_quantized.onnx", "6c9c6101a956d62dfb5e7190c538226c0c5bb9cb27b651
 WORDS = ("tokenizer.json", "d241a60d5e8f04cc1b2b3e9ef7a4921b27bf526d9f6050ab90f9267a1f9e5c66")
 LIBRARIES = ("onnxruntime", "tokenizers")
 TOKENS = 192
-"""Most tokens of a text: its beginning says most, and every token costs time."""
+"""Maximum number of tokens of a text; the rest is cut off, because every token takes time."""
 INSTALL = "search by meaning needs a model: pip install 'etude[semantic]'"
 
 
 def has_shipped_model() -> bool:
+    """Return whether the packages of the shipped model are installed."""
     return all(importlib.util.find_spec(name) is not None for name in (*LIBRARIES, PACKAGE))
 
 
@@ -52,8 +53,7 @@ class ShippedEmbedder:
         session, tokenizer = self._load()
         encoded = [each.ids for each in tokenizer.encode_batch(texts)]
         out = np.zeros((len(texts), 384), np.float32)
-        # One text at a time: this model computes int8 scales per call, so in a batch a vector would depend on its
-        # neighbours.
+        # One text per call: the model computes int8 scales per call, so in a batch a vector would depend on the others.
         for row, ids in enumerate(encoded):
             held = np.array([ids], np.int64)
             inputs = {"input_ids": held, "attention_mask": np.ones_like(held), "token_type_ids": np.zeros_like(held)}
@@ -68,7 +68,7 @@ class ShippedEmbedder:
 
                 options = onnxruntime.SessionOptions()
                 options.intra_op_num_threads = self._threads
-                # Threads that spin while waiting take CPU time from other work.
+                # Threads that spin while they wait would take CPU time from other work.
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
                 session = onnxruntime.InferenceSession(_file(*MODEL), options, providers=["CPUExecutionProvider"])
                 tokenizer = Tokenizer.from_str(_file(*WORDS).decode())
@@ -79,13 +79,14 @@ class ShippedEmbedder:
 
 
 def _file(name: str, digest: str) -> bytes:
+    """Read a data file of the package and check its SHA-256."""
     spec = importlib.util.find_spec(PACKAGE)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    for place in places:
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    for folder in folders:
         try:
-            data = (Path(place) / "models" / "bge-small-en-v1.5-int8" / name).read_bytes()
+            data = (Path(folder) / "models" / "bge-small-en-v1.5-int8" / name).read_bytes()
         except OSError:
             continue
         if hashlib.sha256(data).hexdigest() == digest:
             return data
-    raise EmbeddingFailed(f"{PACKAGE} holds no {name} as it was measured: pip install 'etude[semantic]'")
+    raise EmbeddingFailed(f"package {PACKAGE} lacks the expected {name}: pip install 'etude[semantic]'")

@@ -1,7 +1,7 @@
-"""Splits text and code into terms, by which queries and chunks are compared.
+"""Splits text and code into terms, the units that BM25 compares.
 
-Both go through `terms`, so that a term means the same in a question, a name and a comment. An identifier counts as a
-whole and by its parts, each part without its ending. Words that occur in nearly every file are dropped.
+Queries and chunks are split in the same way. An identifier yields itself and its parts, each part without its ending.
+Words that occur in nearly every file are dropped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 _WORD = re.compile(r"[^\W\d_][\w]*|_+[^\W_]\w*|\d+")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _LONGEST = 100
-"""A longer word is data and is skipped."""
+"""Maximum length of a word; longer ones are data and are skipped."""
 
 _ENGLISH = (
     "a an the of to in is it for on and or this that with as by be are from at if which not no will can any all its "
@@ -45,7 +45,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def stem(word: str) -> str:
-    """Strip a word's ending, roughly: forms of one word should get the same stem, which need not be a word."""
+    """Strip a word's ending by simple rules, so that forms of one word mostly get the same stem."""
     if len(word) <= 3:
         return word
     for ending, instead in _ENDINGS:

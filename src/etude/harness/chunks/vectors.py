@@ -1,8 +1,8 @@
-"""Embedding vectors on disk, keyed by a hash of their text: one append-only file per embedder.
+"""Cache of embedding vectors on disk, keyed by a hash of their text: one append-only file per embedder.
 
-A record's checksum is checked when it is used. One that is torn, corrupt or of another length is ignored, and its text
-is embedded again. A disk that cannot be written costs time, but no answers. Vectors are rounded to the file's precision
-before their first use, so that fresh and stored ones rank alike.
+A record's checksum is verified when it is used. A torn or corrupt record, or one of another length, is ignored, and its
+text is embedded again. If the file cannot be written, vectors stay in memory only. Vectors are rounded to the file's
+precision before their first use, so that new and stored ones give the same ranking.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _HEAD = len(MAGIC) + 4
 _KEY = 16
 _SUM = 8
 MOST_BYTES = 400_000_000
-"""A file of this size is emptied and started again."""
+"""A larger file is emptied before the next record is written."""
 
 
 def key_of(text: str) -> bytes:
+    """Return the key under which a text's vector is stored."""
     return xxhash.xxh3_128_digest(text.encode("utf-8", "replace"))
 
 
@@ -35,13 +36,16 @@ def default_folder() -> Path:
 
 
 class VectorStore:
+    """The stored vectors of the embedder `name`."""
+
     def __init__(self, name: str, folder: Path | None = None) -> None:
         digest = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=12).hexdigest()
         self.file = (folder or default_folder()) / f"{digest}.vectors"
         self._records: dict[bytes, bytes] | None = None
-        """Checksum and vector by key, as on disk."""
+        """Checksum and vector of each key, in the file's form; None until the file is read."""
 
     def get(self, key: bytes) -> Vectors | None:
+        """Return the vector of a key; None if it is not stored."""
         record = self._all().get(key)
         if record is None:
             return None
@@ -51,10 +55,11 @@ class VectorStore:
         return np.frombuffer(record, np.float16, offset=_SUM).astype(np.float32)
 
     def add(self, keys: Sequence[bytes], vectors: Vectors) -> None:
+        """Store vectors in memory and, if possible, on disk."""
         known = self._all()
         fresh: list[bytes] = []
         if known and len(next(iter(known.values()))) != _SUM + 2 * vectors.shape[1]:
-            known.clear()  # Another model now has this name: its vectors cannot be compared with these.
+            known.clear()  # another model has this name now, whose vectors cannot be compared with the stored ones
         for key, vector in zip(keys, vectors.astype(np.float16), strict=True):
             body = vector.tobytes()
             record = _checksum(key, body) + body
@@ -63,7 +68,7 @@ class VectorStore:
         try:
             self._append(fresh, vectors.shape[1])
         except OSError:
-            return  # The vectors are in memory, so only the time to compute them again is lost.
+            return  # the vectors are in memory; a later process has to compute them again
 
     def _append(self, records: list[bytes], width: int) -> None:
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,8 +94,8 @@ class VectorStore:
             width = int.from_bytes(data[len(MAGIC) : _HEAD], "little")
             if data.startswith(MAGIC) and 0 < width < 100_000:
                 step = _KEY + _SUM + 2 * width
-                for place in range(_HEAD, len(data) - step + 1, step):
-                    self._records[data[place : place + _KEY]] = data[place + _KEY : place + step]
+                for start in range(_HEAD, len(data) - step + 1, step):
+                    self._records[data[start : start + _KEY]] = data[start + _KEY : start + step]
         return self._records
 
 

@@ -1,1 +1,1 @@
-"""What the model reads besides the conversation: the profile's texts, facts about its environment, bounded outputs."""
+"""Texts for the model besides the conversation: the profile, facts about the environment, nudges, output limits."""

@@ -1,7 +1,6 @@
-"""Messages to a model that gets nowhere: it was cut off, said nothing, or repeats the same calls.
+"""Nudges: messages to a model that makes no progress, because it was cut off, is silent or repeats the same calls.
 
-A nudge never ends a run, and a run never waits for one: budgets end it. There is no nudge where the profile has no text
-for it.
+A nudge never ends a run; budgets do. If the profile has no text for an occasion, there is no nudge.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from etude.harness.policy import Turn
 from etude.trace.trace import ToolEvent
 
 SILENCES = 2
-"""Number of empty messages in a row that get a nudge; the next one ends the run."""
+"""Maximum number of consecutive empty messages that get a nudge; the next empty message ends the run."""
 REPEATS = 3
-"""Number of turns in a row with equal calls and results that get a nudge, and another after as many more."""
+"""A nudge follows after every so many consecutive turns with equal calls and results."""
 
 
 class Nudges:
@@ -28,7 +27,10 @@ class Nudges:
         self._same = 0
 
     def after(self, turn: Turn, answers: Sequence[ToolEvent]) -> list[str]:
-        """Return the nudges for a turn. If there are none, a turn without calls is the final answer."""
+        """Return the nudges to send after a turn with the results of its calls.
+
+        If there are none, a turn without calls is the final answer.
+        """
         if not turn.calls:
             return self._after_words(turn)
         self._silences = 0

@@ -1,10 +1,11 @@
-"""Cuts a tool's output to a number of tokens, at line ends where possible, with a marker where something was cut."""
+"""Cuts a tool's output to a number of tokens, at line ends if possible, and marks the cut."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 Count = Callable[[str], int]
+"""Counts the tokens of a text."""
 
 
 def fits(text: str, limit: int, count: Count) -> bool:
@@ -12,7 +13,10 @@ def fits(text: str, limit: int, count: Count) -> bool:
 
 
 def cut_end(lines: Sequence[str], limit: int, count: Count, marker: Callable[[int], str], bare: str) -> str:
-    """Keep as many leading lines as fit, then `marker(lines left out)`. For text that is read from the top."""
+    """Keep as many leading lines as fit, followed by `marker(number of lines left out)`.
+
+    For text that is read from the top. If not even one line fits, its beginning is kept, followed by `bare`.
+    """
     text = "\n".join(lines)
     if fits(text, limit, count):
         return text
@@ -22,7 +26,10 @@ def cut_end(lines: Sequence[str], limit: int, count: Count, marker: Callable[[in
 
 
 def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[[int], str], bare: str) -> str:
-    """Keep the first and last lines, with `marker` between. For command output, whose end matters most."""
+    """Keep the first and last lines, with `marker(number of lines left out)` between them.
+
+    For command output, whose end matters most. If not even one line fits, its beginning is kept, followed by `bare`.
+    """
     text = "\n".join(lines)
     if fits(text, limit, count):
         return text
@@ -35,8 +42,11 @@ def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[
 
 
 def _most(most: int, limit: int, count: Count, build: Callable[[int], str]) -> str:
-    """Return the longest text of 1 to `most` lines that fits, or an empty string. Bisection works because token counts
-    hardly shrink when lines are added; the result is counted, so it fits in any case."""
+    """Return `build(n)` for the largest n from 1 to `most` that fits, or an empty string.
+
+    n is found by bisection, because token counts hardly ever shrink when text is added. The result is always counted,
+    so it fits in any case.
+    """
     low, high, best = 1, most, ""
     while low <= high:
         middle = (low + high) // 2
@@ -49,7 +59,7 @@ def _most(most: int, limit: int, count: Count, build: Callable[[int], str]) -> s
 
 
 def _piece(text: str, limit: int, count: Count, bare: str) -> str:
-    """Keep the beginning of the text by characters, for when not even one line fits."""
-    # More characters than this cannot fit; without this bound a huge text would be counted again and again.
+    """Keep the beginning of the text by characters, if not even one line fits."""
+    # More characters than this cannot fit. Without the bound, a huge text would be counted many times.
     text = text[: max(limit, 0) * 64]
     return _most(len(text), limit, count, lambda n: f"{text[:n]}\n{bare}") or (bare if count(bare) <= limit else "")

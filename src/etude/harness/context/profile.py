@@ -1,6 +1,6 @@
-"""A profile: every text that the harness says to the model, as data.
+"""Profiles: all texts that the harness sends to the model, as data files.
 
-`compact` is for tiny models, `full` for models that can read prose.
+The profile `compact` is for tiny models, `full` for models that can read prose.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ from etude.harness.policy import Conversation, Message, Role
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 
 MOST_READ = 40
-"""Most files that the context after a self-summary lists as read."""
+"""Maximum number of read files that the context after a self-summary lists."""
 FACTS = frozenset({"system", "limits", "status", "recent", "rules"})
+"""Names of the facts about the environment; they are fields of Surroundings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
+    """The tools and texts of one profile."""
+
     name: str
     tools: tuple[str, ...]
+    """Names of the tools' schema files."""
     system: str
     """The system prompt. {tools} is replaced by one line per tool."""
     summary_request: str
+    """Asks the model for a self-summary."""
     summary_resume: str
     """The user message that starts the context after a self-summary, with the fields {task}, {summary}, {count},
     {edited}, {turns}, {todo}, {jobs}, {read}."""
@@ -36,19 +41,19 @@ class Profile:
     cut_off: str
     """Sent after a turn that was cut off before it called a tool."""
     wording: dict[str, str]
-    """Texts of the tools, by occasion."""
+    """Texts of tool results and notices, by occasion."""
     silent: str = ""
-    """Sent after an empty message; without this text an empty message is a final answer like any other."""
+    """Sent after an empty message. If the text is empty, an empty message is the final answer."""
     repeated: str = ""
-    """Sent after the same calls with the same results, {count} times in a row."""
+    """Sent after the same calls gave the same results {count} times in a row."""
     facts: dict[str, str] = field(default_factory=dict)
-    """Template for each of FACTS, with {text} and, for rules, {path}. A fact without a template is not told."""
+    """Template for each of FACTS, with {text} and, for rules, {path}. A fact without a template is left out."""
 
     def schemas(self) -> tuple[ToolSchema, ...]:
         return tuple(builtin_schema(name) for name in self.tools)
 
     def without(self, names: Collection[str]) -> Profile:
-        """The profile without these tools. Raises SchemaError for a name that no tool of the harness has."""
+        """Return the profile without these tools. Raises SchemaError for a name that no tool of the harness has."""
         for name in names:
             builtin_schema(name)
         return (
@@ -61,24 +66,25 @@ class Profile:
         return self.system.format(tools="\n".join(schema.usage() for schema in self.schemas()))
 
     def say(self, occasion: str, **values: object) -> str:
-        """The text for an occasion. A profile with few tools may lack it; the text of "refused" is used then."""
+        """Return the text for an occasion, or that of "refused" if the profile has none."""
         words = self.wording.get(occasion, self.wording["refused"])
         return words.format(**{"problem": occasion, **values})
 
     def say_if_known(self, occasion: str, otherwise: str, **values: object) -> str:
-        """The text for an occasion that a profile need not have; `otherwise` if it has none."""
+        """Return the text for an occasion, or `otherwise` if the profile has none."""
         return self.say(occasion, **values) if occasion in self.wording else otherwise
 
     def open(
         self, task: str, conversation_id: str = "conversation", surroundings: Surroundings | None = None
     ) -> Conversation:
-        """Start a conversation: the system prompt, with what the agent is told about its surroundings, and the task."""
+        """Start a conversation with the system prompt, which includes facts about the environment, and the task."""
         conversation = Conversation(conversation_id, task=task)
-        system = "\n\n".join([self.system_text(), *self.told(surroundings or Surroundings())])
+        system = "\n\n".join([self.system_text(), *self.fact_texts(surroundings or Surroundings())])
         conversation.messages += [Message(Role.SYSTEM, system), Message(Role.USER, task)]
         return conversation
 
-    def told(self, surroundings: Surroundings) -> Iterator[str]:
+    def fact_texts(self, surroundings: Surroundings) -> Iterator[str]:
+        """Yield the text of each fact about the environment for which the profile has a template."""
         texts = {
             "system": surroundings.system,
             "limits": surroundings.limits,
@@ -104,8 +110,9 @@ class Profile:
         read: Sequence[str] = (),
         cut_off: bool = False,
     ) -> Conversation:
-        """Start the conversation after a self-summary: system prompt, task, summary without thinking, and carried
-        state. An empty summary, or one `cut_off` by its limit, is marked if the profile has a text for that."""
+        """Start the conversation that follows a self-summary: system prompt, task, summary without thinking, and state
+        such as edited files and the to-do list. An empty summary, or one `cut_off` by its token limit, is marked if the
+        profile has a text for that."""
         count = old.summaries + 1
         if not summary:
             summary = self.say_if_known("no_summary", summary)
@@ -127,7 +134,7 @@ class Profile:
         return new
 
     def texts(self) -> list[str]:
-        """Every fixed text, without its fields, and the tools' names: what a tokenizer must encode well."""
+        """Return all fixed texts, without their fields, and the tools' names. A tokenizer should encode them well."""
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
         templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
@@ -135,13 +142,14 @@ class Profile:
 
 
 def _latest(paths: Sequence[str]) -> str:
-    """The last MOST_READ paths, and how many came before."""
+    """Return the last MOST_READ paths as text, with the number of earlier ones."""
     more = len(paths) - MOST_READ
     shown = " ".join(paths[-MOST_READ:])
     return f"{shown} (and {more} before)" if more > 0 else shown
 
 
 def parse_profile(text: str, source: str) -> Profile:
+    """Parse a profile's TOML; `source` names it in errors. Raises SchemaError."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -160,7 +168,7 @@ def parse_profile(text: str, source: str) -> Profile:
 
 @cache
 def load_profile(name: str) -> Profile:
-    """A profile that ships with the harness (`profiles/<name>.toml`)."""
+    """Return a profile that ships with the harness (`profiles/<name>.toml`)."""
     file = resources.files("etude.harness") / "profiles" / f"{name}.toml"
     if not file.is_file():
         raise SchemaError(f"there is no profile {name}.toml")
@@ -171,6 +179,6 @@ def load_profile(name: str) -> Profile:
 
 @cache
 def compaction_request() -> str:
-    """The long summary instruction, instead of the profile's, for recipes that ask for the compaction baseline."""
+    """Return the long summary request that replaces the profile's in recipes with the compaction baseline."""
     file = resources.files("etude.harness") / "profiles" / "compaction.txt"
     return file.read_text(encoding="utf-8").strip()

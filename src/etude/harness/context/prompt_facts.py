@@ -1,8 +1,8 @@
-"""What an agent is told about its environment before it begins: system, limits, repository status and rules files.
+"""Facts about the environment for the system prompt: system, limits, repository status and rules files.
 
-Everything comes from the workspace, so that the agent is told the same in training, in a box, and in a user's folder.
-It is a snapshot, told once; later changes are for tools to find out. Equal workspaces give equal text, except for the
-user's recent files (`recent`), which only a session has.
+All facts come from the workspace, so that the agent gets the same ones in training, in a box, and in a user's folder.
+They are collected once, before the agent begins. Equal workspaces give equal text, except for the user's recent files
+(`recent`), which only a session on a user's folder has.
 """
 
 from __future__ import annotations
@@ -18,31 +18,37 @@ from etude.harness.workspaces.workspace import NoShell, Workspace
 from etude.sandbox.contract import RequestRefused
 
 RULES = ("AGENTS.md", "CLAUDE.md", ".cursorrules", ".github/copilot-instructions.md", "GEMINI.md")
-"""Where repositories keep rules for agents. Of several files in a folder with the same text, the first is used."""
+"""Names of the files in which repositories keep rules for agents. If several files of a folder have the same text, only
+the first is used."""
 RULES_FOLDER = ".cursor/rules"
+"""Folder whose .md and .mdc files are rules too."""
 RULE_TOKENS = 4_000
+"""Maximum number of tokens of one rules file."""
 STATUS_LINES = 40
+"""Maximum number of lines of the repository's status."""
 COMMAND_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
+    """Facts about an agent's environment; empty ones are unknown."""
+
     system: str = ""
     """One line with the operating system and the shell."""
     limits: str = ""
-    """What commands may use, in words."""
+    """One line with the limits of commands."""
     status: tuple[str, ...] = ()
-    """Output of `git status` for the working tree or the user's folder; empty without a repository."""
+    """Lines of `git status` for the working tree or the user's folder; empty without a repository."""
     recent: tuple[str, ...] = ()
     """Files that the user changed last."""
     rules: tuple[tuple[str, str], ...] = field(default=())
-    """Path and text of each rules file, outermost folder first. Those of a deeper folder take precedence there."""
+    """Path and text of each rules file, outermost folder first. In a folder, its own rules take precedence."""
 
     def __bool__(self) -> bool:
         return bool(self.system or self.limits or self.status or self.recent or self.rules)
 
 
-async def look_around(
+async def collect_facts(
     workspace: Workspace,
     count: Count,
     *,
@@ -52,7 +58,11 @@ async def look_around(
     recent: Sequence[str] = (),
     commands: bool = True,
 ) -> Surroundings:
-    """`commands`: whether commands may find out what is not given; not where the user must agree to each."""
+    """Collect the facts about a workspace; facts that are given are used as they are.
+
+    With `commands`, commands in the workspace find out the system and the status if they are not given. It is False if
+    the user has to agree to each command.
+    """
     if commands:
         system = system or " ".join(await _said(workspace, "uname -sm; echo ${SHELL:-/bin/sh}"))
         status = status or await _said(workspace, "git status --short --branch 2>/dev/null")
@@ -61,14 +71,14 @@ async def look_around(
     return Surroundings(system, limits, tuple(status), tuple(recent), await find_rules(workspace, count))
 
 
-def system_of_host() -> str:
-    """Same as `look_around`'s `system`, for commands that run on the user's own machine."""
+def host_system() -> str:
+    """Return the `system` fact for commands that run on the user's own machine."""
     host = os.uname()
     return f"{host.sysname} {host.machine} {os.environ.get('SHELL', '/bin/sh')}"
 
 
 async def find_rules(workspace: Workspace, count: Count) -> tuple[tuple[str, str], ...]:
-    """Find all rules files; each is cut to its first RULE_TOKENS tokens."""
+    """Return path and text of all rules files, outermost folder first. Each text is cut to RULE_TOKENS tokens."""
     found: list[tuple[str, str]] = []
     seen: set[tuple[str, str]] = set()
     paths = [path for path in await workspace.files() if _is_rules(path)]
@@ -92,7 +102,7 @@ def _is_rules(path: str) -> bool:
 
 
 def _folder(path: str) -> str:
-    """The folder that a rules file applies to."""
+    """Return the folder that a rules file applies to."""
     name = next((name for name in RULES if f"/{path}".endswith(f"/{name}")), "")
     if name:
         return path.removesuffix(name).rstrip("/")
@@ -104,10 +114,12 @@ def _depth(folder: str) -> int:
 
 
 def _rank(path: str) -> int:
-    return next((place for place, name in enumerate(RULES) if f"/{path}".endswith(f"/{name}")), len(RULES))
+    """Return the index of a rules file's name in RULES."""
+    return next((index for index, name in enumerate(RULES) if f"/{path}".endswith(f"/{name}")), len(RULES))
 
 
 async def _said(workspace: Workspace, command: str) -> list[str]:
+    """Run a command and return the lines of its output; none if it fails or there is no shell."""
     try:
         result = await workspace.exec(command, timeout=COMMAND_SECONDS)
     except NoShell:

@@ -1,1 +1,1 @@
-"""Changes to files as text: unified diffs, the patch dialect of models, and writing them into a user's folder."""
+"""Changes to files: unified diffs, the patch format that models write, and writing changes into a user's folder."""

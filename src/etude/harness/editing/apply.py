@@ -1,7 +1,7 @@
 """Writes an agent's changes into the user's folder.
 
-Invariant: a file is written only if it is still what the change was made from, and never through a symlink. A crash
-leaves each file complete, either old or new, and repeating the call writes the rest.
+Invariant: a file is written only if it still has the contents that the agent started from, and never through a symlink.
+A crash leaves each file complete, either old or new, and repeating the call writes the rest.
 """
 
 from __future__ import annotations
@@ -12,53 +12,58 @@ from pathlib import Path, PurePath
 
 
 class ApplyConflict(Exception):
-    """Files changed outside the session: the message names them, and nothing was written."""
+    """Changes cannot be written, because files in the folder have changed. Nothing was written."""
 
 
 def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
-    """Write all changes, or none if ApplyConflict is raised because a file is no longer what it was at the start. A
-    file that already has its new contents is left alone."""
+    """Write all changes; None as contents deletes a file.
+
+    If a file has neither its new contents nor those in `start`, ApplyConflict is raised and nothing is written.
+    """
     changed = {path: data for path, data in changed.items() if not _is_still(folder, path, data)}
     moved = [path for path in changed if not _is_still(folder, path, start.get(path))]
     if moved:
         raise ApplyConflict(
-            f"changed outside the session, so nothing was written: {', '.join(moved)}; start again from what is there"
+            f"changed outside the session, so nothing was written: {', '.join(moved)}; start again from the current "
+            "files"
         )
-    aside: dict[str, Path] = {}
+    temporary: dict[str, Path] = {}
     try:
-        # Write all new files beside their targets before replacing any: a crash leaves each file complete, either old
-        # or new, and a full disk leaves all of them old.
+        # All new contents are written to temporary files before any target is replaced: a crash leaves each file
+        # complete, either old or new, and a full disk leaves all of them old.
         for path, data in changed.items():
             if data is not None:
-                aside[path] = _beside(folder / path, data)
+                temporary[path] = _beside(folder / path, data)
         for path, data in changed.items():
             if data is None:
                 (folder / path).unlink()
             else:
-                aside[path].replace(folder / path)
-                del aside[path]
+                temporary[path].replace(folder / path)
+                del temporary[path]
     finally:
-        for new in aside.values():
+        for new in temporary.values():
             new.unlink(missing_ok=True)
 
 
-def in_the_way(folder: Path, path: str) -> str:
-    """Why no file can be written at this path, or "". Symlinks are refused: they may lead out of the folder."""
+def write_obstacle(folder: Path, path: str) -> str:
+    """Return why no file can be written at this path, or "". Symlinks are refused, as they may lead out of the
+    folder."""
     target = folder / path
-    for place in _above(folder, path):
-        if place.is_symlink() or (place.exists() and not place.is_dir()):
-            return f"cannot be written: {place.relative_to(folder)} is no folder now"
+    for parent in _above(folder, path):
+        if parent.is_symlink() or (parent.exists() and not parent.is_dir()):
+            return f"cannot be written: {parent.relative_to(folder)} is not a folder any more"
     if target.is_symlink() or (target.exists() and not target.is_file()):
-        return "is no file now"
+        return "is not a file any more"
     return ""
 
 
-def leads_out(folder: Path, path: str) -> bool:
-    """Whether one of the path's parent folders is a symlink."""
-    return any(place.is_symlink() for place in _above(folder, path))
+def has_symlink_parent(folder: Path, path: str) -> bool:
+    """Return whether one of the path's parent folders within `folder` is a symlink."""
+    return any(parent.is_symlink() for parent in _above(folder, path))
 
 
 def _beside(target: Path, data: bytes) -> Path:
+    """Write contents to a temporary file in the target's folder, with the target's mode."""
     target.parent.mkdir(parents=True, exist_ok=True)
     mode = target.stat().st_mode if target.exists() else None
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".etude-", delete=False) as new:
@@ -74,10 +79,11 @@ def _beside(target: Path, data: bytes) -> Path:
 
 
 def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
-    """Whether the file has this content now; None means that there is no file."""
+    """Return whether the file has this content now; None means that there is no file."""
     target = folder / path
-    return not in_the_way(folder, path) and (target.read_bytes() if target.is_file() else None) == content
+    return not write_obstacle(folder, path) and (target.read_bytes() if target.is_file() else None) == content
 
 
 def _above(folder: Path, path: str) -> list[Path]:
+    """Return the parent folders of a path below `folder`, deepest first."""
     return [folder.joinpath(*parent.parts) for parent in PurePath(path).parents][:-1]

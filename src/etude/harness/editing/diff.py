@@ -1,6 +1,6 @@
 """Unified diffs between two states of a workspace, in a form that `patch -p1` and `git apply` read.
 
-Only text files are shown: files that are not UTF-8 are left out, as are version control and the caches of tools.
+Files that are not UTF-8 text, version control folders and tools' caches are left out.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
 LEFT_OUT = frozenset({".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"})
+"""Names of folders whose files are left out of diffs."""
 
 
 def is_source(path: str) -> bool:
+    """Return whether diffs include this path."""
     return not LEFT_OUT.intersection(path.split("/"))
 
 
 def as_text(data: bytes) -> str | None:
-    """The text of a file; None if it is not a text file."""
+    """Return the text of a file; None if it is not a text file (UTF-8 without null bytes)."""
     if b"\0" in data:
         return None
     try:
@@ -26,7 +28,10 @@ def as_text(data: bytes) -> str | None:
 
 
 def equal_ends(one: Sequence[str], other: Sequence[str]) -> tuple[int, int]:
-    """How many lines both begin with, and how many of the others both end with: difflib takes quadratic time."""
+    """Return how many leading lines and how many further trailing lines are equal.
+
+    Without them difflib, which takes quadratic time, has less to compare.
+    """
     shorter = min(len(one), len(other))
     head = next((n for n in range(shorter) if one[n] != other[n]), shorter)
     return head, next((n for n in range(shorter - head) if one[-1 - n] != other[-1 - n]), shorter - head)
@@ -45,7 +50,7 @@ def _changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterato
         if old_text is None or new_text is None:
             continue
         if not old_text and not new_text:
-            # An empty file was added or deleted: there are no lines to show, only the header.
+            # An empty file was added or deleted: a header shows it, as there are no lines.
             yield f"diff --git a/{path} b/{path}\n"
             yield "new file mode 100644\n" if old is None else "deleted file mode 100644\n"
             continue
@@ -56,8 +61,7 @@ def _changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterato
 
 
 def binary_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """The changed source files that `unified_diff` leaves out because they are not text, one line each in git's format.
-    For whoever must see every change."""
+    """Return one line, in git's format, for each changed file that `unified_diff` leaves out because it is not text."""
     lines = []
     for path in sorted(before.keys() | after.keys()):
         old, new = before.get(path), after.get(path)
@@ -69,6 +73,6 @@ def binary_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> s
 
 
 def _lines(text: str) -> list[str]:
-    """Split into lines with their line ends. Only \\n ends a line, as in patch."""
+    """Split into lines with their line ends. Only \\n ends a line, as for `patch`."""
     lines = text.split("\n")
     return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])

@@ -1,20 +1,20 @@
-"""Parses and applies the patch dialect that many models were trained to write.
+"""Parses and applies the patch format that many models were trained to write.
 
     *** Begin Patch
     *** Update File: path/of.py
-    *** Move to: new/path.py          (if it moves)
-    @@ def the_function(              (optional: go on after this line)
-     a line that stays
-    -a line that goes
-    +a line that comes
+    *** Move to: new/path.py          (optional: the file's new path)
+    @@ def the_function(              (optional: the hunk is after this line)
+     kept line
+    -removed line
+    +added line
     *** Add File: other.py
-    +its lines
+    +added line
     *** Delete File: old.py
     *** End Patch
 
-Hunks have no line numbers: each is located by its kept and removed lines, after the previous hunk. If they match
-nowhere exactly, trailing white space is ignored, then indentation as well; such a match counts only if there is exactly
-one. Nothing is changed unless everything fits.
+Hunks have no line numbers: each is located after the previous one by its kept and removed lines. If these have no exact
+match, trailing white space is ignored, then indentation as well; such an inexact match must be the only one. If any
+hunk does not match, nothing is changed.
 """
 
 from __future__ import annotations
@@ -29,27 +29,32 @@ STAYS, GOES, COMES = " ", "-", "+"
 
 
 Likeness = Callable[[str], str]
-"""Key of a line: two lines match if their keys are equal."""
+"""Returns the key of a line; two lines match if their keys are equal."""
 
 
 class BadPatch(Exception):
-    """The patch cannot be read, or does not fit the files; the text is for the model."""
+    """The patch cannot be parsed, or does not match the files. The text is for the model."""
 
 
 @dataclass(slots=True)
 class Hunk:
+    """One place of a file that the patch changes."""
+
     behind: list[str] = field(default_factory=list)
-    """Lines given after `@@`. The hunk is searched for after the first occurrence of each, in turn."""
+    """Lines given after `@@`. The hunk comes after the first occurrence of each of them, in this order."""
     lines: list[tuple[str, str]] = field(default_factory=list)
-    """Each line with its sign: stays, goes or comes."""
+    """Sign (STAYS, GOES or COMES) and text of each line."""
     at_end: bool = False
+    """Whether the hunk is at the end of the file."""
 
     @property
     def old(self) -> list[str]:
+        """The kept and removed lines, which must be in the file."""
         return [line for sign, line in self.lines if sign != COMES]
 
     def new(self, there: Sequence[str]) -> Iterator[str]:
-        """The lines after the change. Kept lines stay as they are in `there`, the file's lines that matched `old`."""
+        """Yield the lines after the change. `there` are the file's lines that matched `old`; kept ones stay
+        unchanged."""
         left = iter(there)
         for sign, line in self.lines:
             if sign == COMES:
@@ -62,15 +67,18 @@ class Hunk:
 
 @dataclass(slots=True)
 class FileChange:
+    """The part of a patch for one file."""
+
     path: str
     target: str
     """Path of the file after the patch; empty for a deleted file."""
     hunks: list[Hunk] = field(default_factory=list)
     content: str | None = None
-    """Contents of an added file."""
+    """Contents of an added file; None for other changes."""
 
 
 def parse_patch(text: str) -> list[FileChange]:
+    """Parse a patch. Raises BadPatch."""
     lines = text.strip("\n").split("\n")
     if lines[0].strip() != BEGIN:
         raise BadPatch(f"a patch begins with {BEGIN!r}")
@@ -87,7 +95,7 @@ def parse_patch(text: str) -> list[FileChange]:
             path = line.removeprefix(UPDATE).strip()
             changes.append(FileChange(path, path))
         elif not changes or not _take(changes[-1], line):
-            raise BadPatch(f"line {number} of the patch has no place there: {line[:80]!r}")
+            raise BadPatch(f"line {number} of the patch is not allowed at this point: {line[:80]!r}")
     for change in changes:
         change.hunks = [hunk for hunk in change.hunks if hunk.lines]
         if change.content is None and change.target == change.path and not change.hunks:
@@ -121,7 +129,7 @@ def _take(change: FileChange, line: str) -> bool:
     if line.rstrip() == END_OF_FILE:
         hunk.at_end = True
         return True
-    sign = line[:1] or STAYS  # models often write an empty kept line without its sign
+    sign = line[:1] or STAYS  # models often omit the sign of an empty kept line
     if hunk.at_end or sign not in (STAYS, GOES, COMES):
         return False
     hunk.lines.append((sign, line[1:]))
@@ -131,8 +139,11 @@ def _take(change: FileChange, line: str) -> bool:
 def apply_patch(
     changes: Sequence[FileChange], files: Mapping[str, str], *, exactly: bool = False
 ) -> dict[str, str | None]:
-    """Return the new contents of each file that the patch touches; None for a removed one. Of a file that is named
-    twice, the second part applies to the result of the first. With `exactly`, white space must match."""
+    """Return the new contents of each file that the patch changes; None for a removed file.
+
+    If a file occurs twice in the patch, the second change applies to the result of the first. With `exactly`, white
+    space must match. Raises BadPatch if a change does not fit.
+    """
     after: dict[str, str | None] = {}
 
     def now(path: str) -> str | None:
@@ -142,14 +153,14 @@ def apply_patch(
         text = now(change.path)
         if change.content is not None:
             if text is not None:
-                raise BadPatch(f"{change.path} is there already: update it")
+                raise BadPatch(f"{change.path} exists already: update it")
             after[change.path] = change.content
             continue
         if text is None:
             raise BadPatch(f"there is no file {change.path!r}")
         if change.target != change.path:
             if change.target and now(change.target) is not None:
-                raise BadPatch(f"{change.target} is there already")
+                raise BadPatch(f"{change.target} exists already")
             after[change.path] = None
         if change.target:
             after[change.target] = _updated(change, text, (_exact,) if exactly else _LIKENESSES)
@@ -157,11 +168,12 @@ def apply_patch(
 
 
 def _updated(change: FileChange, text: str, likenesses: Sequence[Likeness]) -> str:
+    """Return a file's text after its hunks. `likenesses` are tried in order to match lines."""
     ended = text.endswith("\n") or not text
     lines = text.removesuffix("\n").split("\n") if text else []
     result: list[str] = []
     done = 0
-    """Number of old lines that have been handled."""
+    """Number of old lines that are copied to the result, or replaced in it."""
     for hunk in change.hunks:
         start = done
         for line in hunk.behind:
@@ -175,28 +187,33 @@ def _updated(change: FileChange, text: str, likenesses: Sequence[Likeness]) -> s
 
 
 def _line_behind(lines: Sequence[str], wanted: str, start: int, path: str, likenesses: Sequence[Likeness]) -> int:
+    """Return the index after the first line from `start` on that matches `wanted`."""
     for likeness in likenesses:
         for number in range(start, len(lines)):
             if likeness(lines[number]) == likeness(wanted):
                 return number + 1
-    raise BadPatch(f"{path} has no line {wanted[:80]!r} behind line {start}")
+    raise BadPatch(f"{path} has no line {wanted[:80]!r} after line {start}")
 
 
 def _place_of(hunk: Hunk, lines: Sequence[str], start: int, path: str, likenesses: Sequence[Likeness]) -> int:
+    """Return the index of the first line that a hunk's old lines match, from `start` on."""
     old = hunk.old
     if not old:
-        # A hunk with only added lines: after the named line, or at the end.
+        # A hunk of added lines only goes after the line given with `@@`, or to the end of the file.
         return start if hunk.behind and not hunk.at_end else len(lines)
     for likeness in likenesses:
         places = list(_matches(hunk, lines, start, likeness))
         if places and (likeness is _exact or len(places) == 1):
             return places[-1] if hunk.at_end else places[0]
         if places:
-            raise BadPatch(f"{path}: the lines from {old[0][:80]!r} on fit in {len(places)} places, none exactly")
-    raise BadPatch(f"{path} has no lines like these behind line {start}: {old[0][:80]!r} ...")
+            raise BadPatch(
+                f"{path}: the lines from {old[0][:80]!r} on match in {len(places)} places, but nowhere exactly"
+            )
+    raise BadPatch(f"{path} has no such lines after line {start}: {old[0][:80]!r} ...")
 
 
 def _matches(hunk: Hunk, lines: Sequence[str], start: int, likeness: Likeness) -> Iterator[int]:
+    """Yield every index from `start` on at which the hunk's old lines match."""
     wanted = [likeness(line) for line in hunk.old]
     held = [likeness(line) for line in lines]
     last = len(lines) - len(wanted)

@@ -1,6 +1,7 @@
-"""Lints: the problems that a repository's own linters report, new ones told apart from those that were there before.
+"""Runs a repository's own linters and separates new problems from those that existed before the agent's changes.
 
-Linters are data (`linters/*.toml`); `Lints.look` runs those that a workspace's files are configured for.
+Linters are described by data files (`linters/*.toml`); `Lints.lint` runs those for which the workspace has a
+configuration.
 """
 
 from etude.harness.lints.compare import unmatched

@@ -1,9 +1,9 @@
-"""Tells new lint problems from old ones, although lines move.
+"""Finds the lint problems that are new, although edits move lines.
 
-An old and a new problem are the same if linter, rule and message are equal (ignoring line numbers in the message) and
-their places correspond: the same line of an unchanged block, else a line with the same text, else a line of the changed
-block that replaced the old one. Each old problem matches at most one new one. So a problem that only moved is never
-new, and if there are two equal problems where there was one, one is new.
+A problem before the changes matches one after them if linter, rule and message are equal (apart from line numbers in
+the message) and the lines correspond: both are the same line of an unchanged block, or have the same text, or are in
+the old and the new version of a changed block. Each problem matches at most one other. So a problem that only moved is
+never new, and if one problem has become two equal ones, one of them is new.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from etude.harness.lints.diagnostic import Diagnostic
 
 Files: TypeAlias = Mapping[str, bytes]
 MOST_COMPARED = 4_000_000
-"""Most pairs of lines to compare within a changed block; a larger block counts as replaced as a whole."""
+"""Maximum number of pairs of lines to compare in a changed block; a larger block counts as one replaced block."""
 MOST_PAIRS = 400
-"""Most pairs of an added and a deleted file to compare for renames; beyond that only those of the same name."""
+"""Maximum number of pairs of added and deleted files to compare for renames; if there are more, only files of the same
+name are compared."""
 ALIKE = 0.5
 """Fraction of lines that an added file must share with a deleted one to count as its new name."""
 
@@ -29,7 +30,7 @@ _LINE_NUMBERS = re.compile(r"(\blines? |:)\d+(?::\d+)?|\(\d+,\d+\)")
 
 
 def unmatched(before: Sequence[Diagnostic], after: Sequence[Diagnostic], old: Files, new: Files) -> list[Diagnostic]:
-    """The problems in `after` that match none in `before`; `old` and `new` are the files then and now."""
+    """Return the problems in `after` that match none in `before`; `old` and `new` are the files of the two states."""
     names = renamed(old, new)
     left_before, left_after = list(before), list(after)
     comparisons: dict[str, Comparison] = {}
@@ -71,11 +72,12 @@ def unmatched(before: Sequence[Diagnostic], after: Sequence[Diagnostic], old: Fi
 
 
 def _kind(problem: Diagnostic) -> tuple[str, str, str]:
+    """Return linter, rule and message without line numbers, which must be equal for two problems to match."""
     return problem.linter, problem.code, _LINE_NUMBERS.sub(r"\1#", problem.message)
 
 
 class Comparison:
-    """Maps the lines of one file to where they were before. Lines count from 1."""
+    """Line-by-line comparison of a file before and after the changes. Lines count from 1."""
 
     def __init__(self, old: Sequence[str], new: Sequence[str]) -> None:
         self._old, self._new = old, new
@@ -90,13 +92,15 @@ class Comparison:
                 self._new_piece.update(dict.fromkeys(range(begin + 1, end + 1), number))
 
     def old_line(self, line: int) -> int | None:
-        """The old number of a line; None if the line was not there. 0 (no line) stays 0."""
+        """Return the old number of an unchanged line; None for a new or changed line. 0 (no line) stays 0."""
         return self._was.get(line) if line else 0
 
     def old_piece(self, line: int) -> int | None:
+        """Return the number of the changed block that contains the old line; None for an unchanged line."""
         return self._old_piece.get(line)
 
     def new_piece(self, line: int) -> int | None:
+        """Return the number of the changed block that contains the new line; None for an unchanged line."""
         return self._new_piece.get(line)
 
     def old_text(self, line: int) -> str:
@@ -107,7 +111,7 @@ class Comparison:
 
 
 def _text(lines: Sequence[str], line: int) -> str:
-    """A line's text without indentation, which changes when a block is moved. Empty beyond the last line."""
+    """Return a line's text without indentation, which may change when a block is moved; "" if there is no such line."""
     return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
 
@@ -115,7 +119,7 @@ Opcode: TypeAlias = tuple[str, int, int, int, int]
 
 
 def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """Opcodes like difflib's."""
+    """Return opcodes like those of difflib."""
     head, tail = equal_ends(old, new)
     first, last = old[head : len(old) - tail], new[head : len(new) - tail]
     if len(first) * len(last) > MOST_COMPARED:
@@ -128,7 +132,7 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
 
 
 def renamed(old: Files, new: Files) -> dict[str, str]:
-    """Map each added file to the deleted file it was probably renamed from: the most similar one."""
+    """Map added files to the deleted files they were probably renamed from: the most similar ones."""
     gone = {path: Counter(_lines(old[path])) for path in old.keys() - new.keys()}
     come = sorted(new.keys() - old.keys())
     few = len(gone) * len(come) <= MOST_PAIRS
@@ -148,6 +152,7 @@ def renamed(old: Files, new: Files) -> dict[str, str]:
 
 
 def _alike(one: Counter[str], other: Counter[str]) -> float:
+    """Return the share of lines that two files have in common."""
     most = max(one.total(), other.total())
     return (one & other).total() / most if most else 0.0
 
@@ -156,6 +161,6 @@ def _lines(data: bytes | None) -> list[str]:
     return data.decode("utf-8", "replace").split("\n") if data else []
 
 
-def in_order(problems: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Deduplicate and sort by place."""
+def sorted_problems(problems: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Deduplicate problems and sort them by file and line."""
     return sorted(set(problems))

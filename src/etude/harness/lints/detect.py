@@ -1,6 +1,6 @@
-"""Finds which linters a repository uses, and where: the folders with a configuration file.
+"""Finds the linters that a repository uses, by the folders that contain a configuration file.
 
-For each file the nearest configured folder above it counts, as in the linters themselves.
+The nearest configured folder above a file applies to it, as in the linters themselves.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from etude.harness.workspaces.scratch_tree import is_own
 
 @dataclass(frozen=True, slots=True, order=True)
 class Root:
-    """A configured folder."""
+    """A folder with a linter's configuration."""
 
     folder: str
-    """"." is the workspace."""
+    """Path of the folder; "." is the workspace."""
     config: str
-    """The configuration file."""
+    """Path of the configuration file."""
     has_targets: bool = False
-    """True if the configuration itself says which files to lint."""
+    """Whether the configuration itself lists the files to lint."""
 
 
 class Tree:
-    """The files of one state, indexed by file name, without those of installed packages."""
+    """The files of one state of a workspace, indexed by file name, without those of installed packages."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = files
@@ -44,7 +44,7 @@ class Tree:
 
 
 def find_roots(linter: Linter, tree: Tree) -> list[Root]:
-    """The linter's configured folders, sorted. Folders without any file for the linter are left out."""
+    """Return the folders configured for a linter, sorted, without those that have no file for it."""
     found: dict[str, Root] = {}
     for config in linter.configs:
         exact = "*" not in config.name
@@ -57,12 +57,12 @@ def find_roots(linter: Linter, tree: Tree) -> list[Root]:
     roots = sorted(found.values())
     if linter.roots == "outermost":
         roots = [root for root in roots if not any(above(other.folder, root.folder) for other in roots)]
-    looked_at = [path for path in tree.paths if path.endswith(linter.suffixes)] if roots else []
-    return [root for root in roots if any(within(path, root.folder) and path != root.config for path in looked_at)]
+    linted = [path for path in tree.paths if path.endswith(linter.suffixes)] if roots else []
+    return [root for root in roots if any(within(path, root.folder) and path != root.config for path in linted)]
 
 
 def nearest(path: str, folders: Iterable[str]) -> str | None:
-    """The deepest of these folders that contains the path."""
+    """Return the deepest of these folders that contains the path, or None."""
     holding = [folder for folder in folders if within(path, folder)]
     return max(holding, key=_depth, default=None)
 
@@ -72,11 +72,12 @@ def folder_of(path: str) -> str:
 
 
 def above(folder: str, path: str) -> bool:
+    """Return whether the path is strictly below the folder."""
     return folder != path and within(path, folder)
 
 
 def relative(path: str, folder: str) -> str:
-    """A workspace path relative to a folder that contains it."""
+    """Return a workspace path relative to a folder that contains it."""
     return PurePosixPath(path).relative_to(folder).as_posix()
 
 
@@ -85,7 +86,7 @@ def _depth(folder: str) -> int:
 
 
 def _table(name: str, data: bytes, config: Config) -> Mapping[str, object] | None:
-    """The linter's settings in a configuration file; None if it has none."""
+    """Return the linter's settings in a configuration file; None if the file does not configure the linter."""
     text = as_text(data)
     if not config.table:
         return {}
@@ -94,7 +95,7 @@ def _table(name: str, data: bytes, config: Config) -> Mapping[str, object] | Non
     try:
         table = _parsed(name, text)
     except (ValueError, configparser.Error, RecursionError):
-        # The file is broken. If it names the linter, the linter is run and reports what is wrong.
+        # The file does not parse. If it names the linter, the linter shall run and report the error.
         return {} if ".".join(config.table) in text or f'"{config.table[-1]}"' in text else None
     for key in config.table:
         if not isinstance(table, Mapping) or key not in table:

@@ -1,4 +1,4 @@
-"""Diagnostic: one problem that one linter reports at one place. Its texts are single lines of bounded length."""
+"""Diagnostic: one problem that a linter reports at a position. Its texts are single lines of bounded length."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ MESSAGE_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True, order=True)
 class Diagnostic:
-    """One lint problem, ordered by place."""
+    """One lint problem. Problems are ordered by file and line."""
 
     path: str
-    """Relative to the workspace."""
+    """Path relative to the workspace."""
     line: int
-    """Line from 1; 0 if the linter names none."""
+    """Line from 1; 0 if the linter reports none."""
     column: int
-    """Column from 1, as the linter counts; 0 if it names none."""
+    """Column from 1, as the linter counts; 0 if it reports none."""
     severity: Severity = field(compare=False)
     code: str
-    """Name of the rule; empty if the linter names none."""
+    """Name of the rule; empty if the linter reports none."""
     message: str
     linter: str
 
-    def told(self) -> str:
-        place = ":".join([self.path, *(str(number) for number in (self.line, self.column) if number)])
+    def as_line(self) -> str:
+        """Return the problem as one line for the agent."""
+        position = ":".join([self.path, *(str(number) for number in (self.line, self.column) if number)])
         rule = f"{self.linter} {self.code}" if self.code else self.linter
-        return f"{place} {self.severity} {self.message} [{rule}]"
+        return f"{position} {self.severity} {self.message} [{rule}]"
 
 
 def one_line(text: str) -> str:
-    """Make a linter's text one printable line of bounded length."""
+    """Convert a linter's text to one printable line of bounded length."""
     words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return words if len(words) <= MESSAGE_CHARACTERS else f"{words[:MESSAGE_CHARACTERS]}..."

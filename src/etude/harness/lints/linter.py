@@ -1,4 +1,4 @@
-"""Linter: how a linter is detected, called and its output parsed, as data (`linters/*.toml`)."""
+"""Linter: how to detect a linter, call it and parse its output, as data (`linters/*.toml`)."""
 
 from __future__ import annotations
 
@@ -19,49 +19,54 @@ Roots = Literal["outermost", "every"]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A configuration file that marks its folder as using the linter."""
+    """A kind of configuration file. A folder with such a file uses the linter."""
 
     name: str
     """File name; may contain `*`."""
     table: tuple[str, ...] = ()
-    """Table (key path) that the file must contain; TOML, JSON and INI files are understood."""
+    """Key path of the table that the file must contain; may be empty. The file may be TOML, JSON or INI."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linter:
+    """The contents of one data file."""
+
     name: str
     programs: tuple[str, ...]
-    """Program names; the first that is installed is called."""
+    """Program names; the first one that is installed is called."""
     command: str
-    """Command, run in the folder of the configuration, with {program} and {targets}."""
+    """Command to run in the configured folder; {program} and {targets} are replaced."""
     parser: str
     """Name of the output parser, one of PARSERS."""
     configs: tuple[Config, ...]
     found: tuple[int, ...]
-    """Exit codes, besides 0, of a run that completed and found problems. Any other code, or one of these without a
-    problem that can be parsed, means that the run failed."""
+    """Exit codes, besides 0, of a run that completed and found problems. With any other code, or without a problem that
+    can be parsed, the run failed."""
     scope: Scope
-    """"files": files are linted independently, so a part can be linted alone. "project": everything is linted, since a
-    change in one file can cause problems in others."""
+    """"files": files are linted independently, so some files can be linted alone. "project": the whole folder is
+    linted, because a change in one file can cause problems in others."""
     roots: Roots
-    """"every": each configured folder is linted separately. "outermost": one run covers those below as well."""
+    """"every": each configured folder is linted in its own run. "outermost": one run covers configured subfolders
+    too."""
     suffixes: tuple[str, ...]
-    """Suffixes of the files that it lints; a folder with none of them is skipped."""
+    """Suffixes of the files that it lints; folders without such files are skipped."""
     stopped: tuple[int, ...] = ()
-    """Exit codes of a run that found problems and therefore skipped the rest."""
+    """Exit codes of a run that found problems and skipped the rest because of them."""
     pattern: str = ""
     """For the parser "lines": regular expression of a line with a problem, with the groups path, line and message and,
     optionally, column, code and severity."""
     severity: Severity = "error"
-    """Severity of problems whose output names none."""
+    """Severity of problems for which the linter reports none."""
     own_targets: tuple[str, ...] = ()
-    """Keys in its configuration, any of which sets what it lints; it is then called without targets."""
+    """Keys of the configuration that list what to lint; if one of them is set, the linter is called without targets."""
     env: dict[str, str] = field(default_factory=dict)
+    """Environment variables of the call."""
     seconds: float = 60.0
-    """Time limit of one run; a linter that reaches it gave no answer."""
+    """Time limit of one run; reaching it counts as a failure."""
 
 
 def parse_linter(text: str, source: str) -> Linter:
+    """Parse a linter's data file; `source` names it in errors. Raises SchemaError."""
     try:
         data = tomllib.loads(text)
         configs = tuple(Config(**{**entry, "table": tuple(entry.get("table", ()))}) for entry in data.pop("configs"))
@@ -79,7 +84,7 @@ def parse_linter(text: str, source: str) -> Linter:
 
 @cache
 def builtin_linters() -> tuple[Linter, ...]:
-    """The linters that ship with the harness, by name."""
+    """Return the linters that ship with the harness, sorted by name."""
     folder = resources.files("etude.harness.lints") / "linters"
     files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
     linters = [parse_linter(file.read_text(encoding="utf-8"), file.name) for file in files]

@@ -1,6 +1,6 @@
-"""One linter in one configured folder: builds its command and interprets the result.
+"""Builds the command of a linter for one configured folder and interprets its result.
 
-Invariant: an answer without a failure comes from a run that completed, or is marked as stopped early.
+Invariant: an answer without a failure comes from a run that completed, or that is marked as stopped early.
 """
 
 from __future__ import annotations
@@ -9,93 +9,100 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from etude.harness.lints.compare import in_order
+from etude.harness.lints.compare import sorted_problems
 from etude.harness.lints.detect import Root, nearest, relative
 from etude.harness.lints.diagnostic import Diagnostic, one_line
 from etude.harness.lints.linter import Linter
-from etude.harness.lints.parsers import PARSERS, Finding, Said, Unreadable
+from etude.harness.lints.parsers import PARSERS, Finding, LinterOutput, Unreadable
 from etude.harness.paths import within
 from etude.harness.workspaces.scratch_tree import SCRATCH, is_own
 from etude.sandbox.contract import ExecResult, HostOverloaded
 
 NOT_INSTALLED = 127
 _PROGRAMS = ("node_modules/.bin", ".venv/bin", "venv/bin")
+"""Folders in which a project's own linters are installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Result of one linter in one folder, for one state of the files."""
+    """The result of a linter in one folder, for one state of the files."""
 
     problems: tuple[Diagnostic, ...] = ()
     failure: str = ""
-    """Why there is no answer; empty if there is one."""
+    """Why the run failed; empty if it completed."""
     stopped: bool = False
-    """True if it found a problem that kept it from checking the rest."""
+    """Whether the linter stopped at these problems without checking the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LinterRun:
+    """A run of one linter in one configured folder."""
+
     linter: Linter
     root: Root
     folders: tuple[str, ...]
     """All folders that are configured for this linter."""
     path: str
-    """The file or folder that the caller asked about."""
+    """The file or folder that the caller wants to lint."""
     was_configured: bool
-    """Whether the folder was already configured at the start."""
+    """Whether the folder was already configured when the agent began."""
     start: Mapping[str, bytes]
+    """The files when the agent began."""
 
     @property
     def target(self) -> str:
-        """What the linter should check, relative to its folder."""
+        """File or folder to lint, relative to the configured folder."""
         below = self.path != self.root.folder and within(self.path, self.root.folder)
         return relative(self.path, self.root.folder) if below and self.linter.scope == "files" else "."
 
     @property
     def key(self) -> tuple[str, str, str]:
+        """Key under which the answer is cached."""
         return self.linter.name, self.root.folder, self.target
 
     @property
-    def was_there(self) -> bool:
-        """Whether there was anything to check when the agent began."""
+    def existed_at_start(self) -> bool:
+        """Whether the target existed and was configured for the linter when the agent began."""
         target = self.path if self.target != "." else self.root.folder
         return self.was_configured and any(within(path, target) for path in self.start)
 
     def command(self) -> str:
-        """The command for the scratch tree. The project's own programs take precedence over the system's."""
+        """Return the shell command to run in the scratch tree. It prefers the project's own linters to installed
+        ones."""
         depth = 0 if self.root.folder == "." else self.root.folder.count("/") + 1
-        places = [f"$PWD/{'../' * up}{programs}" for up in range(depth + 1) for programs in _PROGRAMS]
+        search = [f"$PWD/{'../' * up}{programs}" for up in range(depth + 1) for programs in _PROGRAMS]
         found = " || ".join(f"command -v {program}" for program in self.linter.programs)
         settings = "".join(f" {name}={shlex.quote(value)}" for name, value in sorted(self.linter.env.items()))
         target = self.target if self.target == "." else f"./{self.target}"
         targets = "" if self.root.has_targets and self.target == "." else shlex.quote(target)
         call = self.linter.command.format(program='"$program"', targets=targets).strip()
         return (
-            f'cd {shlex.quote(f"./{self.root.folder}")} && export PATH="{":".join(places)}:$PATH"{settings} && '
+            f'cd {shlex.quote(f"./{self.root.folder}")} && export PATH="{":".join(search)}:$PATH"{settings} && '
             f"program=$({found}) || exit {NOT_INSTALLED}; {call}"
         )
 
     def answer(self, result: ExecResult, files: Mapping[str, bytes]) -> Answer:
-        """Interpret the result of a run over `files`. Raises HostOverloaded if the host gave the run no time."""
+        """Interpret the result of the command on `files`. Raises HostOverloaded if the host gave the run no CPU
+        time."""
         seconds = self.linter.seconds
         if result.starved:
             raise HostOverloaded(
-                f"{self.linter.name} reached its limit of {seconds:g} s on a host that gave it no time"
+                f"{self.linter.name} reached its limit of {seconds:g} s on a host that gave it no CPU time"
             )
         if result.timed_out or result.limit == "time":
             return Answer(failure=f"it reached its limit of {seconds:g} s")
         if result.limit:
             return Answer(failure=f"it reached its {result.limit} limit")
         if result.truncated:
-            return Answer(failure="it printed more than can be read")
+            return Answer(failure="its output exceeded the size limit")
         stdout, stderr = (stream.decode("utf-8", "replace") for stream in (result.stdout, result.stderr))
         words = one_line(f"{stderr.strip() or stdout.strip()}".replace(f"{SCRATCH}/", ""))
         if result.code == NOT_INSTALLED and not words:
-            return Answer(failure=f"{self.root.config} asks for it, but it is not installed")
+            return Answer(failure=f"{self.root.config} configures it, but it is not installed")
         failed = f"exit code {result.code}: {words}" if words else f"exit code {result.code}"
         if result.code and result.code not in (*self.linter.found, *self.linter.stopped):
             return Answer(failure=failed)
-        said = Said(stdout, stderr, self.linter.pattern, self.linter.severity)
+        said = LinterOutput(stdout, stderr, self.linter.pattern, self.linter.severity)
         try:
             findings = PARSERS[self.linter.parser](said)
         except Unreadable as error:
@@ -103,48 +110,54 @@ class Look:
         if result.code and not findings:
             return Answer(failure=failed)
         problems = [self._problem(finding, files) for finding in findings]
-        return Answer(tuple(in_order(filter(None, problems))), stopped=result.code in self.linter.stopped)
+        return Answer(tuple(sorted_problems(filter(None, problems))), stopped=result.code in self.linter.stopped)
 
     def remarks(self, was: Answer, now: Answer) -> list[str]:
-        """Remarks that the reader needs besides the problems."""
+        """Return remarks for the agent about runs that failed or stopped; `was` and `now` are the answers for the files
+        at the start and for the current ones."""
         name = self.linter.name if self.root.folder == "." else f"{self.linter.name} in {self.root.folder}"
         if now.failure:
             return [f"{name} gave no answer: {now.failure}."]
         found = []
         if now.stopped:
-            found.append(f"{name} stopped at these problems, and has not looked at the rest.")
+            found.append(f"{name} stopped at these problems and did not check the rest.")
         if was.failure:
             found.append(
                 f"{name} gave no answer for the files as you found them, so older problems count as new: {was.failure}."
             )
         elif was.stopped:
-            found.append(f"{name} did not get through the files as you found them, so older problems may count as new.")
+            found.append(
+                f"{name} did not check all of the files as you found them, so older problems may count as new."
+            )
         return found
 
     def _problem(self, finding: Finding, files: Mapping[str, bytes]) -> Diagnostic | None:
-        """None for a finding outside the workspace, in an installed package, or in a folder checked separately."""
+        """Convert a finding. Return None if it is outside the workspace, in an installed package, or in a configured
+        folder that has its own run."""
         path = self._place(finding.path, files)
         if path is None or not is_own(path, files) or nearest(path, self.folders) != self.root.folder:
             return None
         message = finding.message.replace(f"{SCRATCH}/", "")
-        place = (path, finding.line, finding.column)
-        return Diagnostic(*place, finding.severity, one_line(finding.code), message, self.linter.name)
+        position = (path, finding.line, finding.column)
+        return Diagnostic(*position, finding.severity, one_line(finding.code), message, self.linter.name)
 
     def _place(self, printed: str, files: Mapping[str, bytes]) -> str | None:
+        """Convert a path that the linter printed to a workspace path; None if it is outside the workspace."""
         if not printed:
             return self.root.config
         if printed.startswith("/"):
             return _clean(printed.removeprefix(f"{SCRATCH}/")) if printed.startswith(f"{SCRATCH}/") else None
         folder = self.root.folder
-        here = place = _clean(f"{folder}/{printed}")
+        from_root = path = _clean(f"{folder}/{printed}")
         # Cargo prints paths relative to its workspace, which may be a folder above.
-        while place not in files and folder != ".":
+        while path not in files and folder != ".":
             folder = folder.rpartition("/")[0] or "."
-            place = _clean(f"{folder}/{printed}")
-        return place if place in files else here
+            path = _clean(f"{folder}/{printed}")
+        return path if path in files else from_root
 
 
 def _clean(path: str) -> str | None:
+    """Resolve "." and ".." in a path; None if it leads out of the workspace."""
     parts: list[str] = []
     for part in path.split("/"):
         if part == "..":

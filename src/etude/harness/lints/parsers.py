@@ -1,7 +1,7 @@
-"""Parsers for linter output: one function per dialect, from text to findings, or `Unreadable`.
+"""Parsers for linter output, one function per output format. They return findings or raise `Unreadable`.
 
-Whatever a linter prints, the worst it can do is be wrong: types are checked, numbers and texts are bounded. Paths are
-kept as printed; the caller decides which file they mean.
+Output is untrusted: types are checked, and numbers and texts are bounded. Paths are returned as printed; the caller
+resolves them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """One problem as the linter printed it."""
+
     path: str
-    """Path as printed; empty if the problem names no file."""
+    """Path as printed; empty if the linter printed none."""
     line: int
     column: int
     severity: Severity
@@ -32,20 +34,23 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """Output of a linter run, and the settings from the linter's data file for parsing it."""
+class LinterOutput:
+    """Output of a linter run, with the settings for parsing it."""
 
     stdout: str
     stderr: str
     pattern: str = ""
+    """The linter's `pattern`, for the parser "lines"."""
     severity: Severity = "error"
+    """Severity of problems for which the linter reports none."""
 
 
-Parser: TypeAlias = Callable[[Said], list[Finding]]
+Parser: TypeAlias = Callable[[LinterOutput], list[Finding]]
 T = TypeVar("T")
 
 
 def _read(kind: type[T], text: str) -> T:
+    """Parse JSON into a model. Raises Unreadable."""
     try:
         return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
@@ -53,12 +58,12 @@ def _read(kind: type[T], text: str) -> T:
 
 
 def _number(text: str | None) -> int:
-    # No file has more lines than this, and Python refuses to parse very long numbers.
+    # Longer numbers are not line numbers, and Python refuses to parse very long ones.
     return int(text) if text and len(text) < 10 else 0
 
 
-def lines(said: Said) -> list[Finding]:
-    """Parse one problem per line. Lines of another form are skipped, such as explanations of the problem above."""
+def lines(said: LinterOutput) -> list[Finding]:
+    """Parse one problem per line. Lines that do not match the pattern, such as explanations, are skipped."""
     shape = re.compile(said.pattern)
     found = []
     for line in said.stdout.split("\n"):
@@ -93,12 +98,12 @@ class _RuffLine(BaseModel):
     message: str
 
 
-def ruff(said: Said) -> list[Finding]:
+def ruff(said: LinterOutput) -> list[Finding]:
     found = []
     for line in filter(None, said.stdout.split("\n")):
         entry = _read(_RuffLine, line)
         code = entry.code or "invalid-syntax"
-        # Older versions give syntax errors no code. Everything else is a rule.
+        # Older versions report syntax errors without a code. All other problems have one.
         severity: Severity = "error" if code == "invalid-syntax" or code.startswith("E9") else "warning"
         place = entry.location or _RuffPlace(row=0, column=0)
         found.append(Finding(entry.filename, place.row, place.column, severity, code, one_line(entry.message)))
@@ -131,7 +136,7 @@ class _Pyright(BaseModel):
     summary: _PyrightSummary
 
 
-def pyright(said: Said) -> list[Finding]:
+def pyright(said: LinterOutput) -> list[Finding]:
     found = []
     for entry in _read(_Pyright, said.stdout).generalDiagnostics:
         start = entry.range.start if entry.range else None
@@ -154,7 +159,7 @@ class _EslintFile(BaseModel):
     messages: list[_EslintMessage]
 
 
-def eslint(said: Said) -> list[Finding]:
+def eslint(said: LinterOutput) -> list[Finding]:
     found = []
     for file in _read(list[_EslintFile], said.stdout):
         for entry in file.messages:
@@ -175,8 +180,9 @@ _POSITION = re.compile(r"(?P<path>[^\n]+?):(?P<line>\d+)(?::(?P<column>\d+))?")
 _VET_LINE = re.compile(rf"(?:vet: )?{_POSITION.pattern}: (?P<message>.*)")
 
 
-def go_vet(said: Said) -> list[Finding]:
-    """JSON objects, one per package, on stdout or (older versions) stderr. Compile errors come as plain lines."""
+def go_vet(said: LinterOutput) -> list[Finding]:
+    """Parse the JSON objects of `go vet -json`, one per package. Older versions print them to stderr. Compile errors
+    are plain lines."""
     found = []
     for text in (said.stdout, said.stderr):
         for block in _blocks(text):
@@ -194,6 +200,7 @@ def go_vet(said: Said) -> list[Finding]:
 
 
 def _at(match: re.Match[str], code: str, message: str) -> Finding:
+    """Build a finding from a match of path, line and column."""
     place = (match["path"], _number(match["line"]), _number(match["column"]))
     return Finding(*place, "warning" if code else "error", code, one_line(message))
 
@@ -236,7 +243,7 @@ class _CargoLine(BaseModel):
     message: _CargoMessage | None = None
 
 
-def cargo(said: Said) -> list[Finding]:
+def cargo(said: LinterOutput) -> list[Finding]:
     found = []
     for line in filter(None, said.stdout.split("\n")):
         # The project's build scripts may print to stdout as well.
@@ -247,7 +254,7 @@ def cargo(said: Said) -> list[Finding]:
         if entry.reason != "compiler-message" or words is None or words.level not in _SEVERITIES:
             continue
         if not words.spans:
-            continue  # totals and hints: "3 warnings emitted"
+            continue  # totals and hints, such as "3 warnings emitted"
         span = next((span for span in words.spans if span.is_primary), words.spans[0])
         code = words.code.code if words.code else ""
         place = (span.file_name, span.line_start, span.column_start)
@@ -264,4 +271,4 @@ PARSERS: dict[str, Parser] = {
     "cargo": cargo,
 }
 
-__all__ = ["PARSERS", "Finding", "Parser", "Said", "Unreadable"]
+__all__ = ["PARSERS", "Finding", "LinterOutput", "Parser", "Unreadable"]

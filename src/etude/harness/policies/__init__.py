@@ -1,4 +1,4 @@
-"""Policies: a chat endpoint, a token engine, a script, or the recorded turns of another one.
+"""Policies: over a chat endpoint, over an engine, from a script, and one that records another policy as tokens.
 
-The interface they share is `harness/policy.py`.
+Their common interface is in `harness/policy.py`.
 """

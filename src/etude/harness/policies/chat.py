@@ -1,9 +1,9 @@
 """A policy for any endpoint that speaks the OpenAI chat protocol with tools.
 
-Status 429, 5xx and broken connections are retried; what still fails raises PolicyError. A full context raises
-ContextFull. Nothing the model writes is an error here: a call that does not parse goes to the loop as it is. With
-`on_piece` the answer is streamed; the turn is the same. The model's thinking is sent back to it, as it also stays in
-the context of a model that we train. An endpoint that rejects one of these request fields is asked again without it.
+Status 429, 5xx and broken connections are retried; if all attempts fail, PolicyError is raised. A full context raises
+ContextFull. The model's output never raises: a call that does not parse is passed on to the loop. With `on_piece` the
+answer is streamed; the resulting turn is the same. The model's thinking is sent back to it, because it also stays in
+the context in training. If an endpoint rejects a request field, the request is repeated without it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FULL = (
     "context_length", "context length", "maximum context", "context size", "context window", "prompt is too long",
     "maximum number of tokens",
 )  # fmt: skip
-"""Phrases by which endpoints report a full context; each has its own."""
+"""Phrases by which various endpoints report a full context."""
 _LONGEST_PAUSE = 60.0
 
 
@@ -46,6 +46,8 @@ class _AskAgain(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
+    """A chat endpoint and the options of its requests."""
+
     url: str
     """Base URL, without /chat/completions."""
     model: str
@@ -53,23 +55,23 @@ class Endpoint:
     temperature: float = 1.0
     seed: int | None = None
     seconds: float = 300.0
-    """Timeout of one answer; if it is streamed, of each piece."""
+    """Timeout of one answer; of each piece if it is streamed."""
     attempts: int = 3
     pause_seconds: float = 1.0
     """Pause before the second attempt; doubles with each further one."""
 
 
 class ChatPolicy:
-    """A policy over one endpoint, for any number of conversations. `aclose` closes its connections."""
+    """A policy over one endpoint, for any number of conversations. Call `aclose` to close its connections."""
 
     def __init__(self, endpoint: Endpoint, schemas: Sequence[ToolSchema], on_piece: OnPiece | None = None) -> None:
         self.on_piece = on_piece
-        """Callback for the pieces of a turn as they are streamed; may be set at any time between turns."""
+        """Callback for the streamed pieces of a turn; may be set between turns."""
         self._can_stream = True
         self._bound = "max_tokens"
-        """Name of the request field that limits the answer's tokens; newer endpoints use another."""
+        """Name of the request field that limits the answer's tokens; newer endpoints use another name."""
         self._thinking = THINKING
-        """Message field for thinking, in both directions; empty if the endpoint rejects it."""
+        """Name of the message field for thinking, in both directions; empty if the endpoint rejects it."""
         self.name = endpoint.model
         self._endpoint = endpoint
         self._tools = [schema.openai() for schema in schemas]
@@ -78,7 +80,7 @@ class ChatPolicy:
             base_url=endpoint.url.rstrip("/") + "/", headers=headers, timeout=endpoint.seconds
         )
         self._counted: dict[str, tuple[int, int]] = {}
-        """Per conversation: number of messages that the endpoint has counted, and their tokens."""
+        """For each conversation, the number of messages whose tokens the endpoint has counted, and their tokens."""
 
     async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
         answer = await self._ask(conversation, max_tokens)
@@ -105,6 +107,7 @@ class ChatPolicy:
         return body
 
     async def _ask(self, conversation: Conversation, max_tokens: int) -> Any:
+        """Send the conversation, with retries, and return the endpoint's JSON."""
         problem = ""
         attempt, wanted = 0, 0.0
         while attempt < self._endpoint.attempts:
@@ -152,13 +155,14 @@ class ChatPolicy:
                     assembly.take(event)
                 except (KeyError, TypeError, AttributeError, ValueError) as error:
                     raise PolicyError(
-                        f"{self._endpoint.url}: an event is no part of a completion ({error!r})"
+                        f"{self._endpoint.url}: an event is not part of a completion ({error!r})"
                     ) from error
             if assembly.finish is None:
                 raise StreamBroken("the stream ended in the middle of the answer")
             return assembly.whole()
 
     def _check(self, response: httpx.Response, asked: dict[str, Any]) -> None:
+        """Raise the exception for a response that is not a success; `asked` is the request's body."""
         status = response.status_code
         if status in _REFUSES and not _is_full(response.text) and self._can_do_without(asked, response.text):
             raise _AskOtherwise
@@ -168,7 +172,7 @@ class ChatPolicy:
             _said_no(self._endpoint.url, status, response.text[:500])
 
     def _can_do_without(self, asked: dict[str, Any], said: str) -> bool:
-        """Stop sending the field that the endpoint rejected; return False if none that can be dropped is named."""
+        """Stop sending the field that the endpoint's error names. Return False if it names none that can be omitted."""
         if self._bound == "max_tokens" and "max_completion_tokens" in said:
             self._bound = "max_completion_tokens"
         elif self._thinking in said and any(self._thinking in message for message in asked["messages"]):
@@ -191,7 +195,7 @@ class ChatPolicy:
             raise PolicyError(f"{self._endpoint.url}: the answer is not JSON") from error
 
     def tokens(self, conversation: Conversation) -> int:
-        """The endpoint's count at its last answer, plus an estimate for messages since then."""
+        """Return the endpoint's count at its last answer, plus an estimate for the messages since then."""
         known, tokens = self._counted.get(conversation.id, (0, 0))
         return tokens + sum(self.count(message.text) for message in conversation.messages[known:])
 
@@ -212,12 +216,17 @@ def _seconds(text: str) -> float:
 
 
 def _said_no(url: str, status: int, text: str) -> None:
+    """Raise ContextFull if an endpoint's error says so, else PolicyError."""
     if _is_full(text):
         raise ContextFull(text)
     raise PolicyError(f"{url}: status {status}: {text}")
 
 
 def _turn(answer: Any, place: int, count: Any) -> tuple[Turn, int]:
+    """Convert a completion to a turn, and return the tokens of prompt and answer (0 if not reported).
+
+    `place`, the number of earlier messages, makes ids for calls without one; `count` counts the tokens of a text.
+    """
     choice = answer["choices"][0]
     message = choice["message"]
     usage = answer.get("usage") or {}
@@ -246,6 +255,7 @@ def _turn(answer: Any, place: int, count: Any) -> tuple[Turn, int]:
 
 
 def _call(call: Any, label: str) -> ToolCall:
+    """Convert a tool call; `label` is its id if the endpoint sent none."""
     function = call["function"]
     raw = _valid(function.get("arguments") or "")
     identity = str(call.get("id") or label)
@@ -259,5 +269,5 @@ def _call(call: Any, label: str) -> ToolCall:
 
 
 def _valid(text: str) -> str:
-    """Replace unpaired surrogates, which JSON can express but which could not be sent back."""
+    """Replace unpaired surrogates, which JSON can contain but UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,7 +1,6 @@
-"""Streamed answers of an OpenAI-compatible endpoint: passes pieces on as they come, and assembles the whole answer.
+"""Reads streamed answers of an OpenAI-compatible endpoint: passes each piece on at once, and assembles the answer.
 
-Invariant: `Assembly.whole` is the completion that the endpoint would have sent without streaming, so callers need not
-know which of the two it was.
+Invariant: `Assembly.whole` returns the completion that the endpoint would have sent without streaming.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of a turn while it is streamed, for people who watch. Only the complete turn counts."""
+    """Part of a turn while it is streamed, for display. Only the complete turn is used for anything else."""
 
     kind: Literal["thinking", "text", "call", "again"]
-    """"call": part of a tool call's arguments. "again": discard the pieces of this turn so far, it is sampled again."""
+    """"call": part of a tool call's arguments. "again": the turn is sampled again; discard its pieces so far."""
     text: str = ""
     name: str = ""
     """Name of the tool, on each piece of its call."""
@@ -29,11 +28,11 @@ OnPiece = Callable[[Piece], None]
 
 
 class StreamBroken(Exception):
-    """The stream ended before the answer did."""
+    """The stream ended before the answer was complete, or contained something else."""
 
 
 async def events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
-    """The JSON objects of a server-sent event stream up to its end mark; StreamBroken for anything else."""
+    """Yield the JSON objects of a server-sent event stream up to its end mark. Raises StreamBroken for other data."""
     async for line in lines:
         if not line.startswith("data:"):
             continue
@@ -45,13 +44,15 @@ async def events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
         except json.JSONDecodeError as error:
             raise StreamBroken(f"an event is not JSON: {data[:80]!r}") from error
         if not isinstance(event, dict):
-            raise StreamBroken(f"an event is no object: {data[:80]!r}")
+            raise StreamBroken(f"an event is not a JSON object: {data[:80]!r}")
         yield event
 
 
 class Assembly:
-    """Assembles stream events into one completion. `take` raises TypeError, KeyError or AttributeError for an event
-    that is not part of a chat completion."""
+    """Assembles stream events into one completion and passes their pieces to `tell`.
+
+    `take` raises TypeError, KeyError, AttributeError or ValueError for an event that is not part of a chat completion.
+    """
 
     def __init__(self, tell: OnPiece) -> None:
         self._tell = tell
@@ -59,6 +60,7 @@ class Assembly:
         self._calls: dict[int, dict[str, Any]] = {}
         self._usage: Any = None
         self.finish: str | None = None
+        """Why the answer ended; None until it has."""
 
     def take(self, event: dict[str, Any]) -> None:
         self._usage = event.get("usage") or self._usage
@@ -69,7 +71,7 @@ class Assembly:
             for key, kind in _KINDS:
                 if text := delta.get(key):
                     self._said.setdefault(key, []).append(text)
-                    # Some endpoints send their thinking under both names.
+                    # Some endpoints send the same thinking under both names.
                     if key != "reasoning" or not delta.get("reasoning_content"):
                         self._tell(Piece(kind, text))
             for call in delta.get("tool_calls") or []:
@@ -77,21 +79,22 @@ class Assembly:
             self.finish = choice.get("finish_reason") or self.finish
 
     def _call(self, delta: dict[str, Any]) -> None:
-        # Some endpoints omit the index if a call comes in one piece.
-        place = delta.get("index")
-        place = len(self._calls) if place is None else int(place)
-        call = self._calls.setdefault(place, {"id": None, "function": {"name": "", "arguments": ""}})
+        # Some endpoints omit the index of a call that they send in one piece.
+        index = delta.get("index")
+        index = len(self._calls) if index is None else int(index)
+        call = self._calls.setdefault(index, {"id": None, "function": {"name": "", "arguments": ""}})
         call["id"] = delta.get("id") or call["id"]
         function = delta.get("function") or {}
         call["function"]["name"] += function.get("name") or ""
         piece = function.get("arguments") or ""
         call["function"]["arguments"] += piece
-        self._tell(Piece("call", piece, call["function"]["name"], place))
+        self._tell(Piece("call", piece, call["function"]["name"], index))
 
     def whole(self) -> dict[str, Any]:
+        """Return the completion."""
         message: dict[str, Any] = {key: "".join(parts) for key, parts in self._said.items()}
         if self._calls:
-            message["tool_calls"] = [self._calls[place] for place in sorted(self._calls)]
+            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
         return {"choices": [{"message": message, "finish_reason": self.finish}], "usage": self._usage}
 
 

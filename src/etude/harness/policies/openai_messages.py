@@ -1,4 +1,4 @@
-"""Converts conversations to OpenAI chat messages, for endpoints and for people who read them."""
+"""Converts conversations to OpenAI chat messages, for endpoints and for display."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import Any
 from etude.harness.policy import Conversation, Message, Role, ToolCall
 
 NOT_CARRIED_OUT = "(not carried out)"
+"""Result of a tool call that was never run because the run ended."""
 THINKING = "reasoning_content"
 """The field in which most endpoints send the model's thinking."""
 
 
 def openai_messages(conversation: Conversation, thinking: str = "") -> list[dict[str, Any]]:
-    """Convert a conversation. Endpoints reject a tool call without a result if messages follow it, so a call that the
-    end of a run left unanswered gets NOT_CARRIED_OUT as its result. `thinking` names the message field for the model's
-    thinking; if empty, the thinking is left out."""
+    """Convert a conversation to OpenAI chat messages.
+
+    Endpoints reject a tool call without a result if messages follow it, so a call without a result gets
+    NOT_CARRIED_OUT. `thinking` is the name of the message field for the model's thinking; if empty, thinking is left
+    out.
+    """
     said: list[dict[str, Any]] = []
     waiting: list[ToolCall] = []
     for message in conversation.messages:
@@ -29,12 +33,12 @@ def openai_messages(conversation: Conversation, thinking: str = "") -> list[dict
 
 
 def whole_chain(conversation: Conversation) -> list[dict[str, Any]]:
-    """The messages of a conversation and of the ones it was summarised from, oldest first, with thinking."""
+    """Convert a conversation and the conversations that it was summarised from, oldest first, with thinking."""
     return [message for link in chain_of(conversation) for message in openai_messages(link, THINKING)]
 
 
 def chain_of(conversation: Conversation) -> list[Conversation]:
-    """The conversation and the ones it was summarised from, oldest first."""
+    """Return the conversation and the conversations that it was summarised from, oldest first."""
     chain: list[Conversation] = []
     link: Conversation | None = conversation
     while link is not None:

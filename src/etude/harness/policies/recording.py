@@ -1,7 +1,7 @@
-"""Records another policy's turns as if they had been sampled; this is how demonstrations become traces.
+"""Records another policy's turns as tokens, as if a model had sampled them. So demonstrations become traces.
 
-The turn that the loop carries out is parsed back from the recorded token ids, under the same limits that a model has: a
-demonstration never does anything that its tokens do not say.
+The loop gets the turn that is parsed from the recorded token ids, under the same limits that a model has, so that a
+demonstration never does anything that its tokens do not contain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from etude.trace.trace import UNSAMPLED_VERSION
 
 
 class RecordingPolicy:
-    """Wraps a policy that writes text. Its tokens count as sampled, with log-prob 0 and no policy version."""
+    """Wraps a policy that writes text. Its tokens are recorded as sampled, with log-prob 0 and no weights version."""
 
     def __init__(
         self, inner: Policy, form: Format, schemas: Sequence[ToolSchema], context: int, recorder: TraceBuilder

@@ -1,4 +1,4 @@
-"""A policy that plays back given turns, for tests, examples and replays. It is deterministic and needs no model."""
+"""A policy that plays back given turns, for tests, examples and replays. It is deterministic and uses no model."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from etude.harness.policy import Conversation, PolicyError, ToolCall, Turn
 from etude.text.calls import call_name, parse_call
 
 Step = Turn | str | Callable[[Conversation], Turn | str]
-"""A turn, a text to parse (lines that begin with "> " are calls), or a function from the conversation to either."""
+"""A turn, a text to parse (lines that begin with "> " are calls), or a function from the conversation to one of
+them."""
 
 
 class ScriptedPolicy:
-    """Plays `steps` in order. Running out of steps raises PolicyError, since the script is then wrong.
+    """Plays `steps` in order. Raises PolicyError if there are no more steps.
 
-    In a step given as text, every line that begins with "> " is a tool call in the compact grammar, the rest is the
-    message. Tokens are counted as words.
+    In a step given as text, every line that begins with "> " is a tool call in the compact grammar; the other lines are
+    the message. Words are counted as tokens.
     """
 
     def __init__(self, steps: Iterable[Step], profile: Profile, *, name: str = "scripted") -> None:

@@ -1,4 +1,4 @@
-"""The policy that owns token ids: the ids it sends to the engine and gets back are exactly what training will see."""
+"""The policy over an engine. It records the token ids it sends and receives, which are exactly what training uses."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from etude.trace.builder import TraceBuilder
 
 @dataclass(frozen=True, slots=True)
 class TokenSampling:
+    """Sampling options of a token policy."""
+
     context: int
-    """Number of tokens that fit the engine's context."""
+    """Size of the engine's context in tokens."""
     temperature: float = 1.0
-    """0 means greedy."""
+    """0 means greedy decoding."""
     seed: int = 0
 
 
 class TokenPolicy:
-    """A policy for one rollout, whose ids it holds. `conversation` identifies the rollout to the engine."""
+    """The policy of one rollout. `conversation` is the rollout's id for the engine; `recorder` gets the tokens."""
 
     def __init__(
         self,
@@ -104,5 +106,5 @@ class TokenPolicy:
 
 
 def _seed(seed: int, turn: int) -> int:
-    """A seed that differs per turn and is the same in every run."""
+    """Return a seed that differs for each turn and is the same in every run."""
     return int.from_bytes(hashlib.blake2b(f"{seed}:{turn}".encode(), digest_size=4).digest()) >> 1

@@ -1,10 +1,10 @@
-"""The token ids of a conversation, exactly as the model saw and wrote them; a token policy extends them.
+"""The token ids of a conversation, exactly as the model read and sampled them. Token policies build prompts with it.
 
-Invariant (exact prefix): within one segment every prompt is the previous prompt, plus the sampled ids, plus the end
-marker if they were cut off, plus the ids of the messages since. Sampled ids are never re-encoded. Everything is
-recorded in a TraceBuilder, one segment per conversation. Two things start a further segment: a chat template that
-rewrites history and no longer shows what was sampled (`SegmentKind.REWRITTEN`), and a conversation that was cut back,
-as by an interrupted summary (`SegmentKind.FORK`).
+Invariant (exact prefix): within one segment, every prompt consists of the previous prompt, the sampled ids, the end
+marker if they were cut off, and the ids of the messages since then. Sampled ids are never re-encoded. All ids are
+recorded in a TraceBuilder, one segment per conversation. A conversation gets a further segment if the chat template
+rewrites history so that sampled ids no longer appear (`SegmentKind.REWRITTEN`), or if the conversation was cut back to
+an earlier message, as after an interrupted summary (`SegmentKind.FORK`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class _Next(NamedTuple):
     """The next prompt and how it relates to the previous one."""
 
     exchanges: list[Exchange]
-    """All earlier exchanges of this conversation."""
+    """The ids of all earlier turns of this conversation."""
     given: list[int]
-    """Ids that follow the exchanges, up to where the assistant begins."""
+    """The ids after the exchanges, up to the beginning of the assistant's turn."""
     begins: SegmentKind | None
-    """Kind of the new segment that this prompt starts; None if it extends the previous prompt by the ids in `fresh`."""
+    """Kind of the segment that this prompt starts; None if it extends the previous prompt."""
     fresh: list[int]
+    """The ids by which the prompt extends the previous one."""
 
     @property
     def prompt(self) -> list[int]:
@@ -41,6 +42,8 @@ class _Next(NamedTuple):
 
 
 class Transcript:
+    """The token ids of one policy's conversations."""
+
     def __init__(self, form: Format, recorder: TraceBuilder, schemas: Mapping[str, CallSchema]) -> None:
         self._form = form
         self._recorder = recorder
@@ -51,22 +54,23 @@ class Transcript:
         self._conversation: str | None = None
         self._segment: int | None = None
         self._given = 0
-        """Number of the conversation's messages that `_exchanges` cover."""
+        """Number of messages of the conversation whose ids are in `_exchanges`."""
         self._last: Message | None = None
-        """The last message before the turn at the end of `_exchanges`."""
+        """The last message before the last turn in `_exchanges`."""
         self._pending: tuple[str, int, Message, _Next] | None = None
         self._experts_from = 0
 
     def prompt(self, conversation: Conversation) -> list[int]:
-        """The prompt's ids. The conversation's last message must not be the assistant's."""
+        """Return the ids of the next prompt. The conversation's last message must not be the assistant's."""
         return self._next(conversation).prompt
 
     def length(self, conversation: Conversation) -> int:
+        """Return the number of tokens of the next prompt."""
         following = self._next(conversation)
         return self._length + len(following.fresh) if following.begins is None else len(following.prompt)
 
     def experts_from(self, conversation: Conversation) -> int:
-        """The first position whose expert choices are not recorded yet."""
+        """Return the first position whose experts are not recorded yet."""
         return self._experts_from if self._next(conversation).begins is None else 0
 
     def sampled(
@@ -78,7 +82,7 @@ class Transcript:
         experts: NDArray[np.uint16] | None = None,
         experts_from: int = 0,
     ) -> None:
-        """Record what was sampled after `prompt(conversation)`. The loop then appends the turn as one message."""
+        """Record the tokens sampled after `prompt(conversation)`. The loop then appends the turn as one message."""
         following = self._next(conversation)
         if following.begins is None:
             self._recorder.extend(following.fresh)
@@ -92,10 +96,11 @@ class Transcript:
         self._given = len(conversation.messages) + 1
         self._last = conversation.messages[-1]
         self._pending = None
-        # The last sampled token was never fed to the network: its expert choices come with the next request.
+        # The last sampled token was never fed to the network, so the next request returns its experts.
         self._experts_from = self._length - 1
 
     def _next(self, conversation: Conversation) -> _Next:
+        """Return the next prompt; it is cached until a message is appended."""
         messages = conversation.messages
         known = self._pending
         if known is None or known[:2] != (conversation.id, len(messages)) or known[2] is not messages[-1]:
@@ -110,6 +115,7 @@ class Transcript:
         return known[3]
 
     def _begun(self, conversation: Conversation) -> _Next:
+        """Encode a conversation from its first message."""
         messages = conversation.messages
         if [m.role for m in messages[:2]] != [Role.SYSTEM, Role.USER]:
             raise ValueError("a conversation begins with a system and a user message")
@@ -119,6 +125,7 @@ class Transcript:
         return _Next([*self._form.recall(exchanges[:past]), *exchanges[past:]], given, kind, [])
 
     def _continued(self, messages: Sequence[Message]) -> _Next:
+        """Encode only the messages after the last recorded turn."""
         last = self._exchanges[-1]
         closing = self._form.closing([*last.given, *last.sampled])
         exchanges, given, past = self._said(self._exchanges, closing, messages, self._given)
@@ -129,14 +136,17 @@ class Transcript:
     def _said(
         self, before: Sequence[Exchange], ids: list[int], messages: Sequence[Message], start: int
     ) -> tuple[list[Exchange], list[int], int]:
-        """Add the messages from `start` on to the exchanges in `before`, which are followed by `ids`. Return the
-        exchanges, the ids after them, and how many exchanges precede the last of these user messages."""
+        """Encode the messages from `start` on, after the exchanges `before` and the ids that follow them.
+
+        Return the exchanges, the ids after them, and how many exchanges precede the last user message (0 if none of the
+        messages is one).
+        """
         exchanges = list(before)
         past, calls = 0, calls_in(messages[:start])
         for role, group in groupby(messages[start:], key=lambda message: message.role):
             said = list(group)
             if role is Role.ASSISTANT:
-                # Only in a history that this transcript did not record: not sampled here, so not trained on.
+                # These turns are from a history that this transcript did not record; they count as given, not sampled.
                 for message in said:
                     turn = message.turn or Turn(message.text)
                     written = written_turn(self._form, turn, self._schemas, calls)
@@ -154,14 +164,16 @@ class Transcript:
         return exchanges, ids, past
 
     def _without_answering(self, ids: list[int]) -> list[int]:
-        """Drop the assistant's opening ids, for when someone else speaks next."""
+        """Remove the ids that begin the assistant's turn, for a message of another role."""
         answering = list(self._form.answering)
         return ids[: -len(answering)] if ids[-len(answering) :] == answering else ids
 
     def _answers(self, messages: Sequence[Message]) -> list[int]:
+        """Encode the results of a turn's calls."""
         calls = [message.call.raw if message.call else "" for message in messages]
         return self._form.tool_outputs([message.text for message in messages], calls)
 
 
 def _flat(exchanges: Sequence[Exchange]) -> list[int]:
+    """Concatenate the ids of exchanges."""
     return [*chain.from_iterable(chain.from_iterable(exchanges))]

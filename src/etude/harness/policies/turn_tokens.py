@@ -1,4 +1,4 @@
-"""Converts turns to token ids and back, in any format."""
+"""Converts turns to token ids and back, in any prompt format."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from etude.text.calls import CallSchema
 from etude.text.format import Format
 
 CUT_OFF = "cut off"
-"""The problem of a call that the token limit cut off: it may be only half of what was meant, so it is not run."""
+"""Problem of a call that the token limit cut off. It is not run, because it may be incomplete."""
 
 NOT_CLOSED = "it has no end"
-"""The problem of a call that was still open when its turn ended."""
+"""Problem of a call without an end mark in a turn that ended."""
 
 
 def calls_in(messages: Sequence[Message]) -> int:
+    """Return the number of tool calls in messages."""
     return sum(len(message.turn.calls) for message in messages if message.turn)
 
 
 def written_turn(form: Format, turn: Turn, schemas: Mapping[str, CallSchema], number: int) -> list[int]:
-    """Token ids of a turn that was not sampled in this format; `number` calls came before it. A call keeps its raw text
-    if this format reads that as the same call; otherwise it is written anew. A call that this format cannot express, or
-    that did not parse, keeps its raw text: the agent is told what is wrong with it."""
+    """Return the token ids of a turn that was not sampled in this format; `number` calls came before it.
+
+    A call keeps its raw text if this format parses that as the same call; otherwise it is formatted again. A call that
+    did not parse, or that this format cannot express, keeps its raw text too; its result says what is wrong with it.
+    """
 
     def spelled(call: ToolCall, number: int) -> str:
         schema = schemas.get(call.name)
@@ -34,23 +37,23 @@ def written_turn(form: Format, turn: Turn, schemas: Mapping[str, CallSchema], nu
         except ValueError:
             return call.raw
 
-    raws = [spelled(call, number + place) for place, call in enumerate(turn.calls)]
+    raws = [spelled(call, number + index) for index, call in enumerate(turn.calls)]
     return form.render_turn(turn.thinking, turn.text, raws)
 
 
 def parse_turn(form: Format, sampled: Sequence[int], schemas: Mapping[str, CallSchema], label: str) -> Turn:
-    """Parse sampled ids into a turn. Any ids give one."""
+    """Parse sampled ids into a turn; this never fails. `label` is the prefix of the calls' ids."""
     parsed = form.parse(sampled)
     calls = []
-    for place, call in enumerate(parsed.calls):
+    for index, call in enumerate(parsed.calls):
         found = form.parse_call(call.raw, schemas)
         if not call.complete:
-            last = place == len(parsed.calls) - 1
+            last = index == len(parsed.calls) - 1
             found = CUT_OFF if last and not parsed.ended else NOT_CLOSED
         if isinstance(found, str):
-            calls.append(ToolCall(f"{label}.{place}", form.call_name(call.raw), None, call.raw, found))
+            calls.append(ToolCall(f"{label}.{index}", form.call_name(call.raw), None, call.raw, found))
         else:
-            calls.append(ToolCall(f"{label}.{place}", found[0], found[1], call.raw))
+            calls.append(ToolCall(f"{label}.{index}", found[0], found[1], call.raw))
     return Turn(
         text=parsed.text,
         thinking=parsed.thinking,

@@ -1,6 +1,6 @@
-"""Grep for large folders: an index picks the files that may match, and ripgrep itself searches them.
+"""Grep for large folders: an index selects the files that may match, and ripgrep searches them.
 
-The result is always what ripgrep finds in the folder as it is at that moment.
+The result always equals that of ripgrep in the current folder.
 """
 
 from etude.harness.search.grep import Grep

@@ -1,6 +1,6 @@
-"""Builds the index of a folder: `python -m etude.harness.search FOLDER PLACE RIPGREP`.
+"""Builds the index of a folder: `python -m etude.harness.search FOLDER INDEX_FILE RIPGREP_PROGRAM`.
 
-It runs at low priority, and ends when its stdin is closed, so together with the process that started it.
+It runs at low priority and ends when its stdin is closed, that is, with the process that started it.
 """
 
 from __future__ import annotations
@@ -13,25 +13,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from etude.harness.search.file_state import state_of
+from etude.harness.search.file_state import file_state_of
 from etude.harness.search.index import Index
 from etude.harness.search.ripgrep import Ripgrep
 from etude.harness.search.store import save
 
 
 def _end_with_input() -> None:
+    """Exit when stdin is closed."""
     os.read(0, 1)
     os._exit(1)
 
 
 @contextmanager
 def _turn(place: Path) -> Iterator[bool]:
-    """Hold the build lock: several sessions may start builders at once. True if another built it meanwhile."""
+    """Hold the build lock, since several sessions may start builders at once.
+
+    Yields whether another process built the index while this one waited for the lock.
+    """
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    before = state_of(place)
+    before = file_state_of(place)
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield state_of(place) != before
+        yield file_state_of(place) != before
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Grep below a folder: always ripgrep's current result, and fast for rare patterns.
+"""Grep below a folder, with the result of ripgrep, but faster for rare patterns.
 
-An index names the files that may match, and ripgrep searches those. Before each indexed search, files that have changed
-since they were indexed are found, and count as files that may match. If there is no index yet, or too many files may
-match, ripgrep searches all files. So the answer is always ripgrep's own, and a missing, old or damaged index costs only
-time.
+An index returns the files that may match, and ripgrep searches those. Before each search with the index, files that
+have changed since they were indexed are found; they count as files that may match. If there is no index yet, or too
+many files may match, ripgrep searches all files. So a missing, old or damaged index only makes a search slower.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from etude.harness.search.store import load, place_of, save
 from etude.harness.search.watch import CannotWatch, Changes, Watch
 
 LEAST_FILES = 3_000
-"""Smaller folders get no index: ripgrep alone searches them in a few hundredths of a second."""
+"""Folders with fewer files get no index: ripgrep alone searches them in a few hundredths of a second."""
 MOST_SHARE = 1 / 3
-"""If more than this fraction of the files may match, an index saves nothing."""
+"""If more than this fraction of the files may match, ripgrep searches all files."""
 READ_AT_ONCE = 200
-"""Most changed files that one search indexes again. The others count as files that may match until their turn comes."""
+"""Maximum number of changed files that one search indexes again. Other changed files count as files that may match."""
 
 
 class Grep:
-    """Searches below one folder; threads may share it. `close` saves the updated index."""
+    """Searches below one folder. Threads may share an instance. `close` saves the updated index."""
 
     def __init__(
         self,
@@ -46,18 +45,21 @@ class Grep:
         watching: bool = True,
         least_files: int = LEAST_FILES,
     ) -> None:
-        """Raises NoRipgrep. Without `watching`, every file is checked before each search, which takes a while."""
+        """Raises NoRipgrep. Without `watching` (inotify), every file is checked before each search, which is slower.
+
+        `cache` is the folder for the index file, `least_files` the number of files from which an index is built.
+        """
         self.root = os.fsencode(root.resolve(strict=True))
         self.ripgrep = ripgrep or Ripgrep()
         self.place = place_of(self.root, cache)
         self.index: Index | None = None
         self.not_watching = "" if watching else "not asked to"
-        """Why there is no kernel watch for changes; empty if there is one."""
+        """Why inotify is not used; empty if it is."""
         self._least_files = least_files
         self._watch: Watch | None = None
         self._rules: Fingerprint = ()
         self._stale: set[bytes] = set()
-        """Files that were changed or added since they were indexed."""
+        """Files that changed since they were indexed, or are not indexed."""
         self._builder: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._opened = False
@@ -71,8 +73,10 @@ class Grep:
         changed: Mapping[str, bytes | None] | None = None,
         seconds: float = LIMIT_SECONDS,
     ) -> Found:
-        """Search all files. `changed` are files held in memory that replace those on disk, None for a deleted one.
-        Raises BadPattern and SearchFailed."""
+        """Search all files. Raises BadPattern and SearchFailed.
+
+        `changed` are contents in memory that replace those on disk; None for a deleted file.
+        """
         place = Path(os.fsdecode(self.root))
         found = Found([])
         if not scope.below or (place / scope.below).exists():
@@ -94,7 +98,7 @@ class Grep:
             return self.index
 
     def wait(self) -> None:
-        """Wait for the process that builds the index, if there is one."""
+        """Wait for the process that builds the index, if it is running."""
         with self._lock:
             if self._builder is not None:
                 self._builder.wait()
@@ -121,7 +125,7 @@ class Grep:
         self.close()
 
     def _is_beyond(self, scope: Scope) -> bool:
-        """Whether the scope may contain files that are not in the index because ignore rules hide them."""
+        """Return whether the scope may contain files that are not indexed because ignore rules hide them."""
         if scope.everything:
             return True
         self._open()
@@ -129,7 +133,7 @@ class Grep:
         return bool(scope.below) and (self.index is None or not any(path.startswith(below) for path in self.index.ids))
 
     def _only(self, need: Need, globs: Sequence[str], seconds: float) -> Collection[bytes] | None:
-        """The files that may match; None for all."""
+        """Return the files that may match; None if ripgrep should search all files."""
         self._open()
         if need == ANY or self.index is None or self._too_many(self.index.candidates(need)):
             return None
@@ -164,10 +168,10 @@ class Grep:
             self._compare()
 
     def _build_beside(self) -> None:
-        # -P: the current folder may be the searched folder itself, and no code from there may be imported.
+        # -P: the current folder may be the searched folder, and no code may be imported from there.
         command = [sys.executable, "-P", "-m", "etude.harness.search", os.fsdecode(self.root), str(self.place)]
         command.append(self.ripgrep.program)
-        # Its stdin closes when we end, however we end, and it ends when its stdin closes.
+        # The builder ends when its stdin closes, which happens however this process ends.
         self._builder = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -178,7 +182,7 @@ class Grep:
         builder.wait()
 
     def _refresh(self) -> None:
-        """Update `_stale`, so that it contains every file that differs from what the index knows."""
+        """Update `_stale`, so that it contains every file that differs from the index, and index some of them again."""
         assert self.index is not None
         changes = self._watch.poll() if self._watch else Changes(lost=True)
         if changes.lost:
@@ -203,9 +207,10 @@ class Grep:
         self._stale = self.index.differing(self.root, self.ripgrep.files(self.root))
 
     def _list_anew(self) -> None:
-        """Restrict `_stale` to files that ripgrep lists or the index knows, and add listed files that are not indexed.
-        Other files can be dropped: only new ignore rules could make ripgrep search them, and a change of rules is
-        noticed."""
+        """Restrict `_stale` to files that ripgrep lists or that are indexed, and add listed files that are not indexed.
+
+        Other files can be dropped: ripgrep would search them only after a change of the ignore rules, which is noticed.
+        """
         assert self.index is not None
         listed = set(self.ripgrep.files(self.root))
         self._stale = {path for path in self._stale if path in listed or path in self.index.ids}

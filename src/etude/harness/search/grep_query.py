@@ -1,7 +1,8 @@
-"""The grep tool's query and the lines it finds.
+"""The grep tool's query, and the lines it finds.
 
-There are two matchers. For files in memory it is RE2 (here), whose time is linear in the text, so no pattern that a
-model writes can hang the harness. For a folder on disk it is ripgrep (`workspaces/folder_grep.py`).
+There are two search engines. Files in memory are searched by RE2 (in this file), which takes time linear in the text,
+so that no pattern of a model can hang the harness. A folder on disk is searched by ripgrep
+(`workspaces/folder_grep.py`).
 """
 
 from __future__ import annotations
@@ -16,21 +17,26 @@ _SPECIAL = re.compile(r"[!-/:-@\[-^`{-~]")
 
 @dataclass(frozen=True, slots=True)
 class Query:
+    """A search for lines."""
+
     text: str
+    """Text to find, or a regular expression with `regex`."""
     regex: bool = False
     path: str = "."
-    """Search only this file or folder of the workspace."""
+    """File or folder of the workspace to search."""
     glob: str = ""
-    """Search only files with these names, a pattern as for the glob tool; with ! in front, all others."""
+    """Pattern for the names of files to search, as for the glob tool; with a leading "!", of files to leave out."""
     ignore_case: bool = False
     word: bool = False
     """Match whole words only: no letter, digit or underscore next to the match."""
     everything: bool = False
-    """Also search hidden files and what ignore files hide, in workspaces that leave these out."""
+    """Also search hidden and ignored files, in workspaces that leave them out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
+    """A matching line."""
+
     path: str
     number: int
     text: str
@@ -42,8 +48,11 @@ class Searcher(Protocol):
     async def search(
         self, query: Query, changed: Mapping[str, bytes | None], shown: Callable[[str], bool], most: int
     ) -> list[Line]:
-        """Return the first `most` matching lines, by path and number, of the files for which `shown` is true. `changed`
-        replaces files on disk (None: deleted). Raises BadPattern and RequestRefused."""
+        """Return the first `most` matching lines, sorted by path and number. Raises BadPattern and RequestRefused.
+
+        `changed` are contents that replace those on disk (None: deleted). Only files for which `shown` returns true are
+        searched.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -1,6 +1,6 @@
-"""Ignore rules outside a folder, or in its `.git`, that decide which of its files ripgrep searches.
+"""Detects changes of the ignore rules outside a folder, or in its `.git`, that affect what ripgrep searches in it.
 
-The ignore files inside the folder are watched like all other files; these few are checked before each search.
+Ignore files inside the folder are watched like all other files; the few others are checked before each search.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ IGNORE_FILES = (".gitignore", ".ignore", ".rgignore")
 _EXCLUDES = re.compile(r"^\s*excludesfile\s*=\s*\"?\s*(\S+?)\s*\"?\s*$", re.IGNORECASE | re.MULTILINE)
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
+"""Path, size, mtime and inode of each file with ignore rules."""
 
 
 def fingerprint(root: bytes, repositories: Collection[bytes] = ()) -> Fingerprint:
-    """Fingerprint of these files; equal as long as none of them changed."""
+    """Return a value that stays equal as long as none of these ignore rules changes.
+
+    `repositories` are folders below the root with their own `.git`.
+    """
     return tuple(_known(path) for path in _files(Path(os.fsdecode(root)), repositories))
 
 
 def _files(root: Path, repositories: Collection[bytes]) -> Iterator[Path]:
+    """Yield the paths of all files with ignore rules for the root, whether they exist or not."""
     for folder in root.parents:
         yield from (folder / name for name in (*IGNORE_FILES, ".git"))
     for folder in (root, *root.parents, *(root / os.fsdecode(each) for each in sorted(repositories))):
@@ -36,8 +41,8 @@ def _files(root: Path, repositories: Collection[bytes]) -> Iterator[Path]:
 
 
 def git_folder(git: Path) -> Path:
-    """The real git folder. A worktree's `.git` is a file that points to it, and what all worktrees share is where its
-    `commondir` says."""
+    """Return the git folder of a `.git`. In a worktree `.git` is a file that names the worktree's git folder, whose
+    `commondir` names the folder that all worktrees share, which is returned."""
     if git.is_dir():
         return git
     there = git.parent / _text(git).removeprefix("gitdir:").strip()
@@ -53,9 +58,10 @@ def _text(file: Path) -> str:
 
 
 def _known(path: Path) -> tuple[str, int, int, int]:
+    """Return a path's entry in the fingerprint."""
     try:
         found = path.stat()
     except OSError:
         return str(path), -1, 0, 0
-    # A folder's times change with its contents; only its existence matters here.
+    # Of a folder (.git) only its existence matters; its times change with its contents.
     return (str(path), 0, 0, 0) if path.is_dir() else (str(path), found.st_size, found.st_mtime_ns, found.st_ino)

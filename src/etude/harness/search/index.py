@@ -1,8 +1,8 @@
-"""The index of a folder: which files may contain what.
+"""The index of a folder: a signature of each file, from which follows whether the file may match a pattern.
 
-`candidates(need)` returns every indexed file whose text meets the need, and few others, provided that the text has not
-changed since it was read. `differing` finds, by size, times and inode, the files whose text may have changed. Files
-that cannot be indexed faithfully are always candidates. The index says nothing about files that are not in it.
+`candidates(need)` returns every indexed file whose text meets the need, and few others, if the text has not changed
+since it was indexed. `differing` finds the files that may have changed, by size, times and inode. Files for which a
+signature could be wrong are always candidates. For files that are not indexed the index makes no statement.
 """
 
 from __future__ import annotations
@@ -17,44 +17,51 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.harness.search.file_state import UNSURE, State, settled_state, state_of
+from etude.harness.search.file_state import UNSURE, FileState, file_state_of, settled_state
 from etude.harness.search.grams import Bits, signature
 from etude.harness.search.query import Need
 from etude.harness.search.shards import Shard, holds, most_files, shards_of
 
 MOST_BYTES = 32_000_000
-"""Larger files are not indexed, but searched each time."""
+"""Larger files get no signature and are always candidates."""
 
 _MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
-"""Byte order marks. Ripgrep decodes the text after them, so it searches other bytes than those on disk."""
+"""Byte order marks. Ripgrep decodes text after them, so it does not search the bytes that are on disk."""
 _FOLDING = ("\u017f".encode(), "\u212a".encode())
-"""The only characters beyond ASCII that match an ASCII letter (s, k) in a case-insensitive search."""
+"""The only non-ASCII characters that match an ASCII letter (s, k) in a case-insensitive search."""
 
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
-"""Errors for a path that is gone, or is a folder, link or pipe: ripgrep does not search it."""
+"""Errors of opening a path that was deleted or is a folder, link or pipe, which ripgrep does not search."""
 
 
 @dataclass(slots=True)
 class Index:
+    """Paths, states and signatures of a folder's files, by file id."""
+
     paths: list[bytes] = field(default_factory=list)
-    """Paths by file id. A path that was read again gets a new id; only its last id counts."""
-    states: list[State] = field(default_factory=list)
+    """Path of each file id. A path that is indexed again gets a new id; only its last id is valid."""
+    states: list[FileState] = field(default_factory=list)
+    """State of each file when it was indexed."""
     always: set[int] = field(default_factory=set)
+    """Files without a signature, which are always candidates."""
     linked: set[int] = field(default_factory=set)
-    """Files with several hard links: they may change under a name that is not watched."""
+    """Files with several hard links, which may be changed under a name outside the folder."""
     shards: list[Shard] = field(default_factory=list)
+    """The signatures of most files."""
     loose: dict[int, Bits] = field(default_factory=dict)
-    """Signatures added since the shards were made."""
+    """Signatures of files that were indexed after the shards were built."""
     ids: dict[bytes, int] = field(default_factory=dict)
     """The current id of each known path."""
 
     @classmethod
     def build(cls, root: bytes, paths: Iterable[bytes]) -> Index:
+        """Index these files, whose paths are relative to the root."""
         index = cls()
         index.shards = list(shards_of(index._read_all(root, paths)))
         return index
 
     def candidates(self, need: Need) -> set[bytes]:
+        """Return the indexed files that may meet the need."""
         found = [self.paths[file] for file in self.always if self._counts(file)]
         for shard in self.shards:
             found += [self.paths[file] for file in shard.may_hold(need).tolist() if self._counts(file)]
@@ -62,27 +69,31 @@ class Index:
         return set(found)
 
     def update(self, root: bytes, paths: Iterable[bytes]) -> None:
-        """Index these files again; files that are gone are dropped."""
+        """Index these files again, and remove those that no longer exist."""
         self.loose.update(self._read_all(root, paths))
 
     def differing(self, root: bytes, paths: Iterable[bytes]) -> set[bytes]:
-        """The paths that are not indexed, or changed since they were."""
+        """Return those of the paths that are not indexed, or may have changed since they were."""
         found = set()
         for path in paths:
             file = self.ids.get(path)
-            if file is None or self.states[file] == UNSURE or state_of(b"%b/%b" % (root, path)) != self.states[file]:
+            if (
+                file is None
+                or self.states[file] == UNSURE
+                or file_state_of(b"%b/%b" % (root, path)) != self.states[file]
+            ):
                 found.add(path)
         return found
 
     def same_file(self, inode: int) -> None:
-        """Note that the file with this inode got another hard link."""
+        """Record that the file with this inode has several hard links."""
         self.linked |= {file for file in self.ids.values() if self.states[file][3] == inode}
 
     def linked_paths(self) -> list[bytes]:
         return [self.paths[file] for file in self.linked if self._counts(file)]
 
     def compact(self) -> None:
-        """Move loose signatures into shards, and drop outdated ids."""
+        """Move loose signatures into shards, and remove invalid ids."""
         if not self.loose and len(self.ids) == len(self.paths):
             return
         dropped = np.ones(len(self.paths), np.bool_)
@@ -122,7 +133,7 @@ class Index:
             except OSError as error:
                 if error.errno in _NO_FILE:
                     continue
-                # No access: ripgrep reports the problem itself.
+                # Without access the file is a candidate, so that ripgrep reports the error.
                 text, state, links = None, UNSURE, 1
             file = len(self.paths)
             self.paths.append(path)
@@ -142,18 +153,19 @@ def _is_full(shard: Shard) -> bool:
 
 
 def _as_it_is_searched(text: bytes) -> bool:
+    """Return whether ripgrep matches these bytes as they are, so that the signature cannot miss a match."""
     if text.startswith(_MARKS):
         return False
     return text.isascii() or not any(each in text for each in _FOLDING)
 
 
-def _read(path: bytes) -> tuple[bytes | None, State, int]:
-    """Return the contents (None if too long), the state that tells a later change, and the number of hard links."""
+def _read(path: bytes) -> tuple[bytes | None, FileState, int]:
+    """Return a file's contents (None if too large), its state, and its number of hard links."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         before = os.fstat(handle)
         if not stat.S_ISREG(before.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "no regular file", path)
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
         begun = time.time_ns()
         text = _contents(handle, before.st_size) if before.st_size <= MOST_BYTES else None
         after = os.fstat(handle)

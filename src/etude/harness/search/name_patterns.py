@@ -1,6 +1,6 @@
-"""Glob patterns for names of files.
+"""Glob patterns for file names.
 
-`*` and `?` match within one path component, `**` across folders, `[...]` one of the listed characters.
+`*` and `?` match within one path component, `**` across folders, `[...]` matches one of the listed characters.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _PIECES = re.compile(r"\*\*/|\*\*|\*|\?|\[!?[^\]/]+\]|[^*?\[]+|\[")
 
 
 def braced(pattern: str) -> list[str]:
-    """Expand `{this,that}` into several patterns; a pattern without braces gives itself."""
+    """Expand `{this,that}` into several patterns; return a pattern without braces unchanged."""
     begin, opened, rest = pattern.partition("{")
     inside, closed, end = rest.partition("}")
     if not (opened and closed):
@@ -20,7 +20,7 @@ def braced(pattern: str) -> list[str]:
 
 
 def name_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a glob pattern. Any text is valid: what is no wildcard stands for itself."""
+    """Compile a glob pattern. Any text is valid; characters that are not wildcards match themselves."""
     parts: list[str] = []
     for piece in _PIECES.findall(pattern):
         if piece == "**/":

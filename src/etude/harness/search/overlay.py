@@ -1,8 +1,8 @@
-"""Searches files held in memory on top of a folder on disk.
+"""Searches files whose contents are in memory, and merges the result with that of the folder on disk.
 
-They are written to a temporary folder, with the ignore files of the place where they belong, and searched there; the
-result replaces what was found in these files on disk. An ignore file that is itself held in memory applies to files
-held in memory only; files on disk are searched by the rules on disk.
+The files are written to a temporary folder, with the ignore files that apply to their paths, and searched there. The
+result replaces the matches of these files on disk. An ignore file whose contents are in memory applies only to other
+files in memory; files on disk are searched with the rules on disk.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def search_over(
     scope: Scope = WHOLE,
     seconds: float = LIMIT_SECONDS,
 ) -> Found:
-    """Replace the changed files (None: deleted) in `found`, the folder's result, by their own result."""
+    """Return `found`, the result on disk, with the matches of the changed files (None: deleted) replaced."""
     named = {os.fsencode(path) for path in changed}
     files = [each for each in found.files if each[0] not in named]
     held = {path: data for path, data in changed.items() if data is not None}
     if not held:
         return Found(files, found.problems)
     with tempfile.TemporaryDirectory(prefix="etude-search-") as place:
-        # At the same path below another root, so that the rules of parent folders apply in the same way.
+        # The folder gets the same path below another root, so that rules of parent folders apply in the same way.
         inside = Path(place) / root.relative_to("/")
         for path, data in held.items():
             (inside / path).parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def search_over(
         for folder in {root, *root.parents, *_folders(root, held)}:
             _copy_rules(folder, Path(place) / folder.relative_to("/"))
         apart = ripgrep.search(os.fsencode(inside), pattern, globs=globs, scope=scope, seconds=seconds)
-    # Ignore files that were only copied here are not part of the result.
+    # Copied ignore files are not part of the result.
     files += [each for each in apart.files if each[0] in named]
     return Found(sorted(files, key=itemgetter(0)), found.problems + apart.problems)
 
@@ -60,6 +60,7 @@ def _folders(root: Path, held: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def _copy_rules(source: Path, target: Path) -> None:
+    """Copy a folder's ignore files, unless the target has its own."""
     if not target.is_dir() or target == source:
         return
     for name in IGNORE_FILES:

@@ -1,7 +1,7 @@
-"""Derives from a pattern what a file must contain for any line to match.
+"""Derives the need of a pattern: a condition that holds for every file with a matching line.
 
-A need is a condition on a file's text, in terms of case-folded strings: if the pattern matches some line, the need
-holds. The reverse is not required. ANY is the need that excludes nothing.
+A need says which strings the file must contain, ignoring case. It may hold for files without a match too. ANY is the
+need that every file meets.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from etude.harness.search.grams import GRAM, Hashes, fold, hashes
-from etude.harness.search.regex import Choice, Node, Repeat, Sequence, Text, Unread, literal, parse
+from etude.harness.search.regex import Choice, Node, Repeat, Sequence, Text, UnsupportedSyntax, literal, parse
 
 MOST_LETTERS = 10_000
-"""Longest pattern to analyse; one of a million characters would take minutes."""
+"""Maximum length of a pattern that is analysed; a pattern of a million characters would take minutes."""
 MOST_OPTIONS = 24
-"""Most alternative strings for a piece of the pattern; the piece is cut when there would be more."""
+"""Maximum number of alternative strings for a part of the pattern; a part with more is split."""
 MOST_COPIES = 4
+"""Maximum number of repetitions that are expanded."""
 MOST_LITERALS = 200
+"""Maximum number of literals in a need; with more, the need is ANY."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A search pattern, in ripgrep's terms. A match never crosses a line end."""
+    """A search pattern with ripgrep's options. A match is always within a line."""
 
     text: str
     fixed: bool = False
@@ -33,7 +35,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """The text must contain this string, ignoring the case of ASCII letters."""
+    """The file must contain this string, ignoring the case of ASCII letters."""
 
     text: bytes
     hashes: Hashes = field(compare=False, repr=False)
@@ -41,11 +43,15 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class All:
+    """The file must meet all of these needs."""
+
     parts: tuple[Need, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Some:
+    """The file must meet at least one of these needs."""
+
     parts: tuple[Need, ...]
 
 
@@ -55,18 +61,19 @@ ANY = All()
 
 
 def need_of(pattern: Pattern) -> Need:
-    """The need of a pattern. ANY if the pattern is not understood, or says too little or too much."""
+    """Return the need of a pattern. ANY if the pattern cannot be analysed, or its need would be empty or too large."""
     if len(pattern.text) > MOST_LETTERS:
         return ANY
     read: Callable[..., Node] = literal if pattern.fixed else parse
     try:
         need = _need(read(pattern.text, ignore_case=pattern.ignore_case))
-    except Unread:
+    except UnsupportedSyntax:
         return ANY
     return need if len(list(literals(need))) <= MOST_LITERALS else ANY
 
 
 def literals(need: Need) -> Iterable[Literal]:
+    """Yield all literals of a need."""
     if isinstance(need, Literal):
         yield need
     else:
@@ -81,14 +88,16 @@ def _need(node: Node) -> Need:
 
 
 class _Runs:
-    """Walks a sequence from left to right. `current` is the set of strings that the text since the last wildcard can
-    be; `needs` holds what is known about the text before that."""
+    """Collects the needs of the nodes of a pattern from left to right."""
 
     def __init__(self) -> None:
         self.current: frozenset[bytes] = frozenset({b""})
+        """The strings that the pattern can match since the last wildcard."""
         self.needs: list[Need] = []
+        """Needs of the pattern before that."""
 
     def add(self, node: Node) -> None:
+        """Append a node of the pattern."""
         options = _options(node)
         if options is not None:
             self._extend(options)
@@ -104,7 +113,7 @@ class _Runs:
                 for _ in range(min(node.least, MOST_COPIES)):
                     self._extend(copy)
                 self._cut()
-                # The last copy is adjacent to what follows.
+                # The last copy is directly before the next node.
                 self._extend(copy)
         else:
             self._cut()
@@ -112,6 +121,7 @@ class _Runs:
                 self.needs.append(_some(_need(option) for option in node.options))
 
     def end(self) -> Need:
+        """Return the need of all nodes together."""
         self._cut()
         return _all(self.needs)
 
@@ -126,7 +136,7 @@ class _Runs:
 
 
 def _options(node: Node) -> frozenset[bytes] | None:
-    """The set of strings that a node matches; None if there are too many."""
+    """Return the set of strings that a node matches; None if there are too many."""
     if isinstance(node, Text):
         return node.options if len(node.options) <= MOST_OPTIONS else None
     if isinstance(node, Sequence):

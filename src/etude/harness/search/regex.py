@@ -1,7 +1,7 @@
-"""Parser for the common part of ripgrep's regular expressions; it raises Unread for anything else.
+"""Parser for the common part of ripgrep's regular expressions; it raises UnsupportedSyntax for other syntax.
 
-It reads an expression as ripgrep does, or more loosely: the set of strings of a node contains everything that ripgrep
-would accept there. Whether an expression is valid is left to ripgrep.
+A parsed node matches at least the strings that ripgrep would match, possibly more. Whether an expression is valid is
+checked by ripgrep, not here.
 """
 
 from __future__ import annotations
@@ -11,41 +11,47 @@ from dataclasses import dataclass
 
 MOST_DEPTH = 50
 MOST_MEMBERS = 8
-"""A character class with more members counts as any text."""
+"""A character class with more members is parsed as Anything."""
 
 _GROUPS = ("(?:", "(?P<", "(?<")
 _ASSERTIONS = "bBAz"
 _CLASSES = "dDwWsS"
 
 
-class Unread(Exception):
+class UnsupportedSyntax(Exception):
     """This part of the syntax is not supported here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Exactly one of these strings, which contain no line ends."""
+    """Matches exactly one of these strings, which contain no line ends."""
 
     options: frozenset[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Anything:
-    """Any text, also empty."""
+    """Matches any text, also the empty one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
+    """Matches these nodes one after another."""
+
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """Matches one of these nodes."""
+
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
+    """Matches a node `least` to `most` times; None means without limit."""
+
     part: Node
     least: int
     most: int | None
@@ -54,27 +60,29 @@ class Repeat:
 Node = Text | Anything | Sequence | Choice | Repeat
 
 NOTHING = Text(frozenset({b""}))
+"""Matches the empty text."""
 
 
 def parse(pattern: str, *, ignore_case: bool = False) -> Node:
-    """Parse a pattern; raises Unread."""
+    """Parse a pattern; raises UnsupportedSyntax."""
     return _Parser(pattern, ignore_case).whole()
 
 
 def literal(text: str, *, ignore_case: bool = False) -> Node:
+    """Return the node for a fixed text; raises UnsupportedSyntax."""
     return Sequence(tuple(_character(each, ignore_case) for each in text))
 
 
 def _character(each: str, ignore_case: bool) -> Node:
     if each in "\r\n" or "\ud800" <= each <= "\udfff":
-        raise Unread("a line end, or half a character")
+        raise UnsupportedSyntax("a line end, or half a character")
     if ignore_case and not each.isascii():
         return Anything()
     return Text(frozenset({each.encode()}))
 
 
 class _Parser:
-    """Recursive descent parser; `at` is the index of the next character."""
+    """Recursive-descent parser; `at` is the index of the next character."""
 
     def __init__(self, pattern: str, ignore_case: bool) -> None:
         self.pattern = pattern
@@ -87,13 +95,13 @@ class _Parser:
     def whole(self) -> Node:
         node = self.choice()
         if self.at < len(self.pattern):
-            raise Unread("a bracket that was not opened")
+            raise UnsupportedSyntax("a bracket that was not opened")
         return node
 
     def choice(self) -> Node:
         self.depth += 1
         if self.depth > MOST_DEPTH:
-            raise Unread("brackets this deep")
+            raise UnsupportedSyntax("brackets this deep")
         options = [self.sequence()]
         while self.take("|"):
             options.append(self.sequence())
@@ -107,7 +115,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts)) if parts else NOTHING
 
     def repeated(self, node: Node) -> Node:
-        """A quantifier may follow a quantifier: `a{2}?` is lazy, `a+*` repeats a repetition."""
+        """Parse the quantifiers after a node. Several may follow: `a{2}?` is lazy, `a+*` repeats a repetition."""
         while self.at < len(self.pattern) and self.pattern[self.at] in "*+?{":
             sign = self.next()
             if sign == "{":
@@ -128,7 +136,7 @@ class _Parser:
             and least.isascii()
             and (not most or (most.isdecimal() and most.isascii()))
         ):
-            raise Unread("these bounds of a repetition")
+            raise UnsupportedSyntax("these bounds of a repetition")
         self.at += len(inside) + 1
         return int(least), (int(most) if most else None) if comma else int(least)
 
@@ -145,23 +153,23 @@ class _Parser:
         if each == "\\":
             return self.escape()
         if each in "*+?{":
-            raise Unread("a repetition of nothing")
+            raise UnsupportedSyntax("a repetition of nothing")
         return _character(each, self.ignore_case)
 
     def group(self) -> Node:
         if self.pattern.startswith("?", self.at):
             start = next((s for s in _GROUPS if self.pattern.startswith(s, self.at - 1)), None)
             if start is None:
-                raise Unread("flags in the middle")
+                raise UnsupportedSyntax("flags in the middle")
             self.at += len(start) - 1
             if start.endswith("<"):
                 name, end, _ = self.pattern[self.at :].partition(">")
                 if not end or not name.isidentifier() or not name.isascii():
-                    raise Unread("this name of a group")
+                    raise UnsupportedSyntax("this name of a group")
                 self.at += len(name) + 1
         node = self.choice()
         if not self.take(")"):
-            raise Unread("a bracket that is not closed")
+            raise UnsupportedSyntax("a bracket that is not closed")
         return node
 
     def escape(self) -> Node:
@@ -170,23 +178,23 @@ class _Parser:
             return Anything()
         if each in _ASSERTIONS:
             if self.pattern.startswith("{", self.at):
-                raise Unread("a named boundary")
+                raise UnsupportedSyntax("a named boundary")
             return NOTHING
         if each == "t":
             return Text(frozenset({b"\t"}))
         if each in string.punctuation and each not in "<>":
             return _character(each, self.ignore_case)
-        raise Unread(f"the escape \\{each}")
+        raise UnsupportedSyntax(f"the escape \\{each}")
 
     def members(self) -> Node:
-        """A character class of plain characters, escapes and ranges; nothing nested, named or computed."""
+        """Parse a character class of characters, escapes and ranges, without nested or named classes."""
         negated = self.take("^")
         found: set[str] = set()
         wide, first = negated, True
         while first or not self.take("]"):
             each = self.next()
             if each == "[" or (each in "&~-" and self.pattern.startswith(each, self.at)):
-                raise Unread("sets inside of a set")
+                raise UnsupportedSyntax("sets inside of a set")
             escaped = each == "\\"
             if escaped:
                 each = self.next()
@@ -196,13 +204,13 @@ class _Parser:
             if escaped and each not in string.punctuation:
                 each = "\t" if each == "t" else ""
             if not each or each in "\r\n":
-                raise Unread("this member of a set")
+                raise UnsupportedSyntax("this member of a set")
             last = each
             if self.pattern.startswith("-", self.at) and not self.pattern.startswith("-]", self.at):
                 self.next()
                 last = self.next()
                 if last in "[\\&~-\r\n" or last < each:
-                    raise Unread("this range")
+                    raise UnsupportedSyntax("this range")
             if ord(last) - ord(each) < MOST_MEMBERS:
                 found.update(map(chr, range(ord(each), ord(last) + 1)))
             else:
@@ -214,7 +222,7 @@ class _Parser:
 
     def next(self) -> str:
         if self.at >= len(self.pattern):
-            raise Unread("an end too early")
+            raise UnsupportedSyntax("an end too early")
         self.at += 1
         return self.pattern[self.at - 1]
 

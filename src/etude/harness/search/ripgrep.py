@@ -1,8 +1,8 @@
-"""Runs ripgrep, which alone decides what is searched and what matches.
+"""Runs ripgrep.
 
-`search(only=...)` restricts a search to some files without changing how they are searched: a list of ignore rules with
-the lowest precedence hides the rest of the tree. So a file that ripgrep's own rules leave out stays out. The files are
-not named on the command line, since ripgrep treats a named file differently (binary or hidden).
+`search(only=...)` restricts a search to some files without changing how they are searched: ignore rules of the lowest
+precedence hide all other files, so that files which ripgrep's own rules leave out are still left out. The files are not
+named on the command line, because ripgrep searches a named file even if it is binary or hidden.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from etude.harness.search.query import Pattern
 
 LIMIT_SECONDS = 60.0
 PLACE = "./"
-"""How the root is named on ripgrep's command line; every path that it prints begins with this."""
+"""The root on ripgrep's command line; every path that it prints begins with this."""
 UNRULED = ["--no-ignore", "--hidden"]
+"""Options that make ripgrep search hidden and ignored files."""
 _LONGEST_PATH = 2 * 4096
 
 _SPECIAL = re.compile(rb"[\\*?\[\]{}!# \t]")
 _UNSAYABLE = re.compile(rb"[\r\n\x80-\xff]+")
-"""Bytes that a rule, a line of UTF-8, cannot contain. They are replaced by a star, which hides less, never more."""
+"""Bytes that an ignore rule cannot contain, as it is a line of UTF-8. They are replaced by a star: the rule then allows
+more files, never fewer."""
 
 
 class NoRipgrep(Exception):
@@ -38,7 +40,7 @@ class NoRipgrep(Exception):
 
 
 class BadPattern(Exception):
-    """Ripgrep rejects the pattern or a glob; the text is its own message."""
+    """Ripgrep rejects the pattern or a glob. The text is ripgrep's message."""
 
 
 class SearchFailed(Exception):
@@ -47,6 +49,8 @@ class SearchFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Match:
+    """A matching line."""
+
     path: str
     line: int
     text: bytes
@@ -57,11 +61,12 @@ class Found:
     """Ripgrep's output, by file and sorted by path."""
 
     files: Sequence[tuple[bytes, bytes]]
-    """Path, and its lines as `number:text`; a line without a number is ripgrep's remark about the file."""
+    """Path and output lines of each file. Lines have the form `number:text`; others are remarks of ripgrep."""
     problems: str = ""
-    """Messages about files that it could not read."""
+    """Ripgrep's messages about files that it could not read."""
 
     def matches(self) -> Iterator[Match]:
+        """Yield all matching lines."""
         for path, block in self.files:
             for line in block.split(b"\n"):
                 number, _, text = line.partition(b":")
@@ -71,16 +76,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which files to search, and how many matches to return."""
+    """The files to search, and the maximum number of matches."""
 
     below: str = ""
     """Search only this file or folder below the root, even if ignore rules hide it."""
     everything: bool = False
-    """Also search what the ignore rules leave out."""
+    """Also search hidden and ignored files."""
     without: tuple[str, ...] = ()
-    """With `everything`: names of files and folders to leave out all the same."""
+    """Names of files and folders to leave out, also with `everything`."""
     most: int = 0
-    """Most matches per file; 0 for all."""
+    """Maximum number of matches per file; 0 for all."""
 
     def options(self) -> list[str]:
         return UNRULED * self.everything + [f"--max-count={self.most}"] * bool(self.most)
@@ -90,8 +95,10 @@ WHOLE = Scope()
 
 
 class Ripgrep:
+    """The installed ripgrep."""
+
     def __init__(self, program: Path | None = None) -> None:
-        """Raises NoRipgrep."""
+        """Raises NoRipgrep if no program is given and none is installed."""
         found = program or _installed()
         if found is None:
             raise NoRipgrep(
@@ -109,8 +116,11 @@ class Ripgrep:
         scope: Scope = WHOLE,
         seconds: float = LIMIT_SECONDS,
     ) -> Found:
-        """Search below the root, or only in the files of `only`. With `globs`, `only` must be what `files` returned for
-        them, and is searched regardless of ignore rules. Raises BadPattern and SearchFailed."""
+        """Search all files below the root, or those in `only`. Raises BadPattern and SearchFailed.
+
+        With `globs`, `only` must be a part of what `files` returns for them; these files are searched regardless of
+        ignore rules.
+        """
         command = ["--line-number", "--heading", "--null", "--with-filename", "--color=never", *scope.options()]
         command += ["--fixed-strings"] * pattern.fixed + ["--word-regexp"] * pattern.word
         command += ["--ignore-case" if pattern.ignore_case else "--case-sensitive"]
@@ -125,12 +135,12 @@ class Ripgrep:
             self._check(root, command, done, seconds)
         problems = done.stderr.decode("utf-8", "replace") if done.returncode == 2 else ""
         files = _by_file(done.stdout)
-        if only is not None and globs:  # a rule with a star may allow other files too, and here no glob leaves them out
+        if only is not None and globs:  # rules with a star may allow further files
             files = [(path, lines) for path, lines in files if path in only]
         return Found(files, problems)
 
     def files(self, root: bytes, globs: Sequence[str] = (), *, seconds: float = LIMIT_SECONDS) -> list[bytes]:
-        """The files that a search would read."""
+        """Return the files that a search with these globs would read."""
         command = ["--files", "--null", *(f"--glob={glob}" for glob in globs)]
         done = self._run(root, command, seconds)
         if done.returncode not in (0, 1) and not done.stdout and globs:
@@ -140,8 +150,11 @@ class Ripgrep:
     def _check(
         self, root: bytes, command: Sequence[str], done: subprocess.CompletedProcess[bytes], seconds: float
     ) -> None:
-        """Raise if ripgrep failed. Exit code 2 alone does not mean that: ripgrep also returns it if it found nothing
-        and could not read some file."""
+        """Raise SearchFailed or BadPattern if ripgrep failed.
+
+        Exit code 2 alone does not mean a failure: ripgrep also returns it if some file was unreadable. So the pattern
+        is tried on an empty file.
+        """
         if done.returncode < 0:
             raise SearchFailed(f"ripgrep died of signal {-done.returncode}")
         again = self._run(root, command, seconds, place="/dev/null")
@@ -152,7 +165,7 @@ class Ripgrep:
         self, root: bytes, arguments: Sequence[str], seconds: float, rules: bytes | None = None, place: str = PLACE
     ) -> subprocess.CompletedProcess[bytes]:
         command = [self.program, "--no-config", *arguments]
-        # Files in memory instead of pipes: nobody has to read while it runs, which takes long for common patterns.
+        # Files in memory instead of pipes, so that nobody has to read while ripgrep runs.
         with _memory("rules") as held, _memory("found") as found, _memory("problems") as problems:
             if rules is not None:
                 held.write(rules)
@@ -168,24 +181,26 @@ class Ripgrep:
                     pass_fds=[held.fileno()],
                 )
             except ValueError:
-                raise BadPattern("a pattern can hold neither a zero byte nor half a character") from None
+                raise BadPattern("a pattern can contain neither a zero byte nor an unpaired surrogate") from None
             except OSError as error:
                 if error.errno == errno.E2BIG:
-                    raise BadPattern("the pattern is longer than a command may be") from None
+                    raise BadPattern("the pattern is longer than a command line may be") from None
                 raise SearchFailed(f"cannot search {os.fsdecode(root)}: {error.strerror}") from None
             with process:
                 if not _ends(process, seconds):
                     process.kill()
-                    raise SearchFailed(f"ripgrep came to no end within {seconds:g} s")
+                    raise SearchFailed(f"ripgrep did not finish within {seconds:g} s")
             for each in (found, problems):
                 each.seek(0)
             return subprocess.CompletedProcess(command, process.returncode, found.read(), problems.read())
 
 
 def rules_for(paths: Collection[bytes], *, hidden: bool = False) -> bytes:
-    """Return ignore rules that hide everything except these files and their parent folders. Hidden names are allowed
-    only with `hidden`: otherwise ripgrep would search them because of our rule. If it searches one anyway, a rule of
-    higher precedence allows it."""
+    """Return ignore rules that hide everything except these files and their parent folders.
+
+    Without `hidden`, hidden names get no rule, because our rule would make ripgrep search them. If ripgrep's own rules
+    allow such a name, they take precedence.
+    """
     kept: set[bytes] = set()
     for path in paths:
         while path and path not in kept:
@@ -200,9 +215,10 @@ def rules_for(paths: Collection[bytes], *, hidden: bool = False) -> bytes:
 def _by_file(printed: bytes) -> list[tuple[bytes, bytes]]:
     """Split ripgrep's output into (path, lines) pairs, sorted by path.
 
-    Each path ends with a zero byte, which occurs nowhere else, and a blank line separates two files. A path may itself
-    contain a blank line. So the separator is the first blank line in the last _LONGEST_PATH bytes before the next zero
-    byte: the next path cannot begin earlier."""
+    Each path ends with a zero byte, which occurs nowhere else, and a blank line separates two files. A path may contain
+    a blank line too. So the separator is the first blank line among the last _LONGEST_PATH bytes before the next zero
+    byte, because the next path cannot begin earlier.
+    """
     find = printed.find
     files: list[tuple[bytes, bytes]] = []
     begin, zero = 0, find(b"\0")
@@ -222,7 +238,8 @@ def _memory(name: str) -> BinaryIO:
 
 
 def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for the process; False if it timed out. Unlike `Popen.wait` with a timeout, this does not poll."""
+    """Wait for a process to end. Return False if it did not within `seconds`. Unlike `Popen.wait`, this does not
+    poll."""
     handle = os.pidfd_open(process.pid)
     try:
         end = select.poll()
@@ -233,6 +250,7 @@ def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _installed() -> Path | None:
-    beside = Path(sys.executable).with_name("rg")
-    found = shutil.which("rg") or (str(beside) if beside.is_file() else None)
+    """Return ripgrep's path: from PATH, or beside the Python interpreter."""
+    in_environment = Path(sys.executable).with_name("rg")
+    found = shutil.which("rg") or (str(in_environment) if in_environment.is_file() else None)
     return Path(found) if found else None

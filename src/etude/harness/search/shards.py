@@ -1,7 +1,7 @@
-"""Transposed signatures of many files, so that a query over a thousand files reads only a few short rows.
+"""Shards: transposed signatures of many files, so that a query over a thousand files reads only a few short rows.
 
-A shard holds signatures of one length. Row i has one bit per file: bit i of that file's signature. The candidates for a
-literal are the bitwise AND of the rows of its hashes.
+All signatures of a shard have the same length. Row i of the shard consists of bit i of every file's signature. The
+candidates for a literal are the bitwise AND of the rows that its hashes select.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from etude.harness.search.grams import Bits
 from etude.harness.search.query import All, Literal, Need
 
 MOST_FILES = 1024
+"""Maximum number of files in one shard."""
 MOST_CELLS = 1 << 24
-"""Most bits in one shard, so that long signatures are transposed in small groups."""
+"""Maximum number of bits in one shard, so that long signatures are transposed in small groups."""
 
 Ids = NDArray[np.int32]
 Packed = NDArray[np.uint8]
@@ -26,11 +27,15 @@ Packed = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
+    """The signatures of some files, transposed."""
+
     rows: Packed
-    """One row per signature bit, eight files to a byte."""
+    """One row per signature bit, with eight files per byte."""
     files: Ids
+    """File ids of the columns."""
 
     def may_hold(self, need: Need) -> Ids:
+        """Return the ids of the files that may meet the need."""
         hits = np.unpackbits(self._hits(need), count=len(self.files))
         return self.files[hits.view(np.bool_)]
 
@@ -45,11 +50,11 @@ class Shard:
         return reduce(np.bitwise_or, (self._hits(part) for part in need.parts))
 
     def columns(self) -> NDArray[np.bool_]:
-        """Transpose back: one row per file."""
+        """Return the signatures, one row per file."""
         return np.unpackbits(self.rows, axis=1, count=len(self.files)).T.view(np.bool_)
 
     def without(self, dropped: NDArray[np.bool_]) -> Iterator[tuple[int, Bits]]:
-        """The signatures of the files that are not dropped; `dropped` is indexed by file id."""
+        """Yield the signatures of the files that are not dropped; `dropped` is indexed by file id."""
         columns = np.ascontiguousarray(self.columns())
         for file, bits in zip(self.files.tolist(), columns, strict=True):
             if not dropped[file]:
@@ -57,7 +62,7 @@ class Shard:
 
 
 def holds(bits: Bits, need: Need) -> bool:
-    """Same as `Shard.may_hold`, for a single signature."""
+    """Return whether a file with this signature may meet the need."""
     if isinstance(need, Literal):
         return bool(bits[need.hashes & np.uint32(len(bits) - 1)].all())
     if isinstance(need, All):
@@ -66,7 +71,7 @@ def holds(bits: Bits, need: Need) -> bool:
 
 
 def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
-    """Group signatures into shards, with at most one unfinished shard per length in memory."""
+    """Group signatures into shards. Only one incomplete shard per signature length is in memory."""
     waiting: dict[int, list[tuple[int, Packed]]] = {}
     for file, bits in signatures:
         group = waiting.setdefault(len(bits), [])
@@ -78,10 +83,12 @@ def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
 
 
 def most_files(length: int) -> int:
+    """Return the maximum number of files in a shard of signatures of this length."""
     return max(8, min(MOST_FILES, MOST_CELLS // length))
 
 
 def _turned(group: list[tuple[int, Packed]]) -> Shard:
+    """Transpose signatures into a shard."""
     cells = np.unpackbits(np.stack([packed for _, packed in group]), axis=1)
     rows = np.packbits(np.ascontiguousarray(cells.T), axis=1)
     return Shard(rows, np.array([file for file, _ in group], np.int32))

@@ -1,7 +1,7 @@
-"""The index on disk: one file, replaced as a whole, and used only if its checksum is right.
+"""Saves and loads the index: one file, which is replaced atomically and used only if its checksum is right.
 
-The file is memory-mapped, so that processes share its pages. Writers never wait for each other: the last one's file
-stays, and each is complete. A file for another root or in another layout counts as no index.
+The file is memory-mapped, so that processes share its pages. Writers never wait for each other: each writes a complete
+file, and the last one stays. A file for another root or in another layout is ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ALIGN = 64
 
 
 def place_of(root: bytes, cache: Path | None = None) -> Path:
-    """Path of a folder's index: in the user's cache, not in the folder, which is the user's."""
+    """Return the path of a folder's index file, in `cache` or the user's cache folder."""
     base = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "etude" / "grep" / f"{hashlib.blake2b(root, digest_size=12).hexdigest()}.index"
 
@@ -57,7 +57,7 @@ def save(index: Index, root: bytes, place: Path) -> None:
 
 
 def load(root: bytes, place: Path) -> Index | None:
-    """Load an index; None if there is none or it cannot be trusted, in which case it is built again."""
+    """Load an index; None if the file is missing, damaged, or for another root or layout."""
     try:
         with place.open("rb") as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -90,13 +90,13 @@ def _parts(index: Index, root: bytes) -> Iterator[bytes | memoryview]:
     ]
     for shard in index.shards:
         arrays += [shard.rows, shard.files]
-    # The head holds the array offsets, and they depend on its length: so space is reserved for it.
+    # The head contains the offsets of the arrays, which depend on its length, so a fixed length is reserved for it.
     at = first = _padded(256 + 96 * len(arrays) + 2 * len(root))
-    places = []
+    layout = []
     for array in arrays:
-        places.append((array.dtype.str, array.shape, at))
+        layout.append((array.dtype.str, array.shape, at))
         at += _padded(array.nbytes)
-    head = {"root": root.hex(), "bits": [LEAST_BITS, MOST_BITS], "arrays": places}
+    head = {"root": root.hex(), "bits": [LEAST_BITS, MOST_BITS], "arrays": layout}
     text = json.dumps(head).encode()
     yield len(text).to_bytes(8, "little") + text.ljust(first - 8)
     for array in arrays:

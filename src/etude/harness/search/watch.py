@@ -1,8 +1,8 @@
-"""Reports what changed below a folder since the last poll, by inotify.
+"""Reports which files below a folder changed since the last poll, by inotify.
 
-Every file whose contents, name or mode changed before `poll` was called is in its answer, or the answer says that
-changes were lost. There are exceptions, about which the kernel says nothing: a write through a memory map (reported
-when the file is closed and unmapped), and a write through a hard link outside the folder.
+The result of `poll` contains every file whose contents, name or mode changed before the call, or it says that changes
+were lost. inotify does not report two kinds of changes: writes through a memory map (only reported when the file is
+closed and unmapped), and writes through a hard link outside the folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from etude.harness.search.ignore_rules import IGNORE_FILES
 
 RULES = frozenset({b".git", *map(os.fsencode, IGNORE_FILES)})
-"""Names of files and folders that decide which files are searched."""
+"""Names of files and folders that affect which files ripgrep searches."""
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO = 0x2, 0x4, 0x8, 0x40, 0x80
 _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x100, 0x200, 0x400, 0x800
@@ -30,7 +30,7 @@ _HEAD = struct.Struct("iIII")
 _TELLING = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "f2fs", "zfs", "bcachefs", "overlay", "ramfs", "jfs", "reiserfs"}
 )
-"""File systems that only this kernel can change."""
+"""File systems that cannot change without this kernel, so that inotify reports every change."""
 
 
 class CannotWatch(Exception):
@@ -39,20 +39,24 @@ class CannotWatch(Exception):
 
 @dataclass(slots=True)
 class Changes:
+    """Changes since the last poll."""
+
     paths: set[bytes] = field(default_factory=set)
-    """Changed paths relative to the root; some may be gone, or may be former folders."""
+    """Changed paths relative to the root; some may no longer exist, or may have been folders."""
     rules: bool = False
-    """True if the rules that decide what is searched may have changed."""
+    """Whether ignore rules may have changed."""
     lost: bool = False
-    """True if anything may have changed; this watch must then be replaced."""
+    """Whether further changes may have happened; this watch must then be replaced."""
 
 
 class Watch:
+    """Inotify watches on a folder and all folders below it."""
+
     def __init__(self, root: bytes) -> None:
-        """Raises CannotWatch."""
+        """Raises CannotWatch if the kernel or a file system does not report every change."""
         for kind in file_systems(root):
             if kind not in _TELLING:
-                raise CannotWatch(f"a file system of the kind {kind} may change without telling")
+                raise CannotWatch(f"a file system of type {kind} may change without inotify events")
         self._root = root
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._folders: dict[int, bytes] = {}
@@ -69,6 +73,7 @@ class Watch:
             raise
 
     def poll(self) -> Changes:
+        """Return the changes since the last call."""
         changes = Changes()
         for number, mask, name in self._events():
             if mask & (_OVERFLOW | _UNMOUNT):
@@ -85,6 +90,7 @@ class Watch:
             self._handle = -1
 
     def _take(self, mask: int, name: bytes, folder: bytes, changes: Changes) -> None:
+        """Add one inotify event to the changes."""
         path = _below(folder, name)
         if mask & (_MOVE_SELF | _DELETE_SELF):
             # For a folder below the root, its parent reports the event as well.
@@ -97,8 +103,8 @@ class Watch:
         elif not mask & _IS_FOLDER:
             changes.paths.add(path)
         elif mask & (_MOVED_FROM | _ATTRIB):
-            # A moved folder keeps its watches, which would report paths that no longer exist; and a folder whose
-            # permissions changed may show or hide everything in it.
+            # A moved folder keeps its watches, which then report paths that no longer exist. A folder whose permissions
+            # changed may show or hide all files in it.
             changes.lost = True
         elif mask & (_CREATE | _MOVED_TO):
             try:
@@ -107,13 +113,13 @@ class Watch:
                 changes.lost = True
 
     def _add(self, top: bytes) -> Iterator[bytes]:
-        """Watch a folder and all below it, and yield the files in it."""
+        """Watch a folder and all folders below it, and yield their files."""
         waiting = [top]
         while waiting:
             folder = waiting.pop()
             full = _below(self._root, folder)
             mask = _WANTED | _ONLY_FOLDERS | _NO_LINKS | _EXCLUDE_UNLINKED
-            # Watched before it is listed: what changes in between is reported twice instead of never.
+            # The folder is watched before it is listed, so that changes in between are reported.
             number = self._libc.inotify_add_watch(self._handle, ctypes.c_char_p(full), ctypes.c_uint32(mask))
             if number < 0:
                 problem = ctypes.get_errno()
@@ -148,7 +154,7 @@ class Watch:
 
 
 def file_systems(root: bytes) -> set[str]:
-    """Types of the file system that contains the root, and of those mounted below it."""
+    """Return the types of the file system that contains the root, and of those mounted below it."""
     place = os.fsdecode(root)
     kinds, holding, longest = set(), "", -1
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").split("\n"):

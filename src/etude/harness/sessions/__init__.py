@@ -1,10 +1,7 @@
-"""Sessions on disk: written turn by turn, and read back to be resumed.
-
-A session that was killed is resumed after its last complete turn.
-"""
+"""Saved sessions: written to disk turn by turn, and read back to be resumed after the last complete turn."""
 
 from etude.harness.sessions.as_trace import as_trace, tool_schemas
-from etude.harness.sessions.kept_lines import look_after, look_after_all
+from etude.harness.sessions.kept_lines import record_all_kept_lines, record_kept_lines
 from etude.harness.sessions.record import FORMAT, SessionError, SessionRecord, being_written
 from etude.harness.sessions.replay import SavedSession, list_sessions, load_session, sessions_of
 
@@ -17,8 +14,8 @@ __all__ = [
     "being_written",
     "list_sessions",
     "load_session",
-    "look_after",
-    "look_after_all",
+    "record_all_kept_lines",
+    "record_kept_lines",
     "sessions_of",
     "tool_schemas",
 ]

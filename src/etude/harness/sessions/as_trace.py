@@ -1,7 +1,7 @@
-"""Converts a session to a trace: for exports, and for training if the user agreed to it.
+"""Converts a session to a trace, for exports, and for training if the user agreed to it.
 
-Invariant: its segments are the recorded token ids of complete turns, never re-encoded from text. A session whose policy
-owned no ids has no segments.
+Invariant: the trace's segments are the recorded token ids of complete turns, never re-encoded from text. A session
+whose policy recorded no token ids has no segments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from etude.trace.trace import Segment, StopCause, Trace
 
 
 def as_trace(session: SavedSession) -> Trace:
-    """`task` is the user's first request; `split` is empty, since a session belongs to no split."""
+    """Convert a session. The trace's `task` is the first line of the user's first request; it belongs to no split."""
     conversation = session.conversation
     return Trace(
         id=session.folder.name,
@@ -43,13 +43,13 @@ def as_trace(session: SavedSession) -> Trace:
 
 
 def first_request(session: SavedSession) -> str:
-    """The user's first request; empty if the session was killed before it."""
+    """Return the user's first request; "" if the session was killed before it."""
     said = chain_of(session.conversation)[0].messages if session.conversation is not None else []
     return next((message.text for message in said if message.role is Role.USER), "")
 
 
 def tool_schemas(session: SavedSession) -> list[dict[str, Any]]:
-    """The agent's tools in OpenAI's schema; none if the session does not record its profile."""
+    """Return the agent's tools in OpenAI's schema; none if the session's profile is unknown."""
     name = session.about.get("profile")
     try:
         return [schema.openai() for schema in load_profile(str(name)).schemas()] if name else []
@@ -64,7 +64,7 @@ def _segments(session: SavedSession) -> list[Segment]:
 
 
 def _changes(session: SavedSession) -> Iterator[str]:
-    """Diffs of the accepted changes, then of the pending ones."""
+    """Yield the diffs of the accepted changes, then that of the open ones."""
     for signal in session.signals:
         if signal["what"] == "edits_accepted":
             yield _diff(session, {path: (c["before"], c["now"]) for path, c in signal.get("changes", {}).items()})

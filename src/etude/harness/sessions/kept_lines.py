@@ -1,7 +1,7 @@
-"""Measures how many lines of accepted edits are still in the folder after fixed times.
+"""Counts how many lines of accepted edits are still in the folder after fixed times, as `edits_kept` signals.
 
-The lines are counted when the sessions are next looked at, since nothing of ours runs in between; the signal says when
-that was. Invariant: each time is counted once, and the folder is only read.
+No process runs at these times: the lines are counted the next time a command reads the sessions, and the signal records
+when that was. Invariant: there is one signal per edit and fixed time, and the folder is only read.
 """
 
 from __future__ import annotations
@@ -21,22 +21,25 @@ from etude.harness.sessions.replay import SavedSession, load_session, sessions_o
 AFTER_SECONDS = (60, 600, 3_600, 86_400, 604_800)
 """A minute, ten minutes, an hour, a day, a week."""
 _MOST_LINES = 5_000
-"""Most lines between the first and last difference to align; beyond that only line counts are compared."""
+"""Maximum number of lines between the first and the last difference to align; in a longer range no lines are
+aligned."""
 _MOST_BYTES = 4_000_000
+"""Larger files count as missing."""
 
 Read = Callable[[str], bytes | None]
+"""Returns the current contents of a file of the folder; None if it cannot be read."""
 
 
-def look_after(session: SavedSession, *, now: float | None = None) -> list[dict[str, Any]]:
-    """Count which lines of accepted edits are still in the folder, for each interval of AFTER_SECONDS that has passed
-    and was not counted before. Write one `edits_kept` signal per count, and return them."""
+def record_kept_lines(session: SavedSession, *, now: float | None = None) -> list[dict[str, Any]]:
+    """Write an `edits_kept` signal for each accepted edit and each time of AFTER_SECONDS that has passed since, unless
+    the session already has it. Return the new signals."""
     folder = session.about.get("folder")
     if not folder or not Path(folder).is_dir():
         return []
-    found = list(due(session, lambda path: _read(Path(folder), path), time.time() if now is None else now))
+    found = list(due_signals(session, lambda path: _read(Path(folder), path), time.time() if now is None else now))
     if not found:
         return []
-    record = SessionRecord.beside(session.folder)
+    record = SessionRecord.for_signals(session.folder)
     try:
         for signal in found:
             record.signal("edits_kept", **signal)
@@ -46,17 +49,17 @@ def look_after(session: SavedSession, *, now: float | None = None) -> list[dict[
     return found
 
 
-def look_after_all(sessions: Path, user: Path) -> None:
-    """Call `look_after` for every session that worked on the user's folder."""
+def record_all_kept_lines(sessions: Path, user: Path) -> None:
+    """Call `record_kept_lines` for every session on the user's folder."""
     for place in sessions_of(sessions, user):
-        # A damaged session must not stop the others; `etude sessions check` names it.
+        # A damaged session is skipped; `etude sessions check` reports it.
         with suppress(SessionError):
-            look_after(load_session(place))
+            record_kept_lines(load_session(place))
 
 
-def due(session: SavedSession, read: Read, now: float) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each `edits_kept` signal that is due at the time `now`, except `what`. `read` returns a
-    file's contents today."""
+def due_signals(session: SavedSession, read: Read, now: float) -> Iterator[dict[str, Any]]:
+    """Yield the fields (except `what`) of each `edits_kept` signal that is due at the time `now` and not yet
+    written."""
     done = {(s["accepted"], s["after_seconds"]) for s in session.signals if s["what"] == "edits_kept"}
     for signal in session.signals:
         if signal["what"] != "edits_accepted":
@@ -78,6 +81,7 @@ def due(session: SavedSession, read: Read, now: float) -> Iterator[dict[str, Any
 
 
 def _count(session: SavedSession, changes: Mapping[str, Any], read: Read) -> dict[str, tuple[int, int]]:
+    """Return the numbers of added and kept lines of each accepted file."""
     counts = {}
     for path, change in changes.items():
         before, now = session.content(change["before"]) or b"", session.content(change["now"]) or b""
@@ -86,8 +90,10 @@ def _count(session: SavedSession, changes: Mapping[str, Any], read: Read) -> dic
 
 
 def kept_lines(before: bytes, accepted: bytes, today: bytes) -> tuple[int, int]:
-    """How many lines a change added, and how many of them are still in the file today, even if they moved. Blank lines
-    do not count; a file that is not text has no lines."""
+    """Return how many lines a change added, and how many of them are still in the file today, even if they moved.
+
+    Blank lines do not count; a file that is not text has no lines.
+    """
     texts = [as_text(data) for data in (before, accepted, today)]
     if None in texts:
         return 0, 0
@@ -95,7 +101,7 @@ def kept_lines(before: bytes, accepted: bytes, today: bytes) -> tuple[int, int]:
     added = [place for place in _added(old, new) if new[place]]
     standing = dict(_equal(new, found))
     kept = sum(place in standing for place in added)
-    # Lines that moved: match them with today's lines that correspond to no line of the accepted file.
+    # An added line that moved matches an equal line of today that is not aligned with the accepted file.
     explained = set(standing.values())
     free = Counter(line for place, line in enumerate(found) if place not in explained)
     for place in added:
@@ -106,7 +112,7 @@ def kept_lines(before: bytes, accepted: bytes, today: bytes) -> tuple[int, int]:
 
 
 def _added(old: list[str], new: list[str]) -> list[int]:
-    """Indexes of the lines in `new` that were added. A line that only moved is not added."""
+    """Return the indexes of the lines that `new` adds to `old`. A line that only moved is not added."""
     pairs = dict(_equal(old, new))
     same, gone = set(pairs.values()), Counter(line for place, line in enumerate(old) if place not in pairs)
     added = []
@@ -120,7 +126,7 @@ def _added(old: list[str], new: list[str]) -> list[int]:
 
 
 def _equal(one: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of indexes with equal lines, in increasing order."""
+    """Align two texts: yield pairs of indexes of equal lines, in increasing order."""
     head, tail = equal_ends(one, other)
     ends = len(one) - tail, len(other) - tail
     yield from ((place, place) for place in range(head))

@@ -1,4 +1,4 @@
-"""Connects the loop to the session record: events of a run become lines of its session."""
+"""Connects the agent loop to the session record: writes the events of a run as lines of its session."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from etude.trace.trace import ToolEvent, TraceUsage
 
 
 class _FirstPiece:
-    """Replaces a streaming policy's `on_piece` callback, to note when the first piece of a turn came."""
+    """Wraps a streaming policy's `on_piece` callback to record when the first piece of a turn arrived."""
 
     def __init__(self, tell: Callable[[Any], None]) -> None:
         self._tell = tell
         self.came: float | None = None
+        """Time of the turn's first piece; None before it."""
 
     def __call__(self, piece: Any) -> None:
         if self.came is None:
@@ -28,6 +29,7 @@ class _FirstPiece:
 
 
 def _listening(policy: Any) -> _FirstPiece | None:
+    """Wrap the policy's `on_piece` callback, unless it is already wrapped; None if the policy does not stream."""
     tell = getattr(policy, "on_piece", None)
     if tell is None or isinstance(tell, _FirstPiece):
         return tell
@@ -36,7 +38,8 @@ def _listening(policy: Any) -> _FirstPiece | None:
 
 
 class SessionLog(Observer):
-    """Observer that records a run and passes events on to `inner`, whose time is not counted as latency."""
+    """Observer that records a run and passes events on to the observer `inner`, whose time does not count as
+    latency."""
 
     def __init__(self, record: SessionRecord, workspace: OverlayWorkspace, toolbox: Toolbox, inner: Observer) -> None:
         self._record, self._workspace, self._toolbox, self._inner = record, workspace, toolbox, inner

@@ -1,14 +1,14 @@
 """Writes a session to disk while it runs.
 
-The folder holds `session.jsonl`, one line per complete turn; `blobs/`, the contents of changed files; and
-`tokens.steps`, the token ids of a policy that owns ids.
+The session's folder contains `session.jsonl`, with one line per complete turn; `blobs/`, with the contents of changed
+files, each named by its digest; and `tokens.steps`, with the token ids of a policy that records them.
 
-Invariants: when a call returns, its line has been written to the file, and its blobs before it. So a kill loses at most
-the turn in progress; a torn last line is ignored; and what is written is never changed. Each blob is named by the
-digest of its contents. Only its owner can read the folder, since it holds what the agent read.
+Invariants: when a call returns, its line has been written to the file, and its blobs before the line. So a kill loses
+at most the turn in progress. Written lines never change; a torn last line is ignored. Only its owner can read the
+folder, since it contains what the agent read.
 
-Nothing waits for the disk (no fsync), since many sessions share one event loop. So a power cut may lose the last
-seconds; the digests reveal what it tore.
+Writes are not synced to disk (no fsync), because many sessions share one event loop. A power cut may lose the last
+seconds; the digests then reveal damaged blobs.
 """
 
 from __future__ import annotations
@@ -36,18 +36,22 @@ from etude.trace.trace import ToolEvent, TraceUsage
 FORMAT = "etude-session/1"
 LOG, BLOBS, STEPS = "session.jsonl", "blobs", "tokens.steps"
 EDITS = ("edits_accepted", "edits_rejected")
+"""Signals that contain the digests of the files they are about."""
 
 Sides = tuple[str | None, str | None]
-"""Digests of a file at the session's start (or when it was last accepted) and now; None if there is no file."""
+"""Digests of a file's original contents (at the session's start, or when last accepted) and of its current contents;
+None where there is no file."""
 
 
 class SessionError(Exception):
-    """A session cannot be written or read; the message says which one, why, and what to do."""
+    """A session cannot be written or read. The message says which one, why, and what to do."""
 
 
 class SessionRecord:
-    """The open record of one session: `begin` makes a new one, `go_on` resumes one, `beside` only adds signals. One
-    writer at a time owns a session's turns."""
+    """The open record of one session: `begin` creates one, `resume` continues one, `for_signals` only adds signals.
+
+    Only one process at a time may write a session's turns.
+    """
 
     def __init__(self, folder: Path, descriptor: int, seen: Mapping[str, Sides], steps: int = 0) -> None:
         self.folder = folder
@@ -55,22 +59,25 @@ class SessionRecord:
         self.policy: object = None
         self._descriptor = descriptor
         self._seen = dict(seen)
-        """Digests of changed files, as last logged."""
+        """Digests of changed files, as last written to the log."""
         self._contents: dict[str, bytes | None] = {}
-        """Contents of the second of those digests, for files written by this record."""
+        """Current contents of the files whose digests this record has written."""
         self._keep = steps
         self._steps: StepsFile | None = None
 
     @classmethod
     def begin(cls, place: Path, /, **about: object) -> SessionRecord:
-        """Start a new session in `place`. `about` holds profile, model, the user's folder, and `consent`: whether the
-        user agreed to training on the session."""
+        """Create a new session in the folder `place`.
+
+        `about` has the profile, the model, the user's folder, and `consent`: whether the user agreed to training on the
+        session.
+        """
         try:
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
             (place / BLOBS).mkdir(mode=0o700)
             descriptor = os.open(place / LOG, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except FileExistsError:
-            raise SessionError(f"{place} has a session already: go on with it, or name another") from None
+            raise SessionError(f"{place} already contains a session: resume it, or choose another folder") from None
         except OSError as error:
             raise SessionError(f"cannot write a session to {place}: {disk_problem(error)}") from error
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -79,28 +86,31 @@ class SessionRecord:
         return record
 
     @classmethod
-    def go_on(cls, folder: Path, size: int, seen: Mapping[str, Sides], steps: int = 0) -> SessionRecord:
-        """Resume a session. `size` is the length of the log's complete lines, `seen` what they say of changed files,
-        and `steps` how many bytes of the token ids belong to them. `replay.py` computes all three."""
+    def resume(cls, folder: Path, size: int, seen: Mapping[str, Sides], steps: int = 0) -> SessionRecord:
+        """Continue the record of a session, as `replay.py` has read it.
+
+        `size` is the number of bytes of the log's complete lines, `seen` are the digests of changed files in them, and
+        `steps` is the number of bytes of token ids that belong to them.
+        """
         try:
             descriptor = os.open(folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
-            raise SessionError(f"cannot go on with the session in {folder}: {disk_problem(error)}") from error
+            raise SessionError(f"cannot resume the session in {folder}: {disk_problem(error)}") from error
         _drop_torn_line(folder, descriptor, size)
         return cls(folder, descriptor, seen, steps)
 
     @classmethod
-    def beside(cls, folder: Path) -> SessionRecord:
-        """Open a session only to add signals, while it is not running or while another process writes it."""
+    def for_signals(cls, folder: Path) -> SessionRecord:
+        """Open a session only to add signals. Another process may be writing its turns at the same time."""
         try:
             descriptor = os.open(folder / LOG, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
             _cut_if_alone(folder, descriptor)
         except OSError as error:
-            raise SessionError(f"{folder} is no session that can be written to: {disk_problem(error)}") from error
+            raise SessionError(f"cannot write to a session in {folder}: {disk_problem(error)}") from error
         return cls(folder, descriptor, {})
 
     def follow(self, policy: object) -> None:
-        """Record this policy's turns. If it has a `recorder`, its token ids are written beside the session."""
+        """Record this policy's turns. If it has a `recorder`, its token ids are written to `tokens.steps`."""
         self.policy = policy
         recorder = getattr(policy, "recorder", None)
         if isinstance(recorder, TraceBuilder):
@@ -108,7 +118,7 @@ class SessionRecord:
             recorder.sink = self._steps
 
     def opened(self, conversation: Conversation) -> None:
-        """Log the first context, with messages that the agent did not write."""
+        """Log the beginning of the conversation: system prompt and first request."""
         self.clock.asked(time.time())
         self._line("opened", **_beginning(conversation))
 
@@ -121,8 +131,10 @@ class SessionRecord:
     def summarised(
         self, conversation: Conversation, turn: Turn, usage: TraceUsage, seconds: Mapping[str, float] | None = None
     ) -> None:
-        """Log a self-summary: the old context ends with the request and the summary, and a new one begins. All in one
-        line, since half of it would be no state to resume from."""
+        """Log a self-summary: request, summary and the beginning of the new conversation.
+
+        They are written as one line, because a session could not be resumed from a part of them.
+        """
         assert conversation.parent is not None
         request = conversation.parent.messages[-2].text
         self._line(
@@ -146,9 +158,12 @@ class SessionRecord:
         state: Mapping[str, object],
         seconds: Mapping[str, float] | None = None,
     ) -> None:
-        """Log a turn with its tool results and the harness's own messages. `files`: contents at the start and now, of
-        each file that differs; `state`: what the toolbox carries (to-do list, edit counts); `seconds`: time spent in
-        the policy and in tools."""
+        """Log a complete turn.
+
+        `tools` are the results of its calls, `told` the harness's own messages. `files` has the original and the
+        current contents of each changed file, `state` what the toolbox needs when the session is resumed (to-do list,
+        edit counts), `seconds` the time spent in the policy and in tools.
+        """
         changed = self._differences(files)
         self._line(
             "turn",
@@ -164,17 +179,18 @@ class SessionRecord:
         self.clock.turned(seconds or {})
 
     def rebased(self, files: Mapping[str, tuple[bytes | None, bytes | None] | None]) -> None:
-        """Log new starts and current states of files between two runs; None: now as it is in the folder."""
+        """Log new original and current contents of files between two runs. None: the file is no longer changed."""
         changed = {
             path: pair and {"before": self._blob(pair[0]), "now": self._blob(pair[1])} for path, pair in files.items()
         }
         self._line("rebased", files=changed)
 
     def put_back(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
-        """Log that the user reverted changes of the agent. `files` are all that still differ."""
+        """Log that the user reverted changes of the agent. `files` are the files that are still changed."""
         self._line("put_back", files=self._differences(files))
 
     def stopped(self, stop: str, error: str) -> None:
+        """Log the end of a run, with signals for its latency and an interruption by the user."""
         spent = self.clock.stopped(time.time())
         if stop == "cancelled":
             self.signal("interrupted", turns=spent["turns"], after_seconds=spent["total_seconds"])
@@ -182,14 +198,17 @@ class SessionRecord:
         self._line("stopped", stop=stop, error=error)
 
     def signal(self, what: str, /, **fields: object) -> None:
-        """Log what the user made of the result: changes accepted, rejected or still there after a while, a follow-up, a
-        wait (docs/trace.md lists all). Accepted files belong to the folder: later changes count from there."""
+        """Log a signal: what the user did with the result (docs/trace.md lists all signals).
+
+        Files that are accepted no longer count as changed.
+        """
         if what in EDITS and "changes" not in fields:
             fields["changes"] = self._settled(fields.get("files"), gone=what == "edits_accepted")
         self._line("signal", what=what, **fields)
 
     def _differences(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> dict[str, dict[str, str | None]]:
-        """Digests of files that differ from what was last logged; an empty entry: as at the start again."""
+        """Return the digests of files that have changed since the last logged line. An empty entry means that the file
+        has its original contents again."""
         changed: dict[str, dict[str, str | None]] = {}
         for path, (before, now) in files.items():
             if path in self._contents and self._contents[path] is now:
@@ -206,6 +225,7 @@ class SessionRecord:
         return changed
 
     def _settled(self, files: object, *, gone: bool) -> dict[str, dict[str, str | None]]:
+        """Return the digests of the files of a signal. With `gone`, they no longer count as changed."""
         paths = [path for path in files if path in self._seen] if isinstance(files, list) else []
         sides = {path: self._seen[path] for path in paths}
         if gone:
@@ -225,6 +245,7 @@ class SessionRecord:
             self._descriptor = -1
 
     def _blob(self, data: bytes | None) -> str | None:
+        """Write contents as a blob, unless it exists, and return their digest."""
         if data is None:
             return None
         digest = digest_of(data)
@@ -237,6 +258,7 @@ class SessionRecord:
         return digest
 
     def _line(self, kind: str, /, **fields: Any) -> None:
+        """Append a line to the log."""
         line = json.dumps({"time": round(time.time(), 3), "kind": kind, **fields}, separators=(",", ":")).encode()
         try:
             written = os.write(self._descriptor, line + b"\n")
@@ -244,23 +266,24 @@ class SessionRecord:
             raise SessionError(f"cannot write the session in {self.folder}: {disk_problem(error)}") from error
         if written != len(line) + 1:
             with suppress(OSError):
-                _cut_if_alone(self.folder, self._descriptor)  # the next line, if it fits, must not be joined to it
+                _cut_if_alone(self.folder, self._descriptor)  # so that a later line does not continue the torn one
             raise SessionError(f"cannot write the session in {self.folder}: the disk is full")
 
 
 def digest_of(data: bytes) -> str:
-    """Digest of a file's contents, which names its blob."""
+    """Return the digest of a file's contents, which is the name of its blob."""
     return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Write a file atomically."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        aside.write_bytes(data)
-        aside.replace(path)
+        temporary.write_bytes(data)
+        temporary.replace(path)
     except OSError:
         with suppress(OSError):
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise
 
 
@@ -268,7 +291,7 @@ _FIELDS = {kind: [field.name for field in fields(kind)] for kind in (Turn, ToolC
 
 
 def _plain(value: Turn | ToolCall | ToolEvent | TraceUsage) -> dict[str, Any]:
-    """The value as a JSON object. `asdict` would copy everything in it, which costs more than the rest of the turn."""
+    """Convert a value to a JSON object. `asdict` is not used, because it would copy all nested values."""
     return {name: getattr(value, name) for name in _FIELDS[type(value)]}
 
 
@@ -277,7 +300,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
 
 
 def being_written(folder: Path) -> bool:
-    """Whether some process has the session open for writing."""
+    """Return whether a process has the session open for writing."""
     try:
         descriptor = os.open(folder / LOG, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -292,7 +315,7 @@ def being_written(folder: Path) -> bool:
 
 
 def _cut_if_alone(folder: Path, descriptor: int) -> None:
-    """Cut a torn last line from the log, unless another process is writing: then that line is its business."""
+    """Remove a torn last line from the log, unless another process has the log open, which may be writing that line."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, (folder / LOG).read_bytes().rfind(b"\n") + 1)
@@ -302,8 +325,10 @@ def _cut_if_alone(folder: Path, descriptor: int) -> None:
 
 
 def _drop_torn_line(folder: Path, descriptor: int, size: int) -> None:
-    """Lock the log and cut a torn last line. Writers hold a shared lock, and what another process is writing is not
-    torn: only a sole writer may cut."""
+    """Lock the log and remove a torn last line, which begins at `size`.
+
+    All writers hold a shared lock. Only the sole writer may remove a line, since another one may just be writing it.
+    """
     try:
         if os.fstat(descriptor).st_size > size:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -311,10 +336,10 @@ def _drop_torn_line(folder: Path, descriptor: int, size: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise SessionError(f"the session in {folder} is being written by another process: wait for its end") from None
+        raise SessionError(f"another process is writing the session in {folder}: wait until it ends") from None
     except OSError as error:
         os.close(descriptor)
-        raise SessionError(f"cannot go on with the session in {folder}: {disk_problem(error)}") from error
+        raise SessionError(f"cannot resume the session in {folder}: {disk_problem(error)}") from error
 
 
 def _rounded(seconds: Mapping[str, float] | None) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Reads sessions back, up to their last complete line."""
+"""Reads saved sessions, up to the last complete line of their log."""
 
 from __future__ import annotations
 
@@ -16,30 +16,37 @@ from etude.harness.sessions.record import BLOBS, FORMAT, LOG, STEPS, SessionErro
 from etude.trace.trace import ToolEvent, TraceUsage
 
 REBASED = "rebased"
-"""Value of `SavedSession.stop` after the folder's files have replaced some of the agent's."""
+"""Value of `SavedSession.stop` after the agent's view was updated to the current files of the folder."""
 
 
 @dataclass(slots=True)
 class SavedSession:
+    """The state of a session after its last complete line."""
+
     folder: Path
+    """The session's own folder."""
     about: dict[str, Any]
+    """The log's first line: profile, model, the user's folder, consent."""
     conversation: Conversation | None = None
-    """The conversation after the last complete turn; the ones it was summarised from are its parents."""
+    """The conversation after the last complete turn; earlier conversations are its parents."""
     usage: TraceUsage = field(default_factory=TraceUsage)
+    """Usage of the last request."""
     tools: list[ToolEvent] = field(default_factory=list)
     files: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
-    """Digests of changed files at the session's start and now."""
-    taken_back: list[str] = field(default_factory=list)
+    """Digests of the original and the current contents of changed files."""
+    reverted: list[str] = field(default_factory=list)
     """Files whose changes the user reverted since the last request."""
     state: dict[str, Any] = field(default_factory=dict)
+    """State of the toolbox."""
     signals: list[dict[str, Any]] = field(default_factory=list)
     requests: int = 0
+    """Number of the user's requests."""
     turns: int = 0
-    """Number of turns in all requests; `usage` is that of the last request."""
+    """Number of turns in all requests."""
     reviewed: str = ""
     """The user's decision on the changes since the last request: "accepted", "rejected", or empty."""
     stop: str = ""
-    """StopCause of the last run. Empty while a run is in progress, or if the session was killed during one."""
+    """StopCause of the last run, or REBASED. Empty during a run, and if the session was killed during one."""
     error: str = ""
     spent: TraceUsage = field(default_factory=TraceUsage)
     """Usage of all requests but the last."""
@@ -47,60 +54,64 @@ class SavedSession:
     steps: int = 0
     """Number of bytes of tokens.steps that belong to complete turns."""
     stopped: float = 0.0
-    """When the last run ended, in Unix seconds; 0 if none has."""
+    """Unix time at which the last run ended; 0 if none has."""
     size: int = 0
-    """Length of the complete lines in bytes."""
+    """Number of bytes of the log's complete lines."""
 
     @property
     def consent(self) -> bool:
-        """Whether the user agrees to training on the session: the last answer counts."""
-        said = self.said_of_training
+        """Whether the user agrees to training on the session, by the last answer."""
+        said = self.training_answer
         return bool(self.about.get("consent", False) if said is None else said)
 
     @property
-    def said_of_training(self) -> bool | None:
-        """The user's last answer about this very session after it began; None if there is none."""
+    def training_answer(self) -> bool | None:
+        """The user's last answer about training on this session; None if there is none after its first line."""
         given = [bool(signal["given"]) for signal in self.signals if signal["what"] == "consent"]
         return given[-1] if given else None
 
     def total(self) -> TraceUsage:
-        """Usage of all requests."""
+        """Return the usage of all requests."""
         return _sum(self.spent, self.usage)
 
     @property
     def tokens(self) -> Path:
-        """File with the token ids, if the policy owned ids."""
+        """File with the token ids; it exists if the policy recorded them."""
         return self.folder / STEPS
 
     def changed(self) -> dict[str, tuple[bytes | None, bytes | None]]:
+        """Return the original and the current contents of each changed file."""
         return {path: (self.content(before), self.content(now)) for path, (before, now) in self.files.items()}
 
-    def go_on(self) -> SessionRecord:
-        record = SessionRecord.go_on(self.folder, self.size, self.files, self.steps)
+    def resume_record(self) -> SessionRecord:
+        """Open the session's record to continue it."""
+        record = SessionRecord.resume(self.folder, self.size, self.files, self.steps)
         record.clock.was_stopped(self.stopped if self.stop else None)
         return record
 
     def content(self, digest: str | None) -> bytes | None:
+        """Return the contents with this digest; None for None. Raises SessionError if the blob is missing or
+        damaged."""
         if digest is None:
             return None
         path = self.folder / BLOBS / digest
         try:
             content = zstandard.decompress(path.read_bytes())
         except (OSError, zstandard.ZstdError) as error:
-            raise SessionError(f"the session in {self.folder} lacks {path.name}, a file's content: {error}") from error
+            raise SessionError(f"the session in {self.folder} lacks the blob {path.name}: {error}") from error
         if digest_of(content) != digest:
-            raise SessionError(f"the session in {self.folder} has a damaged content of a file, {path.name}")
+            raise SessionError(f"the session in {self.folder} has a damaged blob, {path.name}")
         return content
 
 
 def list_sessions(folder: Path) -> Iterator[Path]:
-    """Folders of all sessions, newest first."""
+    """Yield the folders of all sessions below `folder`, newest first."""
     found = [path.parent for path in folder.glob(f"*/{LOG}")]
     return iter(sorted(found, key=lambda path: (path / LOG).stat().st_mtime, reverse=True))
 
 
 def sessions_of(folder: Path, user: Path) -> Iterator[Path]:
-    """Sessions that began in the user's folder, newest first. Unreadable ones are skipped."""
+    """Yield the folders of the sessions on the user's folder `user`, newest first. Unreadable ones are skipped."""
     mine = str(user.resolve())
     for place in list_sessions(folder):
         with suppress(OSError, ValueError, TypeError), (place / LOG).open("rb") as log:
@@ -109,10 +120,11 @@ def sessions_of(folder: Path, user: Path) -> Iterator[Path]:
 
 
 def load_session(folder: Path) -> SavedSession:
+    """Read a session. Raises SessionError."""
     try:
         data = (folder / LOG).read_bytes()
     except OSError as error:
-        raise SessionError(f"{folder} is no session: {LOG} cannot be read ({error.strerror})") from error
+        raise SessionError(f"{folder} is not a session: {LOG} cannot be read ({error.strerror})") from error
     session: SavedSession | None = None
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(keepends=True), 1):
         try:
@@ -133,7 +145,7 @@ def load_session(folder: Path) -> SavedSession:
 def _begun(folder: Path, entry: dict[str, Any]) -> SavedSession:
     found = entry.pop("format", "")
     if entry.pop("kind") != "session" or found != FORMAT:
-        raise SessionError(f"{folder} holds a session of format {found!r}, this version reads {FORMAT}")
+        raise SessionError(f"{folder} contains a session of format {found!r}; this version reads {FORMAT}")
     return SavedSession(folder, entry)
 
 
@@ -149,7 +161,7 @@ def _asked(session: SavedSession, entry: dict[str, Any]) -> None:
     conversation.task = entry["text"]
     session.spent = _sum(session.spent, session.usage)
     session.usage, session.stop, session.reviewed = TraceUsage(), "", ""
-    session.taken_back = []
+    session.reverted = []
     session.requests += 1
 
 
@@ -176,7 +188,7 @@ def _turn(session: SavedSession, entry: dict[str, Any]) -> None:
     events = [ToolEvent(**event) for event in entry["tools"]]
     messages = _open(session).messages
     messages.append(Message(Role.ASSISTANT, turn.text, turn=turn))
-    # Calls after the one that ended the run were never answered.
+    # Calls after the one that ended the run have no result.
     messages += [Message(Role.TOOL, event.output, call=call) for call, event in zip(turn.calls, events, strict=False)]
     messages += [Message(Role.USER, text) for text in entry["told"]]
     session.tools += events
@@ -197,7 +209,7 @@ def _changed(session: SavedSession, entry: dict[str, Any]) -> None:
 
 
 def _put_back(session: SavedSession, entry: dict[str, Any]) -> None:
-    session.taken_back += entry["files"]
+    session.reverted += entry["files"]
     _changed(session, entry)
 
 
@@ -207,7 +219,7 @@ def _stopped(session: SavedSession, entry: dict[str, Any]) -> None:
 
 
 def _rebased(session: SavedSession, entry: dict[str, Any]) -> None:
-    # An interrupted run ends here: the next request tells the agent what has changed.
+    # This ends an interrupted run: the next request describes the changed files to the agent.
     session.stop = REBASED
     for path, change in entry["files"].items():
         if change:
@@ -221,7 +233,7 @@ def _signal(session: SavedSession, entry: dict[str, Any]) -> None:
     if entry["what"] in ("edits_accepted", "edits_rejected"):
         session.reviewed = entry["what"].removeprefix("edits_")
     if entry["what"] == "edits_accepted":
-        # Accepted files belong to the folder now, and later changes count from there.
+        # Accepted files no longer count as changed.
         for path in entry["files"]:
             session.files.pop(path, None)
 
@@ -232,7 +244,7 @@ def _add_seconds(session: SavedSession, entry: dict[str, Any]) -> None:
 
 
 def _usage(raw: dict[str, int]) -> TraceUsage:
-    """Parse a usage entry. Counts that this version does not have are ignored."""
+    """Parse a usage entry. Counts that this version does not know are ignored."""
     return TraceUsage(**{f.name: raw.get(f.name, 0) for f in fields(TraceUsage)})
 
 
@@ -241,6 +253,7 @@ def _sum(one: TraceUsage, other: TraceUsage) -> TraceUsage:
 
 
 def _open(session: SavedSession) -> Conversation:
+    """Return the session's conversation. Raises ValueError if no line has begun one."""
     if session.conversation is None:
         raise ValueError("no conversation was opened before it")
     return session.conversation

@@ -1,7 +1,7 @@
-"""Timing for a session's signals: how long things took, and when they happened.
+"""Measures times for a session's signals: latencies, and the time between an answer and the next request.
 
-Invariant: signals report only what was observed. Whether a follow-up corrects the agent, or why the user interrupted
-it, is for readers of the signals to judge.
+Invariant: signals contain observations only. They do not judge whether a follow-up corrects the agent, or why the user
+interrupted it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 
 class Clock:
-    """Clock of one session. The caller passes the time in Unix seconds."""
+    """The times of one session. Callers pass the current Unix time."""
 
     def __init__(self) -> None:
         self._begun: float | None = None
@@ -19,11 +19,11 @@ class Clock:
         self._summaries: list[Mapping[str, float]] = []
 
     def was_stopped(self, when: float | None) -> None:
-        """Set when the last run of a resumed session ended; None if it never ended."""
+        """Set the time at which the last run of a resumed session ended; None if it was killed."""
         self._stopped = when
 
     def asked(self, now: float) -> float | None:
-        """Start a request. Return the seconds since the last one was answered; None if unknown."""
+        """Begin a request. Return the seconds since the last run ended; None if unknown."""
         after = None if self._stopped is None else round(max(0.0, now - self._stopped), 3)
         self._begun, self._turns, self._summaries = now, [], []
         return after
@@ -35,8 +35,8 @@ class Clock:
         self._summaries.append(seconds)
 
     def stopped(self, now: float) -> dict[str, float | int | None]:
-        """End a run, and return what the user waited for. The start of a run that is resumed after a kill is unknown,
-        so its total is the time of its turns alone."""
+        """End a run and return its latencies. The beginning of a resumed run is unknown, so its total is the sum over
+        its turns."""
         acts = [*self._turns, *self._summaries]
         spent = {name: sum(act.get(name, 0.0) for act in acts) for name in ("policy", "tools")}
         total = sum(spent.values()) if self._begun is None else max(0.0, now - self._begun)

@@ -1,4 +1,4 @@
-"""The built-in tools: each is one schema (a data file) and one small function."""
+"""The built-in tools. Each consists of a schema (a data file) and a small function."""
 
 from etude.harness.tools.ask_and_web import ask, web_fetch, web_search
 from etude.harness.tools.change import delete, move, patch, replace, write

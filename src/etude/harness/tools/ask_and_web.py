@@ -1,4 +1,4 @@
-"""ask, web_search, web_fetch: questions to the user and the web."""
+"""The tools ask, web_search and web_fetch: ask the user a question, search the web, and fetch a page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""write, replace, patch, move, delete: edits by exact text, for models that can repeat a file's text exactly.
+"""The tools write, replace, patch, move and delete: edits for models that can repeat a file's text exactly.
 
-Nothing is changed unless everything that was asked for fits, and no file is changed that somebody else changed since
-the agent read it.
+A call changes nothing unless all its changes fit, and no file that was changed by somebody else since the agent read
+it.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ async def delete(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 async def exists(run: ToolContext, path: str) -> bool:
+    """Return whether a file exists. Raises ToolProblem if the path is a folder."""
     try:
         await run.workspace.read(path)
     except FileNotFoundError:
@@ -110,6 +111,7 @@ async def exists(run: ToolContext, path: str) -> bool:
 
 
 async def store(run: ToolContext, path: str, text: str) -> None:
+    """Write a file and record the edit. Raises ToolProblem."""
     run.require_edits()
     data = text.encode()
     await _put(run, path, data)
@@ -126,7 +128,7 @@ async def _put(run: ToolContext, path: str, data: bytes) -> None:
 
 
 async def _require_places(run: ToolContext, after: Mapping[str, str | None]) -> None:
-    """Check, before the first file is written, that none lands where a folder is, nor below a file."""
+    """Raise ToolProblem, before the first file is written, if a path is a folder or is below a file."""
     written = {path for path, text in after.items() if text is not None}
     there = {*await run.workspace.files(), *written} - (after.keys() - written)
     for path in written:
@@ -137,7 +139,7 @@ async def _require_places(run: ToolContext, after: Mapping[str, str | None]) -> 
 
 
 async def _bytes(run: ToolContext, path: str) -> bytes:
-    """Contents of a file that is about to be deleted or moved."""
+    """Return the contents of a file that is about to be deleted or moved. Raises ToolProblem."""
     if not await exists(run, path):
         raise ToolProblem(run.say("no_file", path=path, hint=""))
     data = await run.workspace.read(path)
@@ -147,7 +149,7 @@ async def _bytes(run: ToolContext, path: str) -> bytes:
 
 
 async def _current(run: ToolContext, path: str) -> str:
-    """The file's text, if it is still what the agent saw."""
+    """Return a file's text. Raises ToolProblem if it has changed since the agent read it."""
     text = await read_text(run, path)
     run.require_known(path, text.encode())
     return text

@@ -1,8 +1,8 @@
-"""list, read, edit. This is the one place that defines what a line is and what an edit keeps.
+"""The tools list, read and edit, with the definition of a line and the rules of an edit.
 
 Lines end at \\n only. An edit names each line that it replaces by its number. The old line's indentation is kept unless
-the new text is itself indented, so that a model need not count spaces it cannot see. An edit may also name lines that
-stay the same, so a model that cannot tell which line is wrong can rewrite a whole function.
+the new text is itself indented, so that a model need not count spaces. An edit may include lines that stay the same, so
+a model that cannot tell which line is wrong can rewrite a whole function.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from etude.harness.workspaces.workspace import clean_path
 from etude.text.calls import numbered_lines
 
 MANY_FILES = 5_000
+"""In workspaces with more files, suggestions for a wrong path are limited to files of the same name."""
 
 
 async def list_files(run: ToolContext, arguments: dict[str, Any]) -> Output:
@@ -50,7 +51,7 @@ async def edit(run: ToolContext, arguments: dict[str, Any]) -> Output:
     text = await read_text(run, path)
     run.require_known(path, text.encode())
     lines = split_lines(text)
-    wanted = by_number(arguments["lines"])
+    wanted = parse_line_edits(arguments["lines"])
     for number in wanted:
         if not 1 <= number <= len(lines):
             raise ToolProblem(run.say("no_line", path=path, line=number, lines=len(lines)))
@@ -67,9 +68,11 @@ async def edit(run: ToolContext, arguments: dict[str, Any]) -> Output:
     return Output(run.say("edited", lines="\n".join(shown)).split("\n"))
 
 
-def by_number(text: str) -> dict[int, str]:
-    """Parse an edit's `lines` argument into a map from line number to new text. A number that is given several times
-    gets several lines."""
+def parse_line_edits(text: str) -> dict[int, str]:
+    """Parse an edit's `lines` argument into a map from line number to new text.
+
+    If a number occurs several times, its texts become several lines.
+    """
     wanted: dict[int, str] = {}
     for number, new in numbered_lines(text):
         wanted[number] = f"{wanted[number]}\n{new}" if number in wanted else new
@@ -77,7 +80,7 @@ def by_number(text: str) -> dict[int, str]:
 
 
 def replacement(old: str, text: str) -> list[str]:
-    """The lines that replace `old`. They take over its indentation and carriage return if they have none."""
+    """Return the lines that replace `old`. They get its indentation and carriage return if they have none."""
     new = text.removesuffix("\n").split("\n")
     indentation = old[: len(old) - len(old.lstrip(" \t"))]
     if not new[0].startswith((" ", "\t")):
@@ -88,15 +91,17 @@ def replacement(old: str, text: str) -> list[str]:
 
 
 def split_lines(text: str) -> list[str]:
+    """Split a file's text into lines; the newline at its end does not begin another line."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
 def numbered(lines: list[str], first: int, last: int) -> list[str]:
+    """Return the lines from `first` to `last` (from 1), each preceded by its number."""
     return [f"{number} {lines[number - 1]}" for number in range(first, last + 1)]
 
 
 def _close_to(path: str, files: list[str]) -> list[str]:
-    """Paths that were probably meant. Of many files only those with the same name are compared."""
+    """Return up to three existing paths similar to a path that does not exist."""
     if len(files) > MANY_FILES:
         name = PurePosixPath(path).name
         files = [each for each in files if each == name or each.endswith(f"/{name}")][:MANY_FILES]
@@ -104,6 +109,7 @@ def _close_to(path: str, files: list[str]) -> list[str]:
 
 
 async def read_text(run: ToolContext, path: str) -> str:
+    """Return the text of a file. Raises ToolProblem if it does not exist or is not text."""
     try:
         data = await run.workspace.read(path)
     except FileNotFoundError:

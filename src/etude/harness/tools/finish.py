@@ -1,4 +1,4 @@
-"""finish: the agent says that the task is done."""
+"""The tool finish, with which the agent ends the run."""
 
 from __future__ import annotations
 

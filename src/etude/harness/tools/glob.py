@@ -1,4 +1,4 @@
-"""glob: find files by name.
+"""The tool glob: finds files by name.
 
 `*` and `?` match within one path component, `**` matches across folders, `[...]` matches one of the listed characters.
 A pattern without a slash is searched for in every folder.

@@ -1,7 +1,7 @@
-"""grep: every line of every text file that matches the pattern, as `file:line text`.
+"""The tool grep: returns every line of every text file that matches the pattern, as `file:line text`.
 
-Ripgrep searches workspaces that are a folder on disk, RE2 all others (`search/grep_query.py` says why). The output has
-the same form and order for both.
+Workspaces whose files are in a folder on disk are searched by ripgrep, others by RE2 (`search/grep_query.py` says why).
+The output has the same form and order.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ async def grep(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def _query(run: ToolContext, arguments: dict[str, Any]) -> Query:
+    """Convert the call's arguments. A pattern between slashes is a regular expression."""
     pattern = arguments["pattern"].strip("\n")
     regex = len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
     return Query(
@@ -56,6 +57,7 @@ def _query(run: ToolContext, arguments: dict[str, Any]) -> Query:
 
 
 async def _on_disk(run: ToolContext, query: Query, most: int) -> list[Line] | None:
+    """Search with ripgrep; None if the workspace's files are not in a folder on disk."""
     workspace = run.workspace
     if not isinstance(workspace, OverlayWorkspace):
         return None
@@ -66,6 +68,7 @@ async def _on_disk(run: ToolContext, query: Query, most: int) -> list[Line] | No
 
 
 async def _in_memory(run: ToolContext, query: Query, most: int) -> list[Line]:
+    """Search every file of the workspace with RE2."""
     found: list[Line] = []
     plain = not (query.regex or query.ignore_case or query.word)
     for path in _named(await run.workspace.files(), query):
@@ -87,6 +90,7 @@ async def _in_memory(run: ToolContext, query: Query, most: int) -> list[Line]:
 
 
 def _named(files: Sequence[str], query: Query) -> Iterator[str]:
+    """Yield the files that the query's path and glob select."""
     without, glob = query.glob.startswith("!"), query.glob.removeprefix("!")
     names = [name_pattern(each if "/" in each else f"**/{each}") for each in braced(glob)] if glob else []
     for path in files:
@@ -96,7 +100,8 @@ def _named(files: Sequence[str], query: Query) -> Iterator[str]:
 
 
 async def _with_context(run: ToolContext, found: Sequence[Line], context: int) -> list[str]:
-    """Format matches like ripgrep: `file-line text` for a context line, `--` between groups that are not adjacent."""
+    """Format matches as ripgrep does: `file-line text` for a context line, `--` between groups that are not
+    adjacent."""
     said: list[str] = []
     for path, group in groupby(found, key=lambda line: line.path):
         matches = {line.number: line.text for line in group}
@@ -116,5 +121,5 @@ async def _lines(run: ToolContext, path: str) -> list[str]:
     try:
         data = await run.workspace.read(path)
     except (RequestRefused, FileNotFoundError):
-        return []  # deleted meanwhile: show the matches alone
+        return []  # the file was just deleted, so there are no context lines
     return data.decode("utf-8", "replace").removesuffix("\n").split("\n")

@@ -1,4 +1,4 @@
-"""lints: the problems that the repository's linters report, new ones first. A linter that gave no answer is named."""
+"""The tool lints: returns the problems that the repository's linters report, new ones first, and failed linters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from etude.harness.tools.context import Output, ToolContext, ToolProblem
 from etude.harness.workspaces.workspace import clean_path
 
 MOST_SHOWN = 100
-"""Most new and most older problems to show. What then exceeds the turn's bound on output is cut as well."""
+"""Maximum number of new problems, and of older problems, to return."""
 
 
 async def lints(run: ToolContext, arguments: dict[str, Any]) -> Output:
@@ -17,7 +17,7 @@ async def lints(run: ToolContext, arguments: dict[str, Any]) -> Output:
     files = await run.workspace.files()
     if path != "." and path not in files and not any(name.startswith(f"{path}/") for name in files):
         raise ToolProblem(run.say("no_file", path=path, hint=""))
-    report = await run.lints.look(run.workspace, path)
+    report = await run.lints.lint(run.workspace, path)
     if not report.answered and not report.remarks:
         names = ", ".join(linter.name for linter in run.lints.linters)
         return Output([run.say("no_linter", path=path, linters=names)])
@@ -37,6 +37,6 @@ async def lints(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def _shown(run: ToolContext, problems: list[Diagnostic]) -> list[str]:
-    shown = [problem.told() for problem in problems[:MOST_SHOWN]]
+    shown = [problem.as_line() for problem in problems[:MOST_SHOWN]]
     left = len(problems) - len(shown)
     return [*shown, run.say("lints_more", count=left)] if left else shown

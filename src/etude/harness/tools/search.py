@@ -1,7 +1,7 @@
-"""search: find the code that fits a description. Each hit is shown as `file:first-last name` and its first lines.
+"""The tool search: finds code by a description. Each hit is returned as `file:first-last name` with its first lines.
 
-The search goes by words, and by meaning as well if `Outside` has an embedder. The index is made by the first search and
-kept for the run; each search sees the current files.
+The search compares words, and meaning as well if `ExternalServices` has an embedder. The first search creates the
+index, which is kept for the run and updated to the current files by each search.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""shell: run one command in the workspace's folder; return its output and exit code.
+"""The tool shell: runs one command in the workspace's folder and returns its output and exit code.
 
-The output has no times, so that equal runs read equal text. A command that reaches its time limit has failed, and the
-model is told so. If the host gave it no CPU time the failure is ours and ends the run.
+The output contains no times, so that equal runs give equal text. A command that reaches its time limit has failed, and
+the output says so. If the host gave it no CPU time, that is an infrastructure failure, which ends the run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ async def shell(run: ToolContext, arguments: dict[str, Any]) -> Output:
     seconds = run.limits.command_seconds
     result = await run.workspace.exec(command, timeout=seconds)
     if result.starved:
-        raise HostOverloaded(f"a command reached its limit of {seconds:g} s on a host that gave it no time")
+        raise HostOverloaded(f"a command reached its limit of {seconds:g} s on a host that gave it no CPU time")
     text = "".join(_printable(stream) for stream in (result.stdout, result.stderr)).rstrip("\n")
     lines = text.split("\n") if text else []
     limit = "time" if result.timed_out else result.limit
@@ -32,6 +32,6 @@ async def shell(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 def _printable(stream: bytes) -> str:
     text = stream.decode("utf-8", "replace").replace("\r\n", "\n")
-    # A progress bar rewrites its line: only the last state is meant to be read.
+    # Of a line that a progress bar rewrites, only the last state is kept.
     text = "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
     return text if not text or text.endswith("\n") else f"{text}\n"

@@ -1,7 +1,6 @@
-"""bash, job, job_input, job_kill: commands in a persistent shell, and background jobs.
+"""The tools bash, job, job_input and job_kill: commands in a persistent shell, and background jobs.
 
-A command that is not done in time has not failed: it continues as a job. Output that is too long to read is also kept
-in a file.
+A command that does not end in time continues as a job. Output that is too long for the model is also stored in a file.
 """
 
 from __future__ import annotations
@@ -10,13 +9,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from etude.harness.tools.context import Output, ToolContext, ToolProblem
-from etude.harness.workspaces.terminal import Heard, Terminals
+from etude.harness.workspaces.terminal import TerminalOutput, Terminals
 
 MOST_SECONDS = 600
+"""Maximum number of seconds that a call may wait."""
 JOB_LOOK_SECONDS = 1.0
+"""Seconds to wait for the output of a new job, or after input."""
 KEPT_CHARACTERS = 16_000
-"""Output longer than this is also kept whole in a file."""
+"""Output longer than this is also stored in a file."""
 OUTPUTS = "/tmp/etude-outputs"
+"""Folder for stored outputs."""
 
 
 async def bash(run: ToolContext, arguments: dict[str, Any]) -> Output:
@@ -24,7 +26,7 @@ async def bash(run: ToolContext, arguments: dict[str, Any]) -> Output:
     background = arguments.get("background", False)
     seconds = _seconds(run, arguments, JOB_LOOK_SECONDS if background else run.limits.command_seconds)
 
-    async def use(terminals: Terminals) -> Heard:
+    async def use(terminals: Terminals) -> TerminalOutput:
         if background:
             return await terminals.start(command, seconds=seconds)
         return await terminals.run(command, seconds=seconds)
@@ -34,17 +36,17 @@ async def bash(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 async def job(run: ToolContext, arguments: dict[str, Any]) -> Output:
     seconds = _seconds(run, arguments, 0.0)
-    return await _told(run, lambda terminals: terminals.look(arguments["id"], seconds=seconds))
+    return await _told(run, lambda terminals: terminals.poll(arguments["id"], seconds=seconds))
 
 
 async def job_input(run: ToolContext, arguments: dict[str, Any]) -> Output:
     text = arguments["text"]
     data = b"\x03" if text == "^C" else b"\x04" if text == "^D" else f"{text}\n".encode()
 
-    async def use(terminals: Terminals) -> Heard:
+    async def use(terminals: Terminals) -> TerminalOutput:
         if not await terminals.write(arguments["id"], data):
             raise ToolProblem(run.say("job_deaf", id=arguments["id"]))
-        return await terminals.look(arguments["id"], seconds=JOB_LOOK_SECONDS)
+        return await terminals.poll(arguments["id"], seconds=JOB_LOOK_SECONDS)
 
     return await _told(run, use)
 
@@ -54,34 +56,36 @@ async def job_kill(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def _seconds(run: ToolContext, arguments: dict[str, Any], usual: float) -> float:
+    """Return how long the call may wait. Raises ToolProblem if that is out of range."""
     wanted = arguments.get("seconds", usual)
     if not 0 <= wanted <= MOST_SECONDS:
         raise ToolProblem(run.say("bad_seconds", most=MOST_SECONDS))
     return float(wanted)
 
 
-async def _told(run: ToolContext, use: Callable[[Terminals], Awaitable[Heard]]) -> Output:
+async def _told(run: ToolContext, use: Callable[[Terminals], Awaitable[TerminalOutput]]) -> Output:
+    """Use the workspace's terminals and convert their output to the call's result."""
     kept = ""
 
-    async def listen(terminals: Terminals) -> Heard:
+    async def listen(terminals: Terminals) -> TerminalOutput:
         nonlocal kept
-        heard = await use(terminals)
+        output = await use(terminals)
         run.jobs = [(number, command) for number, command, code in terminals.jobs() if code is None]
-        if len(heard.text) > KEPT_CHARACTERS:
-            kept = await terminals.keep(OUTPUTS, heard.text)
-        return heard
+        if len(output.text) > KEPT_CHARACTERS:
+            kept = await terminals.keep(OUTPUTS, output.text)
+        return output
 
     try:
-        heard = await run.workspace.in_terminal(listen)
+        output = await run.workspace.in_terminal(listen)
     except KeyError as error:
         raise ToolProblem(run.say("no_job", id=error.args[0])) from None
-    lines = heard.text.split("\n") if heard.text else []
-    if heard.skipped:
-        lines.insert(0, run.say("skipped", bytes=heard.skipped))
+    lines = output.text.split("\n") if output.text else []
+    if output.skipped:
+        lines.insert(0, run.say("skipped", bytes=output.skipped))
     if kept:
         lines.append(run.say("kept", path=kept))
-    if heard.code is None:
-        lines.append(run.say("goes_on", id=heard.job))
-    elif heard.code:
-        lines.append(run.say("exit", code=heard.code))
-    return Output(lines or [run.say("done")], keep_end=True, ok=not heard.code, seconds=heard.seconds)
+    if output.code is None:
+        lines.append(run.say("goes_on", id=output.job))
+    elif output.code:
+        lines.append(run.say("exit", code=output.code))
+    return Output(lines or [run.say("done")], keep_end=True, ok=not output.code, seconds=output.seconds)

@@ -1,7 +1,4 @@
-"""todo: the agent's own list, which is kept across self-summaries.
-
-Each call replaces the whole list: an item that is not repeated is dropped.
-"""
+"""The tool todo: the agent's to-do list, which is kept across self-summaries. Each call replaces the whole list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workspaces: the files that an agent works on, and where its commands run.
+"""Workspaces: the files that an agent works on, and the commands that it runs on them.
 
-Files lie in memory over a copy, in a box, or in the user's own folder.
+The files are in memory, on top of an image or a folder, in a box, or in the user's own folder.
 """

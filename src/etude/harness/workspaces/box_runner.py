@@ -1,9 +1,9 @@
-"""Runs the commands of an overlay workspace in a box that is made when the first command needs it.
+"""Runs the commands of an overlay workspace in a box, which is created when the first command needs it.
 
-In a box without network, a command that reads neither the clock nor random numbers is a function of the files it sees,
-so a worker may share its result between rollouts (`ExecMemo`). Such commands are not guessed: the task's author lists
-them. A result is shared only if the real run had no side effect: it left every file, mode and name as it was, in the
-workspace and in the scratch folders. A rollout that ran a command with side effects never uses the memo again.
+In a box without network, a command that uses neither the clock nor random numbers depends only on the files, so a
+worker may share its result between rollouts (`ExecMemo`). The task's author lists such commands. A result is shared
+only if the run had no side effect: it left every file, mode and name unchanged, in the workspace and in the scratch
+folders. After a command with side effects, a rollout no longer uses the memo.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from etude.harness.workspaces.folder_files import SMALLER, FolderFiles
 from etude.harness.workspaces.folder_grep import searcher_of
 from etude.harness.workspaces.result_cache import Memo
 from etude.harness.workspaces.scratch_tree import BoxScratch
-from etude.harness.workspaces.terminal import Place
+from etude.harness.workspaces.terminal import TerminalHost
 from etude.harness.workspaces.workspace import AGENT_ENV, TOO_LARGE, WORKDIR, OverlayWorkspace, delete_file, read_tree
 from etude.sandbox.contract import Box, ExecResult
 
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
-"""Folders in which a command could leave something behind."""
+"""Folders in which a command can leave files."""
 _MAX_KEPT_BYTES = 65_536
+"""Maximum size of an output that is shared."""
 MAX_READ_FILES = 20_000
 MAX_READ_BYTES = 200_000_000
-"""Limits on the files that commands run over, which are all held in memory, more than once."""
+"""Limits on the files of a workspace with commands, which are in memory more than once."""
 
 ExecKey = tuple[str, bytes, str, float]
 
 
 class ExecMemo(Memo[ExecKey, ExecResult]):
-    """Command results by image, files, command and time limit."""
+    """Cache of command results by image, files, command and time limit."""
 
     def __init__(self, size: int = 4096) -> None:
         super().__init__(size)
         self.fresh_layouts: dict[str, bytes] = {}
-        """Layout of a new box, per image."""
+        """Layout (names and modes of all files) of a new box, by image."""
 
 
 class BoxRunner(BoxedCommands):
@@ -53,7 +54,7 @@ class BoxRunner(BoxedCommands):
         memo: ExecMemo | None = None,
         deterministic: Collection[str] = (),
     ) -> None:
-        """Only results of the commands in `deterministic` are stored in the memo."""
+        """`start` are the image's files. Only results of the commands in `deterministic` are stored in the memo."""
         super().__init__()
         self._image = image
         self._start = start
@@ -62,9 +63,9 @@ class BoxRunner(BoxedCommands):
         self._deterministic = deterministic
         self._scratch: BoxScratch | None = None
         self._held: Mapping[str, bytes] = start
-        """The files that are in the box, or will be when it is created."""
+        """The files in the box, or of the image if there is no box yet."""
         self._layout: bytes | None = None
-        """The box's layout at the last look; None if something may have changed it since."""
+        """The box's layout when last read; None if it may have changed since."""
 
     async def _carry_out(
         self, files: Mapping[str, bytes], command: str, timeout: float
@@ -81,7 +82,7 @@ class BoxRunner(BoxedCommands):
             self._layout = None
             pure = after is files and before is not None and before == await self._look(after)
             if not pure:
-                # From here on the box may contain changes that the workspace's files do not show.
+                # The box may now contain changes that the workspace's files do not show.
                 self._memo = None
             small = len(result.stdout) + len(result.stderr) <= _MAX_KEPT_BYTES
             shared = command in self._deterministic
@@ -90,13 +91,15 @@ class BoxRunner(BoxedCommands):
         result = await self._memo.get((self._image, _digest(files), command, timeout), compute)
         return result, after
 
-    async def enter(self, files: Mapping[str, bytes]) -> Place:
-        # A process that keeps running in a terminal may leave anything behind, at any time.
+    async def enter(self, files: Mapping[str, bytes]) -> TerminalHost:
+        # A process in a terminal may change files at any time.
         self._memo = None
         return await super().enter(files)
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        # The scratch tree stays in the box, where later commands can see it.
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
+        # The scratch tree remains in the box, where later commands can see it.
         self._memo = None
         async with self._box_may_die():
             box = await self._entered(states[-1])
@@ -109,7 +112,7 @@ class BoxRunner(BoxedCommands):
             self._layout = self._memo.fresh_layouts.get(self._image) if self._memo else None
         for path in self._held.keys() - files.keys():
             self._layout = None
-            # The agent may already have deleted it with a command.
+            # A command of the agent may already have deleted the file.
             with suppress(FileNotFoundError):
                 await delete_file(self._box, path)
         for path, data in files.items():
@@ -129,6 +132,7 @@ class BoxRunner(BoxedCommands):
         self._held, self._layout, self._memo, self._scratch = self._start, None, None, None
 
     async def _look(self, files: Mapping[str, bytes]) -> bytes | None:
+        """Write the files to the box and return the box's layout; None if the agent prevents either."""
         fresh = self._box is None and files.keys() == self._held.keys()
         try:
             box = await self._synced(files)
@@ -146,6 +150,7 @@ class BoxRunner(BoxedCommands):
 
 
 def _digest(files: Mapping[str, bytes]) -> bytes:
+    """Return a digest of paths and contents."""
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(files):
         name, data = path.encode("utf-8", "surrogateescape"), files[path]
@@ -162,18 +167,21 @@ def lazy_workspace(
     workdir: str = WORKDIR,
     searcher: Searcher | None = None,
 ) -> OverlayWorkspace:
-    """A workspace with an image's files in memory; `open_box` makes a box of the image when a command needs one. `memo`
-    shares the results of the commands in `deterministic`, whose output depends on the files alone."""
+    """Return a workspace with an image's files in memory.
+
+    `start` are these files; `open_box` creates a box of the image when a command needs one. `memo` shares the results
+    of the commands in `deterministic`, whose output depends on the files alone.
+    """
     return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo, deterministic), workdir, searcher)
 
 
 def folder_workspace(folder: Path) -> OverlayWorkspace:
-    """A copy-on-write view of a folder that reads files when asked for them, without a shell."""
+    """Return a copy-on-write view of a folder, without a shell, which reads files only when they are needed."""
     files = FolderFiles(folder)
     return OverlayWorkspace(files, searcher=searcher_of(files))
 
 
 def hold_for_commands(files: FolderFiles) -> None:
-    """Read all files into memory, as every command gets and may change all. FolderTooLarge if too many."""
+    """Read all files into memory, because every command gets all of them. Raises FolderTooLarge."""
     why = f"all of it would be kept in memory for commands: {SMALLER}"
     files.keep_all(max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES, why=why)

@@ -1,4 +1,4 @@
-"""Runs commands over files in memory, in a box that is made when the first command needs it."""
+"""Runs commands on files in memory, in a box that is created when the first command needs it."""
 
 from __future__ import annotations
 
@@ -6,36 +6,37 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from etude.harness.workspaces.terminal import Place
+from etude.harness.workspaces.terminal import TerminalHost
 from etude.harness.workspaces.workspace import AGENT_ENV
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused, SandboxLost
 
 AGENTS_DOING = (RequestRefused, DiskFull, OSError)
-"""Errors that a box raises when its agent made files unreadable, filled the disk, or put links and folders in the way.
-They are not our fault, and do not end a rollout."""
+"""Errors that a box raises if the agent made files unreadable, filled the disk, or replaced files by links or folders.
+They are not infrastructure failures and do not end a rollout."""
 
 
 class BoxedCommands(ABC):
-    """Base class for running commands in a box; subclasses decide how files get into the box and back."""
+    """Base class for running commands in a box. Subclasses copy files into the box and back."""
 
     def __init__(self) -> None:
         self._box: Box | None = None
 
     @abstractmethod
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
-        """Write the files to the box, and return the box."""
+        """Write the files to the box, creating it if there is none, and return the box."""
 
     @abstractmethod
     async def _read_back(self, box: Box, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """Read the files back. Returns `files` itself if nothing changed, so that comparing stays cheap."""
+        """Return the box's files. Returns the object `files` if nothing changed, so that comparisons are cheap."""
 
     @abstractmethod
     def _forget(self) -> None:
-        """Discard all state about the box, which is gone."""
+        """Discard all state about the box, which no longer exists."""
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        """Run a command on `files`; return its result and the files after it."""
         async with self._box_may_die():
             return await self._carry_out(files, command, timeout)
 
@@ -51,13 +52,14 @@ class BoxedCommands(ABC):
         try:
             after = await self._read_back(box, files)
         except AGENTS_DOING as error:
-            # The current files cannot be read: the agent is told, and is judged by the last ones that could.
+            # The output tells the agent. A verifier later gets the files as they were last readable.
             said = f"the files can no longer be read, and count as before this command: {error}\n"
             result.stderr += said.encode("utf-8", "replace")
             after = files
         return result, after
 
-    async def enter(self, files: Mapping[str, bytes]) -> Place:
+    async def enter(self, files: Mapping[str, bytes]) -> TerminalHost:
+        """Write the files to the box and return the box, for terminals."""
         async with self._box_may_die():
             return await self._entered(files)
 
@@ -67,18 +69,19 @@ class BoxedCommands(ABC):
         except AGENTS_DOING as error:
             raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
 
-    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    async def read_back(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Return the files after the terminals' commands; `files` itself if they cannot be read."""
         if self._box is None:
-            return files  # the box died meanwhile
+            return files  # the box was lost while the terminals were used
         try:
             async with self._box_may_die():
                 return await self._read_back(self._box, files)
         except AGENTS_DOING:
-            return files  # the files can no longer be read, and count as before
+            return files  # unreadable files keep their last known contents
 
     @asynccontextmanager
     async def _box_may_die(self) -> AsyncIterator[None]:
-        """Close a lost box and re-raise: the next command gets a new one with the files as they were."""
+        """If the box is lost, discard it and re-raise. The next command gets a new box with the last known files."""
         try:
             yield
         except SandboxLost:

@@ -1,8 +1,8 @@
-"""A user's folder as a mapping from path to contents, read when asked for.
+"""A user's folder as a mapping from path to contents, where files are read when they are first needed.
 
-The folder is listed once. A file that was read is held in memory, so that the agent keeps seeing what it has seen even
-if the user changes the file; a file that was never read is read as it is when asked for. The original of a file that
-the agent changes is held until the end, as what the agent started from.
+The folder is listed once. A file that was read is cached, so that the agent keeps seeing the same contents even if the
+user changes the file. The original contents of a file that the agent changes are kept until the end, for diffs and to
+detect changes by the user.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from etude.harness.editing.diff import LEFT_OUT
-from etude.harness.search.file_state import UNSURE, State, settled_state, state_of
+from etude.harness.search.file_state import UNSURE, FileState, file_state_of, settled_state
 from etude.sandbox.contract import RequestRefused
 
 MAX_FILE_BYTES = 1_000_000
+"""Maximum size of a file that agents can read."""
 MAX_FOLDER_FILES = 500_000
-"""Limit on the number of files; only path and size of each are held in memory."""
+"""Maximum number of files of a folder; path and size of each are in memory."""
 MAX_HELD_BYTES = 200_000_000
-"""Memory for files that were read and not changed. Beyond it the least recently used is dropped, and is read from disk
-again when asked for."""
+"""Maximum memory for the cache of unchanged files. The least recently used file is dropped, and read again if
+needed."""
 
 SMALLER = "choose a smaller folder"
 
@@ -34,19 +35,19 @@ class FolderTooLarge(Exception):
 
 
 class FolderFiles(Mapping[str, bytes]):
-    """Regular files below a folder, without version control, caches, symlinks, files too large to read as text, and
-    names that are not valid text. A file that turns out to be gone is removed from the mapping."""
+    """The regular files below a folder, without version control, caches, symlinks, too large files, and names that are
+    not valid text. A file that no longer exists when it is read is removed from the mapping."""
 
     def __init__(self, folder: Path, *, max_files: int = MAX_FOLDER_FILES, max_held: int = MAX_HELD_BYTES) -> None:
-        """Raises FolderTooLarge."""
+        """List the folder. Raises FolderTooLarge if it has more than `max_files` files."""
         self.folder = folder
         self.whole = False
-        """True once every file is held in memory."""
+        """Whether all files are in memory."""
         self._sizes = dict(_walk(folder, max_files))
         self._max_held = max_held
-        self._held: OrderedDict[str, tuple[State, bytes]] = OrderedDict()
+        self._held: OrderedDict[str, tuple[FileState, bytes]] = OrderedDict()
         self._held_bytes = 0
-        self._kept: dict[str, tuple[State, bytes]] = {}
+        self._kept: dict[str, tuple[FileState, bytes]] = {}
 
     def __getitem__(self, path: str) -> bytes:
         if path not in self._sizes:
@@ -69,44 +70,45 @@ class FolderFiles(Mapping[str, bytes]):
         return len(self._sizes)
 
     def keep(self, path: str) -> None:
-        """Hold a file's contents until the end, if the file exists."""
+        """Keep a file's current contents in memory until the end, if the file exists."""
         if path in self._sizes and path not in self._kept:
             with suppress(KeyError):
                 self._kept[path] = self._held.get(path) or self._read(path)
 
-    def keep_as(self, path: str, data: bytes) -> None:
-        """Record these contents as what the agent started from, whatever is on disk."""
+    def set_original(self, path: str, data: bytes) -> None:
+        """Record contents as the original of a file, regardless of what is on disk."""
         self._sizes.setdefault(path, len(data))
         self._kept.setdefault(path, (UNSURE, data))
 
     def size(self) -> int:
-        """Total size of all files in bytes."""
+        """Return the total size of all files in bytes."""
         return sum(self._sizes.values())
 
-    def read_apart(self, path: str) -> tuple[State, bytes]:
-        """Read a file without holding it, and the state that tells a later change. KeyError if it is gone."""
+    def read_uncached(self, path: str) -> tuple[FileState, bytes]:
+        """Read a file's state and contents without caching them. Raises KeyError if it no longer exists."""
         return self._read(path)
 
     def keep_all(self, *, max_files: int, max_bytes: int, why: str) -> None:
-        """Read and hold every file. Raises FolderTooLarge before reading any if they are too many; `why` explains in
-        the message why they have to be held."""
+        """Read all files into memory. Raises FolderTooLarge, before reading any, if there are too many.
+
+        `why` is the part of the message that explains why all files must be in memory.
+        """
         if len(self._sizes) > max_files:
-            raise FolderTooLarge(f"{self.folder} holds more than {max_files} files: {why}")
+            raise FolderTooLarge(f"{self.folder} has more than {max_files} files: {why}")
         _require_bytes(self.folder, self.size(), max_bytes, why)
         for path in self:
             self.keep(path)
         self.whole = True
 
     def moved(self) -> dict[str, bytes]:
-        """Held contents of the files that have since changed on disk or are gone."""
+        """Return the contents in memory of the files that have since been changed on disk or deleted."""
         root = os.fspath(self.folder)
         known = {**self._held, **self._kept}
-        found = {path: data for path, (state, data) in known.items() if state != state_of(f"{root}/{path}")}
+        found = {path: data for path, (state, data) in known.items() if state != file_state_of(f"{root}/{path}")}
         return {path: data for path, data in found.items() if not self._is_still(path, data)}
 
     def rebase(self, path: str, data: bytes | None) -> None:
-        """Record a file's new contents on disk as its original, which later changes are compared with. None: the file
-        was deleted."""
+        """Record contents that were written to disk as the file's new original. None: the file was deleted."""
         self._forget(path)
         self._kept.pop(path, None)
         if data is None:
@@ -116,7 +118,7 @@ class FolderFiles(Mapping[str, bytes]):
             self._kept[path] = (UNSURE, data)
 
     def _is_still(self, path: str, data: bytes) -> bool:
-        """Compare contents, as times may not tell. If equal, the current state is trusted the next time."""
+        """Return whether a file whose state differs still has these contents. If so, remember its new state."""
         try:
             state, now = _contents(self.folder / path)
         except OSError:
@@ -128,17 +130,17 @@ class FolderFiles(Mapping[str, bytes]):
                 known[path] = (state, data)
         return True
 
-    def _read(self, path: str) -> tuple[State, bytes]:
+    def _read(self, path: str) -> tuple[FileState, bytes]:
         try:
             return _contents(self.folder / path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            # The user's other programs keep running, and may delete files.
+            # Other programs of the user may delete files at any time.
             self._sizes.pop(path, None)
             raise KeyError(path) from None
         except OSError as error:
             raise RequestRefused(f"{path} cannot be read: {error.strerror}") from error
 
-    def _hold(self, path: str, known: tuple[State, bytes]) -> None:
+    def _hold(self, path: str, known: tuple[FileState, bytes]) -> None:
         self._held[path] = known
         self._held_bytes += len(known[1])
         while self._held_bytes > self._max_held and len(self._held) > 1:
@@ -150,43 +152,49 @@ class FolderFiles(Mapping[str, bytes]):
             self._held_bytes -= len(known[1])
 
 
-class FolderNow:
-    """The current contents of all files that FolderFiles would show. They are held in memory; each `look` reads again
-    the files whose state changed or cannot be trusted yet. Writes through a memory map, and writes by another host to a
-    network file system, are seen once the kernel reports them. Files that we may not read are left out."""
+class CurrentFiles:
+    """Reads the current contents of all files that FolderFiles would contain.
+
+    Contents are cached, and read again if the file's state has changed or is not reliable yet. Writes through a memory
+    map, and writes by another host to a network file system, are seen once the kernel reports them. Unreadable files
+    are left out.
+    """
 
     def __init__(self, folder: Path, *, max_files: int, max_bytes: int) -> None:
         self._folder, self._max_files, self._max_bytes = folder, max_files, max_bytes
-        self._known: dict[str, tuple[State, bytes]] = {}
+        self._known: dict[str, tuple[FileState, bytes]] = {}
 
-    def look(self) -> dict[str, bytes]:
-        """Return the files as they are now. Raises FolderTooLarge before reading anything."""
+    def read(self) -> dict[str, bytes]:
+        """Return the current files. Raises FolderTooLarge, before reading any file, if they are too many or too
+        large."""
         sizes = dict(_walk(self._folder, self._max_files))
-        why = f"all of it would be kept in memory: {SMALLER}"
+        why = f"all files would be kept in memory: {SMALLER}"
         _require_bytes(self._folder, sum(sizes.values()), self._max_bytes, why)
         root = os.fspath(self._folder)
         known = {}
         for path in sizes:
             with suppress(OSError):
                 last = self._known.get(path)
-                still = last is not None and last[0] == state_of(f"{root}/{path}")
+                still = last is not None and last[0] == file_state_of(f"{root}/{path}")
                 known[path] = last if last is not None and still else _contents(self._folder / path)
         self._known = known
         return {path: data for path, (_, data) in known.items() if len(data) <= MAX_FILE_BYTES}
 
 
 class Layered(Mapping[str, bytes]):
-    """A folder's files with changes on top that are not in the folder."""
+    """A folder's files with changes that are not on disk."""
 
     def __init__(self, below: FolderFiles, changes: Mapping[str, bytes | None] | None = None) -> None:
         self.below = below
         self.changes = dict(changes or {})
-        """Changed files; None for a deleted one."""
+        """Contents of changed files; None for a deleted one."""
 
     def put(self, path: str, data: bytes | None) -> Layered:
+        """Return the files with one more change."""
         return self.put_all({path: data})
 
     def put_all(self, changes: Mapping[str, bytes | None]) -> Layered:
+        """Return the files with more changes, and keep the originals of the changed files in memory."""
         for path in changes:
             self.below.keep(path)
         return Layered(self.below, {**self.changes, **changes})
@@ -213,7 +221,7 @@ class Layered(Mapping[str, bytes]):
 
 
 def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[str, bytes]:
-    """Return the files with one of them changed, or deleted (None). `files` itself does not change."""
+    """Return the files with one of them changed, or deleted (None). `files` itself is not modified."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     if isinstance(files, Layered):
@@ -224,7 +232,7 @@ def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[st
 
 
 def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]:
-    """Paths that differ between the two. Two states of the same folder are compared only where either changed."""
+    """Return the paths whose contents differ. Of two states of the same folder only changed files are compared."""
     if one is other:
         return []
     changes, others = _changes(one), _changes(other)
@@ -234,14 +242,14 @@ def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]
 
 
 def _changes(files: Mapping[str, bytes]) -> Mapping[str, bytes | None] | None:
-    """Changes relative to the folder; None if `files` is not a state of a folder."""
+    """Return the changes relative to the folder; None if `files` is not a state of a folder."""
     if isinstance(files, Layered):
         return files.changes
     return {} if isinstance(files, FolderFiles) else None
 
 
 def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, bytes]:
-    """The same files, where those in `paths` keep their contents when the folder is rebased."""
+    """Return the same files, in which those in `paths` keep their contents when the folder is rebased."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files
@@ -249,10 +257,11 @@ def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, byt
 
 def _require_bytes(folder: Path, size: int, most: int, why: str) -> None:
     if size > most:
-        raise FolderTooLarge(f"{folder} holds more than {most / 1e6:g} MB in files that the agent could read: {why}")
+        raise FolderTooLarge(f"{folder} has more than {most / 1e6:g} MB in files that the agent could read: {why}")
 
 
 def is_text_name(name: str) -> bool:
+    """Return whether a file name is valid UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -261,20 +270,20 @@ def is_text_name(name: str) -> bool:
 
 
 def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
-    """Path and size of each file, folder by folder."""
+    """Yield path and size of each file that FolderFiles contains, folder by folder. Raises FolderTooLarge."""
     found, todo = 0, [""]
     while todo:
-        here = todo.pop()
+        current = todo.pop()
         try:
-            with os.scandir(folder / here) as listed:
+            with os.scandir(folder / current) as listed:
                 entries = sorted(listed, key=lambda entry: entry.name)
         except OSError:
-            if not here:
+            if not current:
                 raise
-            continue  # no access, or gone
+            continue  # the folder is not accessible or was just deleted
         below = []
         for entry in entries:
-            path = f"{here}/{entry.name}" if here else entry.name
+            path = f"{current}/{entry.name}" if current else entry.name
             if not is_text_name(entry.name):
                 continue
             if entry.is_dir(follow_symlinks=False):
@@ -286,12 +295,12 @@ def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
                         found += 1
                         yield path, size
             if found > max_files:
-                raise FolderTooLarge(f"{folder} holds more than {max_files} files: {SMALLER}")
+                raise FolderTooLarge(f"{folder} has more than {max_files} files: {SMALLER}")
         todo += reversed(below)
 
 
-def _contents(path: Path) -> tuple[State, bytes]:
-    """Up to MAX_FILE_BYTES + 1 bytes of the file, and its state: UNSURE if a later change might not show in it."""
+def _contents(path: Path) -> tuple[FileState, bytes]:
+    """Return a file's state (UNSURE if a later change might not change it) and its first MAX_FILE_BYTES + 1 bytes."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         before = os.fstat(handle)

@@ -1,8 +1,8 @@
-"""Grep in a folder on disk as a workspace sees it.
+"""Grep in a workspace whose files are in a folder on disk.
 
-Ripgrep searches the disk, and the workspace's own contents replace what it finds there. The result is what ripgrep
-would find if the workspace's files were in the folder, with one exception: an ignore file that the workspace has
-changed hides nothing on disk until it is written there.
+Ripgrep searches the disk, and the matches of files that the workspace has changed are replaced. The result is that of
+ripgrep in a folder with the workspace's files, with one exception: an ignore file that the workspace has changed does
+not affect files on disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from etude.sandbox.contract import RequestRefused
 
 
 class FolderSearch:
-    """Searches one folder. The index is opened by the first search; `close` ends its background processes."""
+    """Searches one folder. The first search opens the index; `close` ends its background processes."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class FolderSearch:
         cache: Path | None = None,
         least_files: int = LEAST_FILES,
     ) -> None:
-        """`moved` returns files that the workspace sees with earlier contents than are now on disk."""
+        """`moved` returns the files for which the workspace has older contents than the disk."""
         self._folder = folder
         self._moved = moved
         self._ripgrep = ripgrep
@@ -47,7 +47,7 @@ class FolderSearch:
         self, query: Query, changed: Mapping[str, bytes | None], shown: Callable[[str], bool], most: int
     ) -> list[Line]:
         if not query.regex and "\n" in query.text:
-            return []  # ripgrep would take each line as a pattern of its own
+            return []  # ripgrep would search for each line separately
         over = {**self._moved(), **changed}
         try:
             found = await asyncio.to_thread(self._search, query, over, most)
@@ -81,7 +81,7 @@ class FolderSearch:
 
 
 def searcher_of(files: FolderFiles | Path) -> FolderSearch | None:
-    """A searcher for a folder, or for a view of one. None if ripgrep is not installed."""
+    """Return a searcher for a folder, or for a view of one; None if ripgrep is not installed."""
     try:
         if isinstance(files, Path):
             return FolderSearch(files, Ripgrep())

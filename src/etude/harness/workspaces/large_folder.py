@@ -1,9 +1,9 @@
-"""Runs commands in a box over a folder that is too large to hold in memory.
+"""Runs commands in a box on a folder that is too large for memory.
 
-The box gets the folder, as image layers, when the first command needs it; from then on it gets only what the view or
-the user has changed since. After a command only what it may have changed is read back: files whose inode changed since
-the last look, which nobody in the box can hide, and names that appeared or vanished. So the view shows what is really
-there, as it does for a folder whose files are all read.
+When the first command needs the box, it gets the folder as image layers; later it gets only files that the agent's view
+or the user has changed. After a command only files that it may have changed are read back: those whose ctime is newer
+than the last check, which nobody in the box can falsify, and names that appeared or vanished. So the view has the same
+contents as if all files were read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 from etude.harness.editing.diff import is_source
-from etude.harness.search.file_state import UNSURE, State, state_of
+from etude.harness.search.file_state import UNSURE, FileState, file_state_of
 from etude.harness.workspaces.boxed_commands import BoxedCommands
 from etude.harness.workspaces.folder_files import (
     MAX_FILE_BYTES,
@@ -29,12 +29,15 @@ from etude.harness.workspaces.workspace import TOO_LARGE, WORKDIR, delete_file
 from etude.sandbox.contract import Box, ExecResult, RequestRefused, Sandboxes
 
 MOST_FILES = 90_000
-"""A box lists at most 100,000 files, including those that commands create."""
+"""Maximum number of files of the folder. A box lists at most 100,000, including files that commands create."""
 MOST_BYTES = 4_000_000_000
+"""Maximum size of all files of the folder."""
 LAYER_BYTES = 100_000_000
-"""Bytes held in memory at once while the box's image is made."""
+"""Size of one layer of the box's image, which is in memory while it is built."""
 SLACK_SECONDS = 2
+"""Each check for changed files goes back this far before the last one, since the box's clock has whole seconds."""
 LOOK_SECONDS = 60.0
+"""Time limit of a check for changed files."""
 
 _LOOK = """
 find . -maxdepth 0 -newerct @0 >/dev/null || exit 20
@@ -43,11 +46,11 @@ find . -type f -newerct "@$1" -print0 2>/dev/null
 printf %s "$now"
 """
 _UNKNOWN = b"\0 changed while a command ran"
-"""Stands for an original that is no longer there, so that nothing is written over the file."""
+"""Stands for original contents that are no longer available. They equal no file, so the file is never overwritten."""
 
 
 class FolderRunner(BoxedCommands):
-    """Runs commands over a large folder; `open_box` makes a box of an image."""
+    """Runs commands on a large folder; `open_box` creates a box of an image."""
 
     def __init__(
         self, files: FolderFiles, sandboxes: Sandboxes, open_box: Callable[[str], Awaitable[Box]], *, base: str = "host"
@@ -57,30 +60,35 @@ class FolderRunner(BoxedCommands):
         size = files.size()
         if len(files) > MOST_FILES or size > MOST_BYTES:
             raise FolderTooLarge(
-                f"{files.folder} holds {len(files)} files and {size / 1e6:.0f} MB, commands can be run over "
-                f"{MOST_FILES} and {MOST_BYTES / 1e6:.0f} MB: go without a shell (etude agent --no-shell), or {SMALLER}"
+                f"{files.folder} has {len(files)} files and {size / 1e6:.0f} MB; commands can run on at most "
+                f"{MOST_FILES} files and {MOST_BYTES / 1e6:.0f} MB: work without a shell (etude agent --no-shell), or "
+                f"{SMALLER}"
             )
         self._files = files
         self._sandboxes = sandboxes
         self._open_box = open_box
         self._base = base
-        self._given: dict[str, State] = {}
-        """State of each of the folder's files when the box was given it."""
+        self._state_in_image: dict[str, FileState] = {}
+        """State of each of the folder's files when it was copied into the image."""
         self._unsure: dict[str, bytes] = {}
-        """Content hash of files that were modified so shortly before that their state cannot show another change."""
-        self._there: dict[str, bytes | None] = {}
-        """What the box was given, or has made, since then in place of the folder's file; None for a deleted one."""
-        self._withheld: set[str] = set()
-        """Files that had become too large to read before the box was given them."""
-        self._looked = 0
+        """Content hash of files whose state is UNSURE."""
+        self._contents_in_box: dict[str, bytes | None] = {}
+        """Current contents in the box of files that were written to it or changed in it later; None for deleted
+        ones."""
+        self._too_large: set[str] = set()
+        """Files that were not copied into the image because they had become too large."""
+        self._checked = 0
+        """Time, by the box's clock, from which the next check looks for changed files."""
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
         raise RequestRefused("the folder is too large for a copy of all its files")
 
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
         if self._box is None:
             self._box = await self._open_box(await self._image())
-            _, self._looked = await _newer(self._box, 2**32)
+            _, self._checked = await _newer(self._box, 2**32)
         changes = files.changes if isinstance(files, Layered) else {}
         wanted = dict(changes)
         for path in await asyncio.to_thread(self._moved):
@@ -89,85 +97,86 @@ class FolderRunner(BoxedCommands):
                 if data is None or len(data) <= MAX_FILE_BYTES:
                     wanted[path] = data
         for path, data in wanted.items():
-            if path in self._there and self._there[path] == data:
+            if path in self._contents_in_box and self._contents_in_box[path] == data:
                 continue
             if data is not None:
                 await self._box.write_file(path, data)
-            elif path in self._given or path in self._there:
+            elif path in self._state_in_image or path in self._contents_in_box:
                 with suppress(FileNotFoundError):
                     await delete_file(self._box, path)
-            self._there[path] = data
+            self._contents_in_box[path] = data
         return self._box
 
     def _moved(self) -> list[str]:
-        return [path for path in self._given if not self._is_as_given(path)]
+        """Return the folder's files that have changed since they were copied into the image."""
+        return [path for path in self._state_in_image if not self._is_as_given(path)]
 
     def _is_as_given(self, path: str) -> bool:
-        """Whether the folder's file is still what the box was given."""
-        if state_of(self._files.folder / path) == self._given[path]:
+        """Return whether the folder's file is unchanged since it was copied into the image."""
+        if file_state_of(self._files.folder / path) == self._state_in_image[path]:
             return True
         if path not in self._unsure:
             return False
         try:
-            state, data = self._files.read_apart(path)
+            state, data = self._files.read_uncached(path)
         except KeyError:
             return False
         if _hash(data) != self._unsure[path]:
             return False
-        self._given[path] = state
+        self._state_in_image[path] = state
         if state != UNSURE:
             del self._unsure[path]
         return True
 
     def _forget(self) -> None:
-        self._given, self._unsure, self._there, self._withheld = {}, {}, {}, set()
+        self._state_in_image, self._unsure, self._contents_in_box, self._too_large = {}, {}, {}, set()
 
     async def _read_back(self, box: Box, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        newer, looked = await _newer(box, self._looked)
+        newer, looked = await _newer(box, self._checked)
         names = {path for path in await box.list_files(".") if is_source(path) and is_text_name(path)}
-        known = set(files) - self._withheld
+        known = set(files) - self._too_large
         found: dict[str, bytes | None] = dict.fromkeys(known - names)
         for path in sorted((newer & names) | (names - known)):
             try:
                 data = await box.read_file(path, max_bytes=MAX_FILE_BYTES)
             except PermissionError:
-                continue  # made unreadable by the agent: it stays as last seen
+                continue  # the agent made the file unreadable: it keeps its last known contents
             except RequestRefused:
                 data = TOO_LARGE
             except OSError:
-                continue  # deleted meanwhile: the agent's background commands keep running
+                continue  # a background command of the agent has just deleted the file
             if files.get(path) != data:
                 found[path] = data
-        self._looked = looked
+        self._checked = looked
         if not found:
             return files
         layered = files if isinstance(files, Layered) else Layered(self._files)
         for path in found.keys() - layered.changes.keys():
             self._keep(path)
-        self._there |= found
+        self._contents_in_box |= found
         return layered.put_all(found)
 
     def _keep(self, path: str) -> None:
-        """Record what the box had at the path before the command as what the agent started from."""
-        if path in self._there:
-            before = self._there[path]
+        """Record the file's contents in the box before the command as the original that the agent started from."""
+        if path in self._contents_in_box:
+            before = self._contents_in_box[path]
             if before is not None:
-                self._files.keep_as(path, before)
-        elif path in self._given and not self._is_as_given(path):
-            self._files.keep_as(path, _UNKNOWN)
+                self._files.set_original(path, before)
+        elif path in self._state_in_image and not self._is_as_given(path):
+            self._files.set_original(path, _UNKNOWN)
 
     async def _image(self) -> str:
-        """Make an image of all files, in several layers, so that few files are held in memory at once."""
+        """Build an image of all files and return its name. It has several layers, so that few files are in memory."""
         image, layer, size = self._base, dict[str, bytes](), 0
         for path in self._files:
             try:
-                state, data = await asyncio.to_thread(self._files.read_apart, path)
+                state, data = await asyncio.to_thread(self._files.read_uncached, path)
             except KeyError:
                 continue
             if len(data) > MAX_FILE_BYTES:
-                self._withheld.add(path)
+                self._too_large.add(path)
                 continue
-            self._given[path] = state
+            self._state_in_image[path] = state
             if state == UNSURE:
                 self._unsure[path] = _hash(data)
             layer[path] = data
@@ -183,9 +192,11 @@ def _hash(data: bytes) -> bytes:
 
 
 async def _newer(box: Box, since: int) -> tuple[set[str], int]:
-    """The files changed since `since` (seconds by the box's clock), and the time to pass at the next look."""
-    said = await box.exec(["sh", "-c", _LOOK, "look", str(since)], timeout=LOOK_SECONDS)
-    *paths, now = said.stdout.split(b"\0")
-    if said.code or said.truncated or not now.isdigit():
-        raise RequestRefused("what commands change cannot be told: it takes GNU find, and no more than 1 MB of names")
+    """Return the files changed since `since` (seconds by the box's clock), and the time to pass to the next call."""
+    result = await box.exec(["sh", "-c", _LOOK, "look", str(since)], timeout=LOOK_SECONDS)
+    *paths, now = result.stdout.split(b"\0")
+    if result.code or result.truncated or not now.isdigit():
+        raise RequestRefused(
+            "cannot find the files that commands change: that needs GNU find, and at most 1 MB of changed names"
+        )
     return {os.fsdecode(path).removeprefix("./") for path in paths}, int(now) - SLACK_SECONDS

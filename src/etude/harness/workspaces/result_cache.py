@@ -1,7 +1,7 @@
 """A bounded LRU cache of results that depend on their key alone, shared by concurrent callers.
 
-If several callers ask for the same key at the same time, only one computes it. A result that its computation marks as
-not keepable goes to nobody else.
+If several callers ask for the same key at the same time, only one computes the result. A computation may mark its
+result as not cacheable; it is then returned to its own caller only.
 """
 
 from __future__ import annotations
@@ -19,21 +19,26 @@ V = TypeVar("V")
 
 @dataclass(slots=True)
 class MemoStats:
+    """Counters of a cache."""
+
     hits: int = 0
     misses: int = 0
     refused: int = 0
-    """Number of misses whose result may not be kept."""
+    """Number of misses whose result was not cacheable."""
 
 
 class Memo(Generic[K, V]):
+    """The cache."""
+
     def __init__(self, size: int) -> None:
+        """`size` is the maximum number of results."""
         self._size = size
         self._kept: OrderedDict[K, V] = OrderedDict()
         self._locks: WeakValueDictionary[K, asyncio.Lock] = WeakValueDictionary()
         self.stats = MemoStats()
 
     async def get(self, key: K, compute: Callable[[], Awaitable[tuple[V, bool]]]) -> V:
-        """Return the cached result, or that of `compute`, which returns a result and whether it may be kept."""
+        """Return the cached result, or that of `compute`, which returns a result and whether it may be cached."""
         lock = self._locks.get(key)
         if lock is None:
             self._locks[key] = lock = asyncio.Lock()

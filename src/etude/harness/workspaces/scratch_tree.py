@@ -1,9 +1,9 @@
-"""A second file tree beside a workspace, to run a command over one state of the files after another.
+"""A scratch tree: a copy of a workspace's files, in which a command runs on several states of the files in turn.
 
-What the commands write there never reaches the workspace. Invariant: when a command runs, the tree holds exactly the
-files of the state that the command should see. In a box, folders of installed packages and large files are symlinks to
-the workspace's own, and its symlinks are copied. Every write gets a newer timestamp than all before it, because
-programs with a cache compare timestamps (in whole seconds) to see whether a file changed.
+Files that commands write there never reach the workspace. Invariant: when a command runs, the tree contains exactly the
+files of the requested state. In a box, folders of installed packages and large files are symlinks to those of the
+workspace, and symlinks are copied. Every write gets a later timestamp than all earlier ones, because programs with a
+cache compare timestamps (in whole seconds) to see whether a file has changed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from pathlib import Path, PurePosixPath
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
 
 SCRATCH = "/tmp/etude-scratch"
-"""Path at which commands, and the paths in their output, see the tree."""
+"""Path of the tree for commands, and in their output."""
 PREPARE_SECONDS = 60.0
+"""Time limit of a command that prepares the tree."""
 LINKED = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox"})
-"""Folders of installed packages, which the tree links to."""
+"""Names of folders with installed packages, to which the tree has symlinks."""
 _CARGO_BUILDS = "target"
 _AT_ONCE = 200
 _MAX_TREE_FILES, _MAX_TREE_BYTES = 100_000, 1 << 30
 
-# What a workspace does not hold as text, and nobody changes, is linked into the tree. The empty .git folder makes
-# programs respect .gitignore.
+# Files that are not part of a workspace's text files, and that nobody changes, are linked into the tree. The empty .git
+# folder makes programs respect .gitignore.
 _PREPARE = r"""
 tree=$1
 [ -z "$2" ] || rm -rf "$tree"
@@ -54,7 +55,7 @@ true
 
 
 def is_own(path: str, files: Mapping[str, bytes]) -> bool:
-    """Whether a file is the project's own: not in an installed package, and not built by cargo."""
+    """Return whether a file belongs to the project: not to an installed package, and not to cargo's build folder."""
     parts = path.split("/")[:-1]
     if LINKED.intersection(parts):
         return False
@@ -65,22 +66,24 @@ def is_own(path: str, files: Mapping[str, bytes]) -> bool:
 
 
 class BoxScratch:
+    """The scratch tree of a workspace in a box."""
+
     def __init__(self, box: Box, env: Mapping[str, str], too_large: bytes) -> None:
-        """`too_large` is the placeholder for unknown contents; such a file is left as it is in the tree."""
+        """`too_large` is the placeholder for contents of files that are too large to read; they are not written."""
         self._box = box
         self._env = dict(env)
         self._too_large = too_large
         self._held: Mapping[str, bytes] | None = None
-        """The files in the tree; None if not known."""
+        """The files in the tree; None if unknown."""
         self._clock = _Clock()
 
     async def run(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        """Run the command over each state. The last one must be what the workspace holds."""
+        """Run the command on each state of the files. The last state must be the workspace's current files."""
         prepare = ["sh", "-c", _PREPARE, "prepare", SCRATCH, "" if self._held is not None else "anew"]
         made = await self._box.exec(prepare, timeout=PREPARE_SECONDS)
-        if made.code:  # also if it takes too long
+        if made.code:  # a timeout also gives a code
             words = " ".join(made.stderr.decode("utf-8", "replace").split())
-            raise RequestRefused(f"no files can be put beside the workspace, in {SCRATCH}: {words}")
+            raise RequestRefused(f"cannot copy the workspace's files to {SCRATCH}: {words}")
         if b"fresh" in made.stdout:
             self._held = {}
         results = []
@@ -90,6 +93,7 @@ class BoxScratch:
         return results
 
     async def _hold(self, files: Mapping[str, bytes]) -> None:
+        """Change the tree so that it contains exactly these files."""
         held, self._held = self._held or {}, None
         changed = {path: data for path, data in files.items() if held.get(path) != data and data != self._too_large}
         gone = sorted(held.keys() - files.keys())
@@ -101,15 +105,18 @@ class BoxScratch:
                 tar = await asyncio.to_thread(_tar, changed, self._clock.tick())
                 await self._box.write_tree(SCRATCH, tar, max_bytes=_MAX_TREE_BYTES, max_files=_MAX_TREE_FILES)
         except (OSError, DiskFull) as error:
-            raise RequestRefused(f"no files can be put beside the workspace, in {SCRATCH}: {error}") from error
+            raise RequestRefused(f"cannot copy the workspace's files to {SCRATCH}: {error}") from error
         self._held = files
 
 
 HostExec = Callable[[str, Path, float, bytes], Awaitable[ExecResult]]
-"""Runs a command: command, folder, time limit in seconds, and what replaces the folder's path in the output."""
+"""Runs a command. Its arguments are the command, the folder, the time limit in seconds, and the text that replaces the
+folder's path in the output."""
 
 
 class HostScratch:
+    """The scratch tree of the user's own folder, in a temporary folder."""
+
     def __init__(self, execute: HostExec) -> None:
         self._execute = execute
         self._folder: Path | None = None
@@ -117,16 +124,18 @@ class HostScratch:
         self._clock = _Clock()
 
     async def run(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        """Run the command on each state of the files."""
         results = []
         for state in states:
             try:
                 folder = await asyncio.to_thread(self._hold, state)
             except OSError as error:
-                raise RequestRefused(f"no files can be put beside the workspace: {error.strerror}") from error
+                raise RequestRefused(f"cannot copy the files to a temporary folder: {error.strerror}") from error
             results.append(await self._execute(command, folder, timeout, SCRATCH.encode()))
         return results
 
     def _hold(self, files: Mapping[str, bytes]) -> Path:
+        """Change the tree so that it contains exactly these files, and return its path."""
         if self._folder is None or self._held is None:
             self._remove()
             self._folder = Path(tempfile.mkdtemp(prefix="etude-scratch-"))
@@ -158,7 +167,7 @@ class HostScratch:
 
 
 class _Clock:
-    """Timestamps in whole seconds, each later than the previous one and than the present."""
+    """Returns timestamps in whole seconds, each later than the previous one and than the current time."""
 
     def __init__(self) -> None:
         self._last = 0

@@ -1,12 +1,11 @@
 """The agent's terminal: a persistent shell, and background jobs.
 
-One shell runs the commands one after another, so that its folder and variables persist. No command can hang it: one
-that is not done when its wait is over becomes a job, which can be polled, written to or killed, and the next command
-gets a fresh shell in the same folder. Terminal output (colours, progress bars, rewritten lines) is reduced to plain
-text.
+One shell runs the commands one after another, so that its folder and variables persist. No command can block it: a
+command that does not end in time becomes a job, which can be polled, written to or killed, and the next command gets a
+new shell in the same folder. Terminal output (colours, progress bars, rewritten lines) is reduced to plain text.
 
-How the end of a command is detected: the shell is a small driver that sources one file per command and then prints a
-marker with a random key, which no command prints by chance.
+The end of a command is detected as follows: the shell runs a small driver that sources one file per command and then
+prints a marker with a random key, which no command prints by chance.
 """
 
 from __future__ import annotations
@@ -39,14 +38,16 @@ TAMED = {
     "VISUAL": "true",
     "GIT_EDITOR": "true",
 }
-"""Environment variables that tell programs not to page, paint or prompt."""
+"""Environment variables that make programs work without pager, colours and prompts."""
 SIZE = Terminal(rows=50, columns=200)
 JOB_SECONDS = 6 * 3600.0
-"""A job is killed after this long, if its box lives that long."""
+"""Time limit of a job; it ends earlier with its box."""
 OPEN_SECONDS = 30.0
+"""Seconds to wait for a new shell."""
 KEPT_BYTES = 4_000_000
-"""Unread output kept per command; beyond this the oldest bytes are dropped."""
+"""Maximum unread output of a command; of more, the oldest bytes are dropped."""
 FOLDER = "/tmp/etude-shell"
+"""Folder for the files with the commands."""
 
 _DRIVER = r"""
 stty -echo 2>/dev/null
@@ -62,19 +63,21 @@ _BEST_SHELL = 'exec "$(command -v bash || command -v sh)" -c "$@"'
 _PAINT = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-Z]|[@-Z\\-_])")
 
 
-class Place(Protocol):
-    """Where terminals are opened: a box, or a stand-in with the same methods."""
+class TerminalHost(Protocol):
+    """Opens terminals: a box, or the user's own machine."""
 
     async def start(
         self, command: list[str], *, timeout: float, cwd: str | None, env: dict[str, str], terminal: Terminal
-    ) -> Process: ...
+    ) -> Process:
+        """Start a command on a new terminal."""
 
-    async def write_file(self, path: str, data: bytes) -> None: ...
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Write a file that commands can read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """Output of a command since the last look."""
+class TerminalOutput:
+    """New output of a command, since it was last read."""
 
     text: str
     code: int | None
@@ -84,27 +87,35 @@ class Heard:
     skipped: int = 0
     """Number of output bytes that were dropped."""
     seconds: float = 0.0
-    """How long the command was waited for, without asking the user. 0 while the host is short of CPU time."""
+    """Seconds that the command was waited for, without questions to the user; 0 on a host that is short of CPU time."""
 
 
 @dataclass(slots=True)
 class _Running:
+    """A shell with its current command, or a job."""
+
     process: Process
     command: str
     key: bytes = b""
-    """The key in a shell's end markers; empty for a command that is a process of its own and ends with it."""
+    """The key in a shell's end markers; empty for a command with a process of its own, whose end is the command's."""
     said: bytearray = field(default_factory=bytearray)
+    """Unread output."""
     skipped: int = 0
+    """Number of dropped bytes of unread output."""
     code: int | None = None
+    """The command's exit code; None while it runs."""
     folder: str | None = None
+    """The shell's current folder after the command; None before its end marker."""
     seconds: float = 0.0
+    """Seconds waited for the command since its output was last read."""
 
     def begin(self, command: str) -> None:
+        """Reset the state for the shell's next command."""
         self.command, self.code, self.folder, self.seconds = command, None, None, 0.0
         self.said.clear()
 
     async def hear(self, seconds: float) -> None:
-        """Collect output until the command is done, for at most so long."""
+        """Collect output until the command ends, for at most `seconds`."""
         until, watch = time.monotonic() + seconds, ShareMeter()
         while self.code is None:
             left = until - time.monotonic()
@@ -123,6 +134,7 @@ class _Running:
         self.seconds += 0.0 if share.short else share.seconds
 
     def _look_for_mark(self) -> None:
+        """Search the output for the end marker, and take exit code and folder from it."""
         begin = self.said.find(b"\n\x01" + self.key + b" ") if self.key else -1
         end = self.said.find(b"\x02", begin) if begin >= 0 else -1
         if end < 0:
@@ -131,20 +143,21 @@ class _Running:
         self.code, self.folder = int(code), folder.decode("utf-8", "replace")
         del self.said[begin:]
 
-    def take(self, job: int | None) -> Heard:
-        # The output may end with the first part of a marker.
+    def take(self, job: int | None) -> TerminalOutput:
+        """Return and discard the unread output; `job` is the command's number if it is a job."""
+        # The output may end with an incomplete end marker, which stays unread.
         cut = self.said.rfind(b"\n\x01") if self.key and self.code is None else -1
         text = plain(bytes(self.said if cut < 0 else self.said[:cut]))
         del self.said[: len(self.said) if cut < 0 else cut]
         skipped, self.skipped = self.skipped, 0
         seconds, self.seconds = self.seconds, 0.0
-        return Heard(text, self.code, job if self.code is None else None, skipped, seconds)
+        return TerminalOutput(text, self.code, job if self.code is None else None, skipped, seconds)
 
 
 class Terminals:
-    """The shell of one agent and its jobs. `scripts` is the folder of the command files for the shell to source."""
+    """The shell of one agent and its jobs. `scripts` is the folder for the files with the commands."""
 
-    def __init__(self, place: Place, env: dict[str, str], scripts: str = FOLDER) -> None:
+    def __init__(self, place: TerminalHost, env: dict[str, str], scripts: str = FOLDER) -> None:
         self.place = place
         self._scripts = scripts
         self._env = {**env, **TAMED}
@@ -153,8 +166,8 @@ class Terminals:
         self._commands = self._texts = 0
         self._jobs: dict[int, _Running] = {}
 
-    async def run(self, command: str, *, seconds: float) -> Heard:
-        """Run a command in the shell. One that is not done after `seconds` continues as a job."""
+    async def run(self, command: str, *, seconds: float) -> TerminalOutput:
+        """Run a command in the shell. If it does not end within `seconds`, it continues as a job."""
         shell = self._shell = self._shell or await self._open()
         self._commands += 1
         name = str(self._commands)
@@ -164,7 +177,7 @@ class Terminals:
         try:
             await shell.hear(seconds)
         except asyncio.CancelledError:
-            # The caller is gone, and the next command must not be typed into this one.
+            # The command may still run, so the next command must not be written to this shell.
             self._shell = None
             with suppress(SandboxError):
                 await asyncio.shield(shell.process.kill())
@@ -175,70 +188,73 @@ class Terminals:
             self._shell = None
             return shell.take(self._keep(shell))
         if shell.folder is None:
-            self._shell = None  # the command ended the shell itself
+            self._shell = None  # the command ended the shell, for example by `exit`
         return shell.take(None)
 
-    async def start(self, command: str, *, seconds: float) -> Heard:
-        """Run a command as a job from the start, and look at it after `seconds`."""
+    async def start(self, command: str, *, seconds: float) -> TerminalOutput:
+        """Start a command as a job, and return its output of the first `seconds`."""
         running = await self._started([command], command)
         number = self._keep(running)
         await running.hear(seconds)
         return running.take(number)
 
-    async def look(self, job: int, *, seconds: float) -> Heard:
-        """Get a job's new output, waiting up to `seconds` for its end. Raises KeyError for an unknown job."""
+    async def poll(self, job: int, *, seconds: float) -> TerminalOutput:
+        """Return a job's new output, after waiting up to `seconds` for its end. Raises KeyError for an unknown job."""
         running = self._jobs[job]
         await running.hear(seconds)
         return running.take(job)
 
     async def write(self, job: int, data: bytes) -> bool:
-        """Write to a job's terminal. Return False if it no longer accepts input."""
+        """Write to a job's terminal. Return False if the job no longer accepts input."""
         try:
             await self._jobs[job].process.write(data)
         except RequestRefused:
             return False
         return True
 
-    async def end(self, job: int) -> Heard:
+    async def end(self, job: int) -> TerminalOutput:
+        """Kill a job and return its new output. Raises KeyError for an unknown job."""
         running = self._jobs[job]
         await running.process.kill()
         await running.hear(1.0)
         return running.take(job)
 
     async def keep(self, folder: str, text: str) -> str:
-        """Write a text to a file outside the workspace that commands can read; return its path."""
+        """Write a text to a new file in `folder`, outside the workspace, that commands can read. Return its path."""
         self._texts += 1
         path = f"{folder}/{self._texts}.txt"
         await self.place.write_file(path, text.encode())
         return path
 
     def jobs(self) -> list[tuple[int, str, int | None]]:
-        """Number, command and exit code of each job; the code is None if the job was running when last looked at."""
+        """Return number, command and exit code of each job; the code is None if the job ran when last polled."""
         return [(number, running.command, running.code) for number, running in self._jobs.items()]
 
     def _keep(self, running: _Running) -> int:
+        """Make a running command a job and return its number."""
         number = len(self._jobs) + 1
         self._jobs[number] = running
         return number
 
     async def _open(self) -> _Running:
+        """Start a shell with the driver."""
         key = secrets.token_hex(8)
         shell = await self._started([_DRIVER, "shell", key, f"{self._scripts}/{key}"], "", key.encode())
-        # Wait for the first marker: before `stty -echo` has run, the terminal would echo what is written to it.
+        # Wait for the first marker, because until `stty -echo` has run, the terminal echoes what is written to it.
         await shell.hear(OPEN_SECONDS)
         if shell.folder is None:
-            raise SandboxUnavailable(f"no shell came up within {OPEN_SECONDS:g} s: {plain(bytes(shell.said))}")
+            raise SandboxUnavailable(f"the shell did not start within {OPEN_SECONDS:g} s: {plain(bytes(shell.said))}")
         return shell
 
     async def _started(self, script: list[str], shown: str, key: bytes = b"") -> _Running:
-        """Start `script`, a command and its arguments, in the best shell there is."""
+        """Start `script`, a command and its arguments, with bash, or sh if there is no bash."""
         command = ["/bin/sh", "-c", _BEST_SHELL, "sh", *script]
         process = await self.place.start(command, timeout=JOB_SECONDS, cwd=self._folder, env=self._env, terminal=SIZE)
         return _Running(process, shown, key)
 
 
 def plain(said: bytes) -> str:
-    """Terminal output as it would remain on screen: no colours, and the last state of a rewritten line."""
+    """Convert terminal output to the text that would remain on screen: no colours, last state of rewritten lines."""
     text = _PAINT.sub("", said.decode("utf-8", "replace").replace("\r\n", "\n"))
     return "\n".join(_line(line) for line in text.split("\n")).strip("\n")
 

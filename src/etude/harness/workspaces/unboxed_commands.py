@@ -1,8 +1,8 @@
 """Runs commands on the user's own machine, without a box: single commands, or persistent terminals.
 
-Nothing is isolated: a command can do whatever its user can. Only environment variables are withheld, since they may
-hold keys that any printed line would reveal. A command and its children are killed when it is stopped, its time is over
-or the place is closed; a process that started its own session may escape.
+There is no isolation: a command can do everything that the user can. Only most environment variables are not passed on,
+since they may contain keys. A command and its children are killed when the command is stopped, when its time limit is
+reached, and when the workspace is closed; a child that started its own session may survive.
 """
 
 from __future__ import annotations
@@ -29,19 +29,24 @@ from etude.sandbox.contract import ExecResult, Poll, RequestRefused, Terminal
 _INHERITED = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR", "VIRTUAL_ENV"}
 )
-"""Environment variables that commands on the host inherit, besides LC_*. This is a list of what to pass on, because a
-list of what to withhold would miss the next name that somebody gives to a key."""
+"""Environment variables that commands on the host inherit, besides LC_*. It is an allow list, because keys can have any
+name."""
 _MAX_OUTPUT_BYTES = 1_000_000
+"""Maximum size of each output stream of a single command; the rest is cut off."""
 _KEPT_BYTES = 4_000_000
+"""Maximum unread output of a terminal; of more, the oldest bytes are dropped."""
 _ON_TERMINAL = 'exec "$@" <"$0" >"$0" 2>&1'
-"""Redirects a command to the terminal it opens, which becomes a session leader's controlling terminal."""
+"""Opens the terminal with the path $0 as stdin, stdout and stderr of a command. As the shell is a session leader, this
+also makes it the controlling terminal."""
 
 
 async def host_exec(command: str, folder: Path, timeout: float, told: bytes | None = None) -> ExecResult:
-    """Run one shell command. It is ended whenever the wait ends, by timeout or cancellation too. `told`, if given,
-    replaces the folder's path in the output."""
+    """Run one shell command in a folder. On timeout and cancellation it is killed.
+
+    `told`, if given, replaces the folder's path in the output.
+    """
     started = time.monotonic()
-    # Files, not pipes: with pipes we would wait for processes that the command leaves in the background.
+    # Files instead of pipes, because a pipe stays open as long as a background process of the command runs.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         process = await asyncio.create_subprocess_shell(
             command,
@@ -69,12 +74,13 @@ async def host_exec(command: str, folder: Path, timeout: float, told: bytes | No
 
 
 def environment() -> dict[str, str]:
-    mine = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
-    return {**mine, **AGENT_ENV}
+    """Return the environment of commands on the host."""
+    inherited = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
+    return {**inherited, **AGENT_ENV}
 
 
-class HostPlace:
-    """Opens terminals in the user's folder. `scratch` is a temporary folder, deleted by `close`."""
+class HostTerminals:
+    """Opens terminals in the user's folder. `scratch` is a temporary folder for files, which `close` deletes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -102,7 +108,7 @@ class HostPlace:
 
 
 class HostProcess:
-    """A command on its own pseudo-terminal. Same contract as a box's Process."""
+    """A command on its own pseudo-terminal, with the interface of a box's Process."""
 
     def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
         self.id = process.pid
@@ -134,14 +140,16 @@ class HostProcess:
         return cls(process, master)
 
     def end_after(self, seconds: float) -> None:
+        """Kill the command after this time."""
         self._clock = asyncio.get_running_loop().call_later(seconds, _end_tree, self._process.pid)
 
     def _hear(self) -> None:
+        """Read the available output."""
         try:
             data = os.read(self._master, 1 << 16)
         except BlockingIOError:
             return
-        except OSError:  # this is how Linux reports that nobody has the terminal open any more
+        except OSError:  # on Linux: no process has the terminal open any more
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._master)
@@ -152,11 +160,12 @@ class HostProcess:
         self._news.set()
 
     async def _attend(self) -> None:
+        """Wait for the end of the command, kill its process group and read the rest of its output."""
         code = await self._process.wait()
-        # Kill its process group now: later its number may belong to another process.
+        # The group is killed at once, because its id may be reused later.
         _end_group(self._process.pid)
-        # Background processes may keep the terminal open, so do not wait for its end: all output of the command is
-        # there by now.
+        # The command's output is complete now. The terminal's end is not awaited, since background processes may keep
+        # it open.
         self._hear()
         self._code = 128 - code if code < 0 else code
         if self._clock is not None:
@@ -180,9 +189,9 @@ class HostProcess:
         try:
             written = os.write(self._master, data)
         except OSError as error:
-            raise RequestRefused(f"the command takes no input: {error.strerror}") from error
+            raise RequestRefused(f"the command does not accept input: {error.strerror}") from error
         if written < len(data):
-            raise RequestRefused(f"the command reads so slowly that it took {written} bytes of {len(data)}")
+            raise RequestRefused(f"the command accepted only {written} of {len(data)} bytes of input")
 
     async def close_stdin(self) -> None:
         await self.write(b"\x04")
@@ -196,19 +205,20 @@ class HostProcess:
         await self._task
 
     def close(self) -> None:
-        """Close the terminal. Call it only after the command has ended."""
+        """Close the terminal. The command must have ended."""
         asyncio.get_running_loop().remove_reader(self._master)
         os.close(self._master)
 
 
 def _said(stream: IO[bytes]) -> bytes:
+    """Return the beginning of a command's output."""
     stream.seek(0)
     return stream.read(_MAX_OUTPUT_BYTES)
 
 
 def _end_tree(pid: int) -> None:
-    """Kill a process and its children, also those in process groups of their own. The children are listed before the
-    parent is killed, since they cannot be found afterwards."""
+    """Kill a process and its children, also those in other process groups. The children are listed first, since they
+    cannot be found after the parent is killed."""
     try:
         children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:

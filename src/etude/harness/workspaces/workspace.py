@@ -1,9 +1,8 @@
-"""The Workspace interface: the files the agent works on, and a place to run commands over them.
+"""The Workspace interface: the files that the agent works on, and commands that run on them.
 
-There are three implementations with the same meaning. `BoxWorkspace` asks a sandbox box for everything.
-`OverlayWorkspace` keeps the files in memory and needs a runner (a box) only for commands. `FolderWorkspace` is the
-user's own folder, and asks the user before each change. All paths are relative to the workspace; nothing outside it can
-be named.
+There are three implementations. `BoxWorkspace` has all files in a box. `OverlayWorkspace` has the files in memory and
+needs a runner (a box) only for commands. `FolderWorkspace` is the user's own folder, and asks the user before each
+change. All paths are relative to the workspace; paths outside it raise OutsideWorkspace.
 """
 
 from __future__ import annotations
@@ -16,39 +15,42 @@ from etude.harness.editing.diff import is_source, unified_diff
 from etude.harness.search.grep_query import Line, Query, Searcher
 from etude.harness.workspaces.folder_files import MAX_FILE_BYTES, FolderFiles, Layered, is_text_name, put
 from etude.harness.workspaces.scratch_tree import BoxScratch
-from etude.harness.workspaces.terminal import Place, Terminals
+from etude.harness.workspaces.terminal import TerminalHost, Terminals
 from etude.sandbox.contract import Box, ExecResult, RequestRefused
 
 T = TypeVar("T")
 WORKDIR = "/work"
 DELETE_SECONDS = 10.0
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 3072
-"""The kernel's limits, minus some room for the path of the folder that holds the workspace."""
+"""The kernel's limits, reduced by some bytes for the path of the workspace's folder."""
 
 AGENT_ENV = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
-"""Environment of every agent command: makes commands repeatable and keeps caches out of the workspace."""
+"""Environment of every command of the agent. It makes commands repeatable and keeps caches out of the workspace."""
 
 
 class OutsideWorkspace(Exception):
-    """The path does not lie inside the workspace, or no file system could hold it."""
+    """The path is outside the workspace, or longer than a file system allows."""
 
 
 class NoShell(Exception):
-    """This workspace runs no commands, or its user refused this one."""
+    """This workspace cannot run commands."""
 
 
 @runtime_checkable
 class Workspace(Protocol):
-    """What tools need of a workspace. `read` raises FileNotFoundError, IsADirectoryError, RequestRefused (file too
-    large) and OutsideWorkspace; every method raises SandboxError for failures that are not the agent's."""
+    """The interface of a workspace for tools.
+
+    `read` raises FileNotFoundError, IsADirectoryError, RequestRefused (file too large) and OutsideWorkspace. Every
+    method raises SandboxError for infrastructure failures.
+    """
 
     @property
     def workdir(self) -> str:
-        """Absolute path at which commands see the workspace; a path below it names the file there."""
+        """Absolute path of the workspace for commands. Methods accept absolute paths below it too."""
         ...
 
     async def files(self) -> list[str]:
-        """Paths of all regular files, sorted."""
+        """Return the paths of all regular files, sorted."""
         ...
 
     async def read(self, path: str) -> bytes: ...
@@ -58,14 +60,16 @@ class Workspace(Protocol):
         ...
 
     async def delete(self, path: str) -> None:
-        """Delete a file and parents left empty. Raises FileNotFoundError and IsADirectoryError."""
+        """Delete a file and its parent folders that become empty. Raises FileNotFoundError and IsADirectoryError."""
         ...
 
     async def exec(self, command: str, *, timeout: float) -> ExecResult: ...
 
     async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
-        """Run `use` on the workspace's terminals. Commands see the files as they are when `use` begins, and the
-        workspace has the commands' changes when it ends."""
+        """Call `use` with the workspace's terminals and return its result.
+
+        Commands see the current files when `use` begins; when it ends, the workspace has the commands' changes.
+        """
         ...
 
     @property
@@ -74,17 +78,21 @@ class Workspace(Protocol):
         ...
 
     async def snapshot(self) -> Mapping[str, bytes]:
-        """A copy of the current files."""
+        """Return a copy of the current files."""
         ...
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        """Run the command once over each of these states of the files, in a separate tree beside the workspace
-        (scratch_tree.py) that the command may change freely. The last state must be a fresh `snapshot`. Only one call
-        may run at a time."""
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
+        """Run a command once on each of these states of the files, in a scratch tree (scratch_tree.py).
+
+        The command may change the tree, but not the workspace. The last state must be the result of `snapshot`. Only
+        one call may run at a time.
+        """
         ...
 
     async def diff(self) -> str:
-        """Unified diff of all text files against the start."""
+        """Return the unified diff of all text files from the original to the current files."""
         ...
 
     async def close(self) -> None: ...
@@ -95,37 +103,41 @@ class AsksFirst(Protocol):
     """A workspace whose user is asked before a file changes."""
 
     async def agree(self, changes: Mapping[str, bytes | None]) -> None:
-        """Ask one question for changes that belong together. Raises RequestRefused if the answer is no."""
+        """Ask the user one question about several changes. Raises RequestRefused if the answer is no."""
         ...
 
 
 class Runner(Protocol):
-    """Runs commands over files that someone else owns."""
+    """Runs commands on files that the caller keeps, usually in a box."""
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        """Make the place hold exactly `files`, run the command, and return its result and the files after it."""
+        """Write `files` to the box, run the command, and return its result and the files after it."""
         ...
 
-    async def enter(self, files: Mapping[str, bytes]) -> Place:
-        """Make the place hold exactly `files`, and return it. Raises NoShell if it opens no terminals."""
+    async def enter(self, files: Mapping[str, bytes]) -> TerminalHost:
+        """Write `files` to the box and return it, for terminals. Raises NoShell if it cannot open terminals."""
         ...
 
-    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """Return the files as the terminals' commands have left them. `files` is what was given to `enter`; it is
-        returned as it is if the box was lost or its files cannot be read."""
+    async def read_back(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Return the files after the terminals' commands.
+
+        `files` are those given to `enter`; they are returned if the box was lost or its files cannot be read.
+        """
         ...
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        """Same as `Workspace.aside`; the last state is what the place itself must hold."""
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
+        """Run a command as `Workspace.run_in_scratch` does; the last state is also written to the box's workspace."""
         ...
 
     async def close(self) -> None: ...
 
 
 def clean_path(path: str, workdir: str = WORKDIR) -> str:
-    """Return the path relative to the workspace, normalised; "." is the workspace itself."""
+    """Return the normalised path relative to the workspace; "." is the workspace itself. Raises OutsideWorkspace."""
     pure = PurePosixPath(path)
     if not path or "\0" in path:
         raise OutsideWorkspace(path)
@@ -152,7 +164,7 @@ def _bytes(name: str) -> bytes:
 
 
 class OverlayWorkspace:
-    """Files in memory over a shared start state. Commands go to the runner, which is given the current files."""
+    """A workspace with changed files in memory, on top of shared original files. A runner runs the commands."""
 
     def __init__(
         self,
@@ -161,7 +173,7 @@ class OverlayWorkspace:
         workdir: str = WORKDIR,
         searcher: Searcher | None = None,
     ) -> None:
-        """`searcher` greps the files on disk; pass one where `start` is a folder's files."""
+        """`start` are the original files. `searcher` greps them on disk; pass one if they are a folder's files."""
         self.workdir = workdir
         self.start: Mapping[str, bytes] = start
         if not isinstance(start, FolderFiles):
@@ -216,10 +228,11 @@ class OverlayWorkspace:
         try:
             return await use(self._terminals)
         finally:
-            self._files = await self._runner.leave(self._files)
+            self._files = await self._runner.read_back(self._files)
 
     async def find(self, query: Query, most: int) -> list[Line] | None:
-        """Same as `Searcher.search`; None if the files are not in a folder on disk that ripgrep can search."""
+        """Return the first `most` lines that match. None if the files are not in a folder on disk, or without
+        ripgrep."""
         if self.searcher is None:
             return None
         return await self.searcher.search(query, self.changed(), self._files.__contains__, most)
@@ -231,13 +244,15 @@ class OverlayWorkspace:
             raise RequestRefused("the folder is too large for a copy of all its files")
         return {path: data for path, data in self._files.items() if is_source(path)}
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
         if self._runner is None:
             raise NoShell
-        return await self._runner.aside(states, command, timeout=timeout)
+        return await self._runner.run_in_scratch(states, command, timeout=timeout)
 
     def changed(self) -> dict[str, bytes | None]:
-        """Contents of the files that differ from the start; None for a deleted file."""
+        """Return the current contents of the files that differ from the original ones; None for a deleted file."""
         if self._files is self.start:
             return {}
         if isinstance(self._files, Layered):
@@ -248,15 +263,15 @@ class OverlayWorkspace:
         return {path: self._files.get(path) for path in sorted(either) if is_source(path)}
 
     def sides(self) -> dict[str, tuple[bytes | None, bytes | None]]:
-        """Start and current contents of each changed file; None where the file does not exist."""
+        """Return the original and the current contents of each changed file; None where the file does not exist."""
         return {path: (self.start.get(path), data) for path, data in self.changed().items()}
 
     def contents(self) -> Mapping[str, bytes]:
-        """All current files. The returned mapping does not follow later changes."""
+        """Return all current files. Later changes do not affect the returned mapping."""
         return self._files
 
     def rebase(self, paths: Collection[str]) -> None:
-        """Make the current contents of these files their new start."""
+        """Make the current contents of these files their original contents."""
         if isinstance(self.start, FolderFiles):
             for path in paths:
                 self.start.rebase(path, self._files.get(path))
@@ -277,7 +292,7 @@ class OverlayWorkspace:
 
 
 class BoxWorkspace:
-    """Asks the box for everything. `start` is the files of the box's image, where they are known."""
+    """A workspace whose files are all in a box. `start` are the original files, those of the box's image."""
 
     workdir = WORKDIR
 
@@ -289,7 +304,7 @@ class BoxWorkspace:
 
     @classmethod
     async def open(cls, box: Box) -> BoxWorkspace:
-        """Open a workspace on a box whose image is not known here: read all files once."""
+        """Open a workspace on a box whose image's files are unknown: reads all files of the box once."""
         return cls(box, await read_tree(box, {}))
 
     async def files(self) -> list[str]:
@@ -320,7 +335,9 @@ class BoxWorkspace:
     async def snapshot(self) -> Mapping[str, bytes]:
         return await read_tree(self._box, self.start)
 
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+    async def run_in_scratch(
+        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
+    ) -> list[ExecResult]:
         return await self._scratch.run(states, command, timeout=timeout)
 
     async def diff(self) -> str:
@@ -340,7 +357,7 @@ exit 0
 
 
 async def delete_file(box: Box, path: str) -> None:
-    """Delete a file, and the parent folders that this leaves empty: a workspace knows only files."""
+    """Delete a file and its parent folders that become empty, since a workspace has no empty folders."""
     result = await box.exec(["sh", "-c", _DELETE, "delete", path], timeout=DELETE_SECONDS)
     match result.code:
         case 0:
@@ -353,8 +370,11 @@ async def delete_file(box: Box, path: str) -> None:
 
 
 async def read_tree(box: Box, last: Mapping[str, bytes]) -> dict[str, bytes]:
-    """All files of a box's workspace but those whose names are no text. A file too large to read becomes TOO_LARGE,
-    which never enters a diff; one that the agent made unreadable keeps its contents from `last`."""
+    """Return all files of a box's workspace, except those whose names are not valid text.
+
+    A file that is too large to read has the contents TOO_LARGE, which never appear in a diff. A file that the agent
+    made unreadable has its contents in `last`.
+    """
     tree: dict[str, bytes] = {}
     for path in await box.list_files("."):
         if not is_source(path) or not is_text_name(path):
@@ -367,9 +387,9 @@ async def read_tree(box: Box, last: Mapping[str, bytes]) -> dict[str, bytes]:
             if path in last:
                 tree[path] = last[path]
         except OSError:
-            continue  # The file vanished since the listing: the agent's background commands are still running.
+            continue  # a background command of the agent has just deleted the file
     return tree
 
 
 TOO_LARGE = b"\0 too large to be read"
-"""Stands for the contents of a file that is too large to read. It is not text, so it is left out of diffs."""
+"""Stands for the contents of a file that is too large to read. It is not text, so diffs leave it out."""

@@ -1,12 +1,12 @@
-"""The element types of the formats, E4M3, E2M1 and E8M0, converted to and from fp32.
+"""Converts the element types of the low-precision formats, E4M3, E2M1 and E8M0, to and from fp32.
 
-Invariant: every conversion to a small type rounds to nearest, ties to even, in one step and saturates; every conversion
-back is exact. Infinities saturate like any large number. Each function says what NaN becomes. Subnormals are kept in
-both directions.
+Invariant: every conversion to a small type rounds once, to nearest with ties to even, and saturates; every conversion
+to fp32 is exact. Infinities saturate like any large number. Each function says what becomes of NaN. Subnormals are kept
+in both directions.
 
-Arithmetic is used instead of tables: per number on one core, a table look-up costs 0.5 to 2.4 ns, bucketing 8.3 ns, and
-one pass of arithmetic over numbers in cache 0.06 to 0.1 ns. Only E8M0's smallest power is a subnormal of fp32, which a
-device that flushes subnormals would lose.
+Arithmetic is used instead of tables: per number on one core, a table lookup costs 0.5 to 2.4 ns, bucketing 8.3 ns, and
+one pass of arithmetic over numbers in cache 0.06 to 0.1 ns. A device that flushes subnormals of fp32 would lose only
+E8M0's smallest power, 2^-127.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BIAS = 127
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """A small floating-point type with a sign and subnormals, and nothing more (no infinities)."""
+    """A small floating-point type with a sign and subnormals, but without infinities."""
 
     mantissa_bits: int
     smallest_normal: float
@@ -35,20 +35,25 @@ class Element:
 
     @property
     def magic(self) -> float:
-        """A rounding constant. Multiplied by the power of two at or below a value, it gives a number whose last fp32
-        bit weighs as much as the element's last bit at that value. Adding that number lets the hardware do the
-        rounding."""
+        """The constant of the add-and-subtract rounding trick.
+
+        Multiplied by the power of two at or below a value, it gives a number whose last fp32 bit has the weight of the
+        element's last mantissa bit at that value. Adding that number to the value makes the hardware round it.
+        """
         return 2.0 ** (_MANTISSA_BITS - self.mantissa_bits)
 
 
 E4M3 = Element(mantissa_bits=3, smallest_normal=2.0**-6, largest=448.0)
 E2M1 = Element(mantissa_bits=1, smallest_normal=1.0, largest=6.0)
 _E2M1_CONSTANT = torch.tensor(((_MANTISSA_BITS - E2M1.mantissa_bits) << _MANTISSA_BITS) - 2 * _BIAS, dtype=torch.int32)
-"""A tensor, created once: creating one costs as much as half a pass."""
+"""Kept as a tensor that is created once, because creating it costs half as much as a pass over the numbers."""
 
 
 def round_to_(values: Tensor, element: Element, work: Tensor) -> Tensor:
-    """Round each fp32 value in place to the nearest value of the element type. NaN stays NaN; zero loses its sign."""
+    """Round each fp32 value in place to the nearest value of the element type.
+
+    NaN stays NaN; zero loses its sign. `work` is scratch memory of the same shape.
+    """
     values.clamp_(-element.largest, element.largest)
     power = _power_below(values, element, work)
     # 1.5 keeps the sum in the binade of the constant, whatever the sign of the value.
@@ -56,15 +61,19 @@ def round_to_(values: Tensor, element: Element, work: Tensor) -> Tensor:
 
 
 def to_e4m3(values: Tensor, codes: Tensor) -> None:
-    """Convert fp32 to float8_e4m3fn, into `codes`. NaN becomes a NaN of either sign. `values` is overwritten."""
-    # Casts saturate by themselves only since torch 2.12.
+    """Convert fp32 to float8_e4m3fn and store the result in `codes`. NaN becomes a NaN of either sign. `values` is
+    overwritten."""
+    # Before torch 2.12 casts do not saturate by themselves.
     codes.copy_(values.clamp_(-E4M3.largest, E4M3.largest))
 
 
 def from_e4m3(codes: Tensor, values: Tensor) -> Tensor:
-    """Convert float8_e4m3fn to fp32, into `values`. Goes by way of fp16, corrected by the difference of the exponent
-    biases: torch's own cast takes 3.8 ns per number."""
-    # Sign-extend, so that the shift moves the sign to its place in fp16; the mask removes the extra copy of it below.
+    """Convert float8_e4m3fn to fp32, store the result in `values` and return it.
+
+    The codes are shifted into fp16 and scaled by the difference of the exponent biases, because torch's own cast takes
+    3.8 ns per number.
+    """
+    # Sign-extended, so that the shift moves the sign to fp16's sign bit; the mask clears the copy of the sign below it.
     bits = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(7).bitwise_and_(-0x4001)
     values.copy_(bits.view(torch.float16)).mul_(2.0**8)
     if has_nan(codes):
@@ -73,29 +82,34 @@ def from_e4m3(codes: Tensor, values: Tensor) -> Tensor:
 
 
 def has_nan(codes: Tensor) -> bool:
-    """Whether float8_e4m3fn codes contain NaN. The bytes' maximum is several times faster than comparing each."""
+    """Return whether float8_e4m3fn codes contain NaN. A maximum over bytes is several times faster than comparing
+    each."""
     return codes.numel() > 0 and int(codes.view(torch.uint8).bitwise_and(_NAN_E4M3).max()) == _NAN_E4M3
 
 
 def to_e2m1(magnitudes: Tensor, codes: Tensor, work: Tensor) -> Tensor:
-    """fp32 magnitudes below 7 to 3-bit codes in uint8 `codes`. Overwrites `magnitudes`; NaN becomes any code."""
+    """Convert fp32 magnitudes below 7 to 3-bit E2M1 codes, store them in `codes` (uint8) and return it.
+
+    `magnitudes` is overwritten, `work` is scratch memory of its shape, and NaN becomes an arbitrary code.
+    """
     binade = work.view(torch.int32)
     torch.bitwise_right_shift(magnitudes.view(torch.int32), _MANTISSA_BITS, out=binade).clamp_min_(_BIAS)
-    # For each binade, a constant whose last fp32 bit weighs one step there, and whose last bits are 2 for each binade
-    # below. Adding it rounds a magnitude and counts its steps, so the last bits of the sum are the code.
+    # A constant for each binade: its last fp32 bit has the weight of one E2M1 step there, and its last bits count the
+    # two codes of each lower binade. Adding it rounds the magnitude, and the last bits of the sum are the code.
     torch.add(_E2M1_CONSTANT, binade, alpha=(1 << _MANTISSA_BITS) + 2, out=binade)
     return codes.copy_(magnitudes.add_(work).view(torch.int32))
 
 
 def pack_pairs(codes: Tensor, packed: Tensor) -> None:
-    """Pack 4-bit codes by two along the last dimension, the first in the low half. `codes` is overwritten."""
+    """Pack pairs of 4-bit codes along the last dimension into bytes, the first code in the low half, and store them in
+    `packed`. `codes` is overwritten."""
     pairs = codes.view(torch.int16)
     packed.copy_(pairs.bitwise_or_(pairs >> 4))
 
 
 def from_e2m1(packed: Tensor, values: Tensor) -> Tensor:
-    """Convert codes packed two per byte to fp32, into `values` (twice as long in the last dimension). Goes by way of
-    fp16, corrected by the difference of the exponent biases."""
+    """Convert E2M1 codes packed two per byte to fp32, store them in `values` (twice as long in the last dimension) and
+    return it. The codes are shifted into fp16 and scaled by the difference of the exponent biases."""
     byte = packed.to(torch.int32)
     pairs = (byte & 0x0F).bitwise_or_(byte.bitwise_and_(0xF0).bitwise_left_shift_(12))
     bits = (pairs & 0x00070007).bitwise_left_shift_(9).bitwise_or_(pairs.bitwise_and_(0x00080008) << 12)
@@ -103,10 +117,10 @@ def from_e2m1(packed: Tensor, values: Tensor) -> Tensor:
 
 
 def e8m0_not_below(absmax: Tensor, largest: float) -> Tensor:
-    """E8M0 rounded up: uint8 codes of the least power of two that is no less than absmax / largest, for fp32 absmax.
+    """Return the E8M0 codes (uint8) of absmax / largest, rounded up to a power of two.
 
-    The decision uses absmax itself, not a quotient or logarithm that was already rounded. The code is never below 0,
-    which is 2^-127. Infinity becomes the largest power, 2^127; NaN stays NaN.
+    `absmax` is fp32. It is compared by its bits, not by a quotient or logarithm that was already rounded. The smallest
+    code, 0, is 2^-127. Infinity becomes the largest power, 2^127; NaN stays NaN.
     """
     bits, limit = absmax.view(torch.int32), int(torch.tensor(largest).view(torch.int32))
     carry = ~limit & ((1 << _MANTISSA_BITS) - 1)
@@ -119,25 +133,27 @@ def e8m0_not_below(absmax: Tensor, largest: float) -> Tensor:
 def from_e8m0(codes: Tensor) -> Tensor:
     """Convert E8M0 codes (uint8) to fp32. 255 is NaN; 0 is 2^-127, a subnormal of fp32."""
     bits = codes.to(torch.int32).bitwise_left_shift_(_MANTISSA_BITS)
-    return _mended(bits, codes, subnormal=0).view(torch.float32)
+    return _with_special_values(bits, codes, subnormal=0).view(torch.float32)
 
 
 def reciprocal_of_e8m0(codes: Tensor) -> Tensor:
     """Convert E8M0 codes (uint8) to their reciprocals in fp32, which are exact. The reciprocal of NaN is NaN."""
     bits = (254 - codes.to(torch.int32)).bitwise_left_shift_(_MANTISSA_BITS)
-    return _mended(bits, codes, subnormal=254).view(torch.float32)
+    return _with_special_values(bits, codes, subnormal=254).view(torch.float32)
 
 
-def _mended(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
-    """Fix the two cases an exponent alone cannot express: 2^-127 and NaN. Most tensors have neither, which a maximum
-    and a minimum show faster than comparing each element."""
+def _with_special_values(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
+    """Overwrite the bits of the two values that an fp32 exponent alone cannot express: 2^-127 and NaN.
+
+    Most tensors have neither. A maximum and a minimum show that faster than comparing each element.
+    """
     if codes.numel() and (int(codes.max()) >= 254 or int(codes.min()) == 0):
         bits.masked_fill_(codes == subnormal, 1 << (_MANTISSA_BITS - 1)).masked_fill_(codes == 255, _NAN)
     return bits
 
 
 def significant_bits_(values: Tensor, bits: int) -> Tensor:
-    """Round fp32 in place to `bits` significant bits (24 keeps all): used for reciprocals of a stated accuracy."""
+    """Round fp32 in place to `bits` significant bits (24 keeps all). Emulates reciprocals of limited accuracy."""
     if not 1 <= bits <= _MANTISSA_BITS + 1:
         raise CannotQuantise(f"fp32 has 1 to {_MANTISSA_BITS + 1} significant bits; {bits} were asked for")
     dropped = _MANTISSA_BITS + 1 - bits
@@ -147,6 +163,6 @@ def significant_bits_(values: Tensor, bits: int) -> Tensor:
 
 
 def _power_below(values: Tensor, element: Element, work: Tensor) -> Tensor:
-    """The power of two at or below each magnitude, but at least the element's smallest normal number."""
+    """Return the power of two at or below each magnitude, at least the element's smallest normal number, in `work`."""
     torch.bitwise_and(values.view(torch.int32), _EXPONENT, out=work.view(torch.int32))
     return work.clamp_min_(element.smallest_normal)

@@ -1,6 +1,6 @@
-"""The formats by name: how to quantise numbers, and how to dequantise them.
+"""The low-precision formats by name, each with its functions to quantise and dequantise.
 
-Invariant: `fake` gives the values of `dequantise` after `quantise`, at lower cost; only the sign of a zero may differ.
+Invariant: `fake` computes the values of `dequantise(quantise(x))` at lower cost; only the sign of a zero may differ.
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ Quantised: TypeAlias = MXFP8 | NVFP4 | BlockFP8 | RowFP8
 
 @dataclass(frozen=True, slots=True)
 class Format:
+    """A low-precision format."""
+
     name: str
     quantise: Callable[[Tensor], Quantised]
+    """Converts a tensor to codes and scales."""
     fake: Callable[[Tensor], Tensor]
+    """Rounds a tensor to the values of the format and keeps its dtype."""
 
 
 FORMATS = {
@@ -53,21 +57,25 @@ blocks, for activations."""
 
 
 def format_named(name: str) -> Format:
+    """Return the format with this name. Raises CannotQuantise for an unknown one."""
     found = FORMATS.get(name)
     if found is None:
-        raise CannotQuantise(f"there is no format {name!r}; there are {', '.join(FORMATS)}")
+        raise CannotQuantise(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")
     return found
 
 
-def taken_apart(q: Quantised) -> tuple[dict[str, Tensor], Callable[..., Quantised]]:
-    """Split a quantised tensor into its tensors by name, for code that can store only tensors, and a function that
-    rebuilds the object from such tensors."""
+def split_tensors(q: Quantised) -> tuple[dict[str, Tensor], Callable[..., Quantised]]:
+    """Return the plain tensors of a quantised tensor by name, and a function that rebuilds it from them.
+
+    For code that can store only plain tensors, such as autograd.
+    """
     parts = {field.name: getattr(q, field.name) for field in fields(q)}
     tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
     return tensors, partial(type(q), **{name: part for name, part in parts.items() if name not in tensors})
 
 
 def dequantise(q: Quantised, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Convert codes and scales of any format to numbers."""
     match q:
         case MXFP8():
             return dequantise_mxfp8(q, dtype)

@@ -1,9 +1,10 @@
-"""FP8 with fp32 scales: DeepSeek's blocks of 128 x 128, and one scale per row.
+"""FP8 with fp32 scales: one scale per block (DeepSeek's format) or one per row.
+
+Blocks are 128 x 128 for weights and 1 x 128 for activations. Incomplete blocks at the edges are padded with zeros, so
+an M x K weight has ceil(M / 128) x ceil(K / 128) scales.
 
 Invariant: scale = absmax / 448 over the numbers that share it; code = number / scale rounded to the nearest E4M3; both
-divisions are IEEE. Incomplete blocks at the edge count as filled up with zeros, as published: any M x K matrix has
-ceil(M / 128) x ceil(K / 128) scales. Blocks of 1 x 128 are what DeepSeek uses for activations. A NaN or infinity makes
-all numbers that share its scale NaN.
+divisions are IEEE. A NaN or infinity makes all numbers that share its scale NaN.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from torch import Tensor
 
 from etude.model.errors import CannotQuantise
 from etude.model.precision.elements import E4M3
-from etude.model.precision.passes import ThereAndBack, passes_on
+from etude.model.precision.passes import RoundingScales, passes_on
 from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 128
 SMALLEST_SCALE = 2.0**-126
-"""Smallest scale, also used for all-zero blocks: fp32's least normal number, so that no GPU flushes a scale to zero."""
+"""Smallest scale, used for all-zero blocks too. It is fp32's least normal number, so no GPU flushes it to zero."""
 _NAN_CODE = 0x7F
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFP8:
+    """A tensor in FP8 with one scale per block."""
+
     codes: Tensor
     """[..., M, K] float8_e4m3fn"""
     scales: Tensor
@@ -37,6 +40,8 @@ class BlockFP8:
 
 @dataclass(frozen=True, slots=True)
 class RowFP8:
+    """A tensor in FP8 with one scale per row."""
+
     codes: Tensor
     """[..., K] float8_e4m3fn"""
     scales: Tensor
@@ -44,6 +49,7 @@ class RowFP8:
 
 
 def quantise_block_fp8(x: Tensor, *, rows: int = BLOCK) -> BlockFP8:
+    """Quantise to FP8 with one scale per block of `rows` x 128."""
     padded, scales = _block_scales(x, rows)
     codes = like(x, _codes(padded, _to_rows(scales, x.shape, rows)))
     return BlockFP8(codes[..., : x.shape[-1]].contiguous(), scales, rows)
@@ -88,7 +94,7 @@ def _scale(absmax: Tensor) -> Tensor:
 
 
 def _block_scales(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Return x as rows padded to whole blocks, and the scales [..., ceil(M / rows), ceil(K / 128)]."""
+    """Return x as rows that are padded to a multiple of 128, and the scales [..., ceil(M / rows), ceil(K / 128)]."""
     if x.dim() < 2:
         raise CannotQuantise(f"block FP8 needs a matrix; the shape is {tuple(x.shape)}")
     padded = rows_of(_filled_up(x), BLOCK, "block FP8")
@@ -98,18 +104,21 @@ def _block_scales(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
 
 
 def _filled_up(x: Tensor) -> Tensor:
+    """Pad the last dimension with zeros to a multiple of 128."""
     lacking = -x.shape[-1] % BLOCK
     return F.pad(x, (0, lacking)) if lacking else x
 
 
 def _to_rows(scales: Tensor, shape: torch.Size, rows: int) -> Tensor:
-    """Expand the scales so that each row of [N, K] has its own."""
+    """Repeat the scales of blocks of `rows` rows, so that each row of x, as [N, K], has its own."""
     return scales.repeat_interleave(rows, -2)[..., : shape[-2], :].reshape(-1, scales.shape[-1])
 
 
 def _codes(rows: Tensor, scales: Tensor) -> Tensor:
-    """Encode each number as E4M3: number / scale, rounded; NaN where the scale is NaN. No quotient rounds to more than
-    448, the largest E4M3 value, because the scale is at least absmax / 448, correctly rounded."""
+    """Return the E4M3 codes of number / scale; NaN where the scale is NaN.
+
+    No quotient exceeds 448, the largest E4M3 value, because the scale is absmax / 448, correctly rounded, or larger.
+    """
     codes = passes_on(rows.device).encode_e4m3(rows, scales, divide=True)
     nan = scales.isnan()
     if bool(nan.any()):
@@ -122,4 +131,4 @@ def _from_codes(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _fake(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    return passes_on(rows.device).round_to(rows, E4M3, ThereAndBack(scales, scales), dtype, divide=True)
+    return passes_on(rows.device).round_to(rows, E4M3, RoundingScales(scales, scales), dtype, divide=True)

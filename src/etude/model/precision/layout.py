@@ -1,18 +1,18 @@
 """The layout of quantised weights in Hugging Face checkpoints: names, dtypes, shapes, and the entry in config.json.
 
-Invariant: what is written has the names, dtypes and shapes of one published layout, and reading it back gives the same
-codes and scales. A layout is recognised by the scales stored beside a weight, their dtype and their shape:
+Invariant: written tensors have the names, dtypes and shapes of one published layout, and reading them back gives the
+same codes and scales. A layout is recognised by the names, dtypes and shapes of the scales that go with a weight:
 
-| beside `weight` (E4M3, or uint8 for NVFP4) | format | published by |
+| tensors that go with `weight` (E4M3, or uint8 for NVFP4) | format | published by |
 |---|---|---|
 | `weight_scale_inv` fp32 or E8M0 [M/128, K/128] | block FP8 | DeepSeek |
 | `weight_scale` uint8 [M, K/32] | MXFP8 | ModelOpt, compressed-tensors |
 | `weight_scale` E4M3 [M, K/16], `weight_scale_2` fp32 [] | NVFP4 | ModelOpt |
-| `weight_packed` instead, `weight_scale`, `weight_global_scale` fp32 [1], a divisor | NVFP4 | compressed-tensors |
+| `weight_packed` for `weight`, `weight_scale`, `weight_global_scale` fp32 [1], a divisor | NVFP4 | compressed-tensors |
 | `weight_scale` float [M, 1], [M] or [1] | row-wise FP8 | compressed-tensors, ModelOpt |
 | `weight_scale` float [M/128, K/128] | block FP8 | compressed-tensors |
 
-Scales of activations stored beside these belong to another engine's matmuls and are ignored.
+Scales of activations, which some engines store as well, are ignored.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ from etude.model.precision.mxfp8 import MXFP8
 from etude.model.precision.nvfp4 import NVFP4, outer_scale, quantise_nvfp4
 
 STORED = ("mxfp8", "nvfp4", "fp8_block", "fp8_row")
-"""Formats in which checkpoints can be written. NVFP4 has one outer scale per tensor there; no published reader supports
-more."""
+"""Formats in which checkpoints can be written. NVFP4 is written with one outer scale per tensor, because no published
+reader supports more."""
 _EXPERT = re.compile(r"(.*\.mlp\.experts\.\d+)\.(gate_proj|up_proj|down_proj)\.weight")
 _OF_ACTIVATIONS = (".input_scale", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale")
 _E4M3 = torch.float8_e4m3fn
 
 
 def quantise_experts(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Quantise the routed experts' weights. Returns all tensors, and config.json's quantization_config."""
+    """Quantise the routed experts' weights to the format `name`. Return all tensors to store, and config.json's
+    quantization_config."""
     if name not in STORED:
-        raise CannotQuantise(f"checkpoints are written in {', '.join(STORED)}; not in {name!r}")
+        raise CannotQuantise(f"checkpoints can be written in {', '.join(STORED)}, not in {name!r}")
     out: dict[str, Tensor] = {}
     for weight, tensor in tensors.items():
         expert = _EXPERT.fullmatch(weight)
         if expert is None:
             out[weight] = tensor
         elif name == "nvfp4":
-            # Engines run gate and up as one matmul, which has one outer scale.
-            kin = ("gate_proj", "up_proj") if expert[2] != "down_proj" else ("down_proj",)
-            absmax = torch.stack([tensors[f"{expert[1]}.{one}.weight"].abs().max() for one in kin]).max()
+            # Engines run gate and up as one matmul, so both must have the same outer scale.
+            group = ("gate_proj", "up_proj") if expert[2] != "down_proj" else ("down_proj",)
+            absmax = torch.stack([tensors[f"{expert[1]}.{one}.weight"].abs().max() for one in group]).max()
             out |= stored_tensors(weight, quantise_nvfp4(tensor, outer=outer_scale(absmax.float())))
         else:
             out |= stored_tensors(weight, format_named(name).quantise(tensor))
@@ -61,7 +62,7 @@ def quantise_experts(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str
 
 
 def stored_tensors(weight: str, q: Quantised) -> dict[str, Tensor]:
-    """Return the tensors a checkpoint stores for one weight, whose name ends in `.weight`."""
+    """Return the tensors that a checkpoint stores for a quantised weight; its name `weight` ends in `.weight`."""
     match q:
         case MXFP8():
             return {weight: q.codes, f"{weight}_scale": q.scales}
@@ -102,13 +103,13 @@ def quantization_config(name: str, kept: Iterable[str]) -> dict[str, Any]:
             "config_groups": {"group_0": group},
             "ignore": ignored,
         }
-    # Not ModelOpt's plain NVFP4: that promises scales for activations, which only a calibration could provide.
+    # ModelOpt's plain "NVFP4" would promise scales for activations, which only a calibration could provide.
     algorithm, size = ("MXFP8", mxfp8.BLOCK) if name == "mxfp8" else ("W4A16_NVFP4", nvfp4.BLOCK)
     return {"quant_method": "modelopt", "quant_algo": algorithm, "group_size": size, "ignore": ignored}
 
 
 def refuse_unknown(config: Mapping[str, Any] | None) -> None:
-    """Refuse settings of a quantization_config that are unsupported and would not show in the tensors."""
+    """Raise UnsupportedCheckpoint for unsupported settings of a quantization_config that the tensors would not show."""
     if not config:
         return
     method = config.get("quant_method")
@@ -122,37 +123,39 @@ def refuse_unknown(config: Mapping[str, Any] | None) -> None:
 
 
 def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Quantised]]:
-    """Split stored tensors into plain ones, and quantised weights under the names their plain forms would have."""
+    """Split stored tensors into plain ones and quantised weights. A quantised weight gets the name that the plain
+    weight would have."""
     rest, quantised = dict(tensors), dict[str, Quantised]()
     for name in [n for n in rest if n.endswith(("_scale_inv", "_scale", "_global_scale", "_scale_2"))]:
         stem = re.fullmatch(r"(.*\.weight)_(scale_inv|scale|global_scale|scale_2)", name)
         if stem is not None and stem[1] not in quantised:
-            quantised[stem[1]] = _assembled(stem[1], rest)
+            quantised[stem[1]] = _take_quantised(stem[1], rest)
     for name in [n for n in rest if n.endswith(_OF_ACTIVATIONS)]:
         del rest[name]
     for name, tensor in rest.items():
         if tensor.dtype in (torch.uint8, torch.int8, torch.int32, _E4M3):
-            raise UnsupportedCheckpoint(f"{name} is {tensor.dtype} without the scales of a known format beside it")
+            raise UnsupportedCheckpoint(f"{name} is {tensor.dtype}, but has no scales of a known format")
     return rest, quantised
 
 
-def _assembled(weight: str, rest: dict[str, Tensor]) -> Quantised:
-    beside = {s: rest.pop(f"{weight}_{s}", None) for s in ("scale_inv", "scale", "scale_2", "global_scale", "packed")}
-    codes = rest.pop(weight, beside["packed"])
-    scale = beside["scale_inv"] if beside["scale"] is None else beside["scale"]
+def _take_quantised(weight: str, rest: dict[str, Tensor]) -> Quantised:
+    """Take the tensors of one quantised weight out of `rest` and return them as codes and scales of its format."""
+    found = {s: rest.pop(f"{weight}_{s}", None) for s in ("scale_inv", "scale", "scale_2", "global_scale", "packed")}
+    codes = rest.pop(weight, found["packed"])
+    scale = found["scale_inv"] if found["scale"] is None else found["scale"]
     if codes is None or scale is None or codes.dim() != 2:
-        raise UnsupportedCheckpoint(f"{weight} lacks its codes or its scales, or is no matrix")
+        raise UnsupportedCheckpoint(f"{weight} lacks its codes or its scales, or does not have two dimensions")
     made: Quantised | None = None
-    outer = beside["scale_2"]
-    if outer is None and beside["global_scale"] is not None:
-        outer = beside["global_scale"].float().reciprocal()
+    outer = found["scale_2"]
+    if outer is None and found["global_scale"] is not None:
+        outer = found["global_scale"].float().reciprocal()
     if outer is not None and outer.numel() == 1 and codes.dtype == torch.uint8 and scale.dtype == _E4M3:
         made = NVFP4(codes, scale, outer.float().reshape(()))
     elif codes.dtype == _E4M3 and outer is None:
         made = _of_e4m3(codes, scale)
     if made is None or made.scales.shape != _scale_shape(made):
-        found = f"{codes.dtype} {tuple(codes.shape)} with scales {scale.dtype} {tuple(scale.shape)}"
-        raise UnsupportedCheckpoint(f"{weight} is in no known layout: {found}")
+        shapes = f"{codes.dtype} {tuple(codes.shape)} with scales {scale.dtype} {tuple(scale.shape)}"
+        raise UnsupportedCheckpoint(f"{weight} is in no known layout: {shapes}")
     return made
 
 

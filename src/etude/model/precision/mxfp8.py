@@ -1,9 +1,9 @@
-"""MXFP8: E4M3 numbers with one power-of-two scale for every 32 of them along the contraction axis.
+"""MXFP8: E4M3 numbers with one power-of-two scale per block of 32 along the contraction axis.
 
-Invariant: the scale is the least power of two that brings the block's largest magnitude to at most 448, so no finite
-number saturates. Dividing by it is exact, so each number is rounded once. The smallest scale is 2^-127; blocks below it
-only lose precision. A NaN makes its whole block NaN. An infinity comes back as infinity, and its block keeps only
-numbers that are not small beside 2^118.
+Invariant: the scale is the smallest power of two that brings the block's largest magnitude to at most 448, so no finite
+number saturates. Dividing by it is exact, so each number is rounded once. The smallest scale is 2^-127; blocks of
+smaller numbers only lose precision. A NaN makes its whole block NaN. An infinity stays infinite, but its block then
+gets the largest scale, which rounds numbers far below 2^118 to zero.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from etude.model.precision.elements import E4M3, e8m0_not_below, from_e8m0, reciprocal_of_e8m0
-from etude.model.precision.passes import ThereAndBack, passes_on
+from etude.model.precision.passes import RoundingScales, passes_on
 from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 32
@@ -23,6 +23,8 @@ _NAN_SCALE, _NAN_CODE = 0xFF, 0x7F
 
 @dataclass(frozen=True, slots=True)
 class MXFP8:
+    """A tensor in MXFP8."""
+
     codes: Tensor
     """[..., K] float8_e4m3fn"""
     scales: Tensor
@@ -49,7 +51,7 @@ def fake_mxfp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     rows = rows_of(x, BLOCK, "MXFP8")
     codes = _scales(rows)
     factors, scales = reciprocal_of_e8m0(codes), from_e8m0(codes)
-    by = ThereAndBack(factors, scales)
+    by = RoundingScales(factors, scales)
     return passes_on(x.device).round_to(rows, E4M3, by, dtype or x.dtype, divide=False).view(x.shape)
 
 

@@ -1,6 +1,6 @@
-"""What a recipe rounds, and to which format: the operands of every matmul, forward and backward.
+"""Which operands a recipe rounds, and to which format, in every matmul of the forward and backward pass.
 
-Invariant: an operand's rows lie along the axis its matmul contracts, and blocks lie along rows. So
+Invariant: every operand is quantised in blocks along the axis that its matmul contracts. So
 - the forward pass contracts the input width: x and W as they are;
 - the gradient of x contracts the output width: dy as it is, W transposed;
 - the gradient of W contracts tokens: dy and x transposed.
@@ -8,15 +8,15 @@ Invariant: an operand's rows lie along the axis its matmul contracts, and blocks
 | recipe | forward x | forward W | backward, all operands |
 |---|---|---|---|
 | `nvfp4` | NVFP4 per token | NVFP4, one outer scale per expert | MXFP8 |
-| `nvfp4_tensor` | NVFP4 per tensor | likewise | MXFP8 |
+| `nvfp4_tensor` | NVFP4 per tensor | NVFP4, one outer scale per expert | MXFP8 |
 | `mxfp8` | MXFP8 | MXFP8 | MXFP8 |
-| `fp8_block` | FP8, 1 x 128 | FP8, 128 x 128 | the same: W's codes of the forward pass, 1 x 128 for all else |
+| `fp8_block` | FP8, 1 x 128 | FP8, 128 x 128 | FP8: W as in the forward pass, 1 x 128 for all else |
 | `bf16` | bf16 | bf16 | bf16 |
 
-`bf16` has no codes: its numbers stand for themselves. It is meant for studies with another compute dtype.
+`bf16` rounds operands without codes and scales. It is meant for studies with another compute dtype.
 
-The value of an operand is `values * outer`. `values` are exact in the dtype they have: the inner values of NVFP4 and
-MXFP8 are exact in bf16. NVFP4's outer scales are not, so they multiply the matmul's fp32 sums.
+The value of an operand is `values * outer`. `values` are exact in their dtype: MXFP8 values and NVFP4 codes times their
+block scales are exact in bf16. NVFP4's outer scales are not exact in bf16, so they multiply the matmul's fp32 sums.
 """
 
 from __future__ import annotations
@@ -63,16 +63,18 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Emulated rounding: operands are rounded exactly as their formats say, then multiplied in fp32, or in bf16 where
-    that is equally exact. Where kernels do the matmul (`kernels/layer.py`), this object still determines the codes of
-    weights."""
+    """Emulated low precision: operands are rounded as their format says, then multiplied in fp32 (or bf16 where exact).
+
+    If kernels compute the matmuls (`kernels/layer.py`), this object still determines the codes of the weights.
+    """
 
     rounding: Rounding
     also: frozenset[str] = frozenset()
-    """Other modules to round: any of "shared" and "attention"."""
+    """Modules to round in addition to the routed experts: "shared", "attention" or both."""
     reciprocal_bits: int | None = None
+    """Significant bits of the reciprocals with which NVFP4 is emulated; None divides exactly."""
     invariant: bool = False
-    """Whether a row's product depends on that row alone (model/tiles.py)"""
+    """Whether a row's product must not depend on the other rows (model/tiles.py)."""
 
     @classmethod
     def of(cls, recipe: PrecisionRecipe) -> Numerics | None:
@@ -84,11 +86,11 @@ class Numerics:
     @property
     def block(self) -> int:
         """Block size of the backward pass. An expert's tokens are padded to a multiple of it, so that no block contains
-        tokens of two experts; bf16 has no blocks and is padded so that few matmul shapes occur."""
+        tokens of two experts. bf16 has no blocks; there the padding limits the number of matmul shapes."""
         return fp8.BLOCK if self.rounding == "fp8_block" else mxfp8.BLOCK
 
     def activations(self, x: Tensor) -> Operand:
-        """Round activations [R, K]. The rows are one tensor: under `nvfp4_tensor` all determine the scale."""
+        """Round activations [R, K]. With `nvfp4_tensor` all rows together determine the outer scale."""
         match self.rounding:
             case "nvfp4":
                 return Operand(*split_nvfp4(x, torch.float32, reciprocal_bits=self.reciprocal_bits))
@@ -107,8 +109,8 @@ class Numerics:
         return self.rounding != "bf16"
 
     def codes(self, weights: Sequence[Tensor]) -> list[Quantised]:
-        """Quantise weights [E, M, K] that are multiplied with the same input. In NVFP4 those of one expert share an
-        outer scale, since kernels run them as one matmul."""
+        """Quantise weights [E, M, K] that are multiplied with the same input. In NVFP4 the weights of one expert share
+        an outer scale, because kernels run them as one matmul."""
         match self.rounding:
             case "nvfp4" | "nvfp4_tensor":
                 absmax = torch.stack([weight.detach().abs().amax((1, 2)) for weight in weights]).amax(0)
@@ -119,10 +121,10 @@ class Numerics:
             case "fp8_block":
                 return [quantise_block_fp8(weight) for weight in weights]
             case "bf16":
-                raise CannotQuantise("bf16 has no codes and scales: its numbers are their own")
+                raise CannotQuantise("bf16 has no codes and scales")
 
     def operand(self, codes: Sequence[Quantised], dtype: torch.dtype) -> Operand:
-        """Dequantise weights and concatenate them into one operand, for an x of this dtype."""
+        """Dequantise weights and concatenate them along M into one operand, for activations of this dtype."""
         values, outer = [], None
         for q in codes:
             if isinstance(q, NVFP4):
@@ -133,13 +135,19 @@ class Numerics:
         return Operand(values[0] if len(values) == 1 else torch.cat(values, 1), outer)
 
     def weights(self, weights: Sequence[Tensor], dtype: torch.dtype) -> Operand:
-        """Round weights [E, sum of M, K] by way of their codes, so that trainer and engine cannot differ."""
+        """Round weights [E, M, K] and concatenate them to [E, sum of M, K].
+
+        They are quantised and dequantised, so that a trainer's values equal those of an engine that loads the codes.
+        """
         if not self.has_codes:
             return Operand(torch.cat([_in_bf16(weight) for weight in weights], 1))
         return self.operand(self.codes(weights), dtype)
 
     def product(self, x: Operand, w: Operand, cuts: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """x W^T, expert e from cuts[e] to cuts[e + 1]: summed in fp32, times the outer scales, rounded once."""
+        """Compute x W^T, where expert e has the rows from cuts[e] to cuts[e + 1] of x.
+
+        Sums are fp32, multiplied by the outer scales, and rounded once to `dtype`.
+        """
         rows, experts = x.values.shape[0], len(cuts) - 1
         if (
             not self.invariant
@@ -151,7 +159,7 @@ class Numerics:
                 y *= w.outer
             y = y.flatten(0, 1)
         else:
-            # Expert by expert: grouped matmuls take no fp32 on a GPU, and are no faster on a CPU.
+            # One expert after the other: grouped matmuls do not take fp32 on a GPU and are no faster on a CPU.
             y = x.values.new_empty(rows, w.values.shape[1])
             for expert, (begin, end) in enumerate(pairwise(cuts)):
                 part, x_part, w_part = y[begin:end], x.values[begin:end], w.values[expert]
@@ -167,14 +175,15 @@ class Numerics:
 
     def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], cuts: Sequence[int]) -> Tensor:
         """Compute dy W, for dy [R, sum of M]."""
-        # Round per weight, as the blocks of W are: one weight's output width need not be whole blocks.
+        # Each weight's part of dy is rounded by itself, because its output width need not be a multiple of the block.
         parts = dy.split([weight.shape[1] for weight in weights], -1)
         left = torch.cat([self._backward(part) for part in parts], -1)
         right = torch.cat([self._transposed(weight) for weight in weights], -1)
         return self.product(Operand(left), Operand(right), cuts, dy.dtype)
 
     def weight_gradient(self, dy: Tensor, x: Tensor, cuts: Sequence[int]) -> Tensor:
-        """Compute dy^T x over the rows of each expert, which are whole blocks: [E, sum of M, K]."""
+        """Compute dy^T x over the rows of each expert: [E, sum of M, K]. Each expert's rows are a multiple of the
+        block."""
         left, right = self._backward(dy.T), self._backward(x.T)
         dw = left.new_empty(len(cuts) - 1, dy.shape[1], x.shape[1])
         for expert, (begin, end) in enumerate(pairwise(cuts)):
@@ -199,5 +208,5 @@ def _in_bf16(x: Tensor) -> Tensor:
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:
-    """A dtype that holds the values of MXFP8 and bf16 exactly; fp16 lacks their exponent range."""
+    """Return a dtype that represents MXFP8 and bf16 values exactly. fp16 lacks their exponent range."""
     return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32

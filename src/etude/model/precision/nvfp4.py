@@ -1,20 +1,20 @@
-"""NVFP4: E2M1 numbers, an E4M3 scale for every 16 of them, and one fp32 outer scale per token (a row) or per tensor.
+"""NVFP4: E2M1 numbers, one E4M3 scale per block of 16, and one fp32 outer scale per token (row) or per tensor.
 
 Invariant: a dequantised number is the exact product of its code, its block's scale and the outer scale, rounded once.
 With an outer scale per token, a row's codes depend only on the row; with one per tensor, they depend on the largest
-number anywhere.
+number of the whole tensor.
 
 - outer = absmax / (6 * 448), so the block with the largest number gets E4M3's largest scale.
 - block = absmax of the block / 6 / outer, rounded to the nearest E4M3. Subnormal scales are not used: they are so far
   apart that a block would get another scale when quantised again.
 - code = number / (block * outer), rounded to the nearest E2M1.
 
-All divisions are IEEE. With `reciprocal_bits` a division becomes a multiplication by a reciprocal of that many bits, as
-fast-math kernels do, for studies of what that costs: the reciprocal of outer for a block's scale, that of block * outer
-for a code. Divisions by the constants 6 and 2688 stay: a compiler knows their reciprocals to the last bit.
+All divisions are IEEE. With `reciprocal_bits`, the divisions by outer and by block * outer become multiplications by
+reciprocals of that many bits, as in fast-math kernels; studies measure what that costs. Divisions by the constants 6
+and 2688 stay exact, because a compiler knows the reciprocals of constants to the last bit.
 
-A NaN or infinity makes its row (per tensor: the whole tensor) NaN. Under a given outer scale, numbers beyond its range
-saturate, infinities included, and a NaN makes its block NaN.
+A NaN or infinity makes its row (per tensor: the whole tensor) NaN. If the caller gives the outer scale, larger numbers
+and infinities saturate, and a NaN makes its block NaN.
 """
 
 from __future__ import annotations
@@ -26,36 +26,39 @@ import torch
 from torch import Tensor
 
 from etude.model.precision.elements import E2M1, E4M3, from_e4m3, has_nan, significant_bits_, to_e4m3
-from etude.model.precision.passes import ThereAndBack, passes_on
+from etude.model.precision.passes import RoundingScales, passes_on
 from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 16
 SMALLEST_OUTER = 2.0**-120
-"""Smallest outer scale, also used for zeros. Its products with a block's scale, and its reciprocal, stay within fp32's
-normal numbers."""
+"""Smallest outer scale, used for all-zero rows too. Its reciprocal and its products with block scales are normal fp32
+numbers."""
 _NAN_CODE = 0x7F
 
-Reach = Literal["token", "tensor"]
+ScaleScope = Literal["token", "tensor"]
+"""What shares one outer scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class NVFP4:
+    """A tensor in NVFP4."""
+
     codes: Tensor
     """[..., K / 2] uint8: two E2M1 codes per byte, the first of a pair in the low half"""
     scales: Tensor
     """[..., K / 16] float8_e4m3fn"""
     outer: Tensor
-    """fp32: [..., 1] per token, [] per tensor; an outer scale given by the caller keeps its shape"""
+    """fp32: [..., 1] per token, [] per tensor. An outer scale that the caller gave keeps its shape."""
 
 
 def outer_scale(absmax: Tensor) -> Tensor:
-    """Return the outer scale for numbers up to `absmax` (fp32). NaN if absmax is not finite."""
+    """Return the outer scale for numbers of magnitude up to `absmax` (fp32); NaN if absmax is not finite."""
     scale = (absmax / (E2M1.largest * E4M3.largest)).clamp_min_(SMALLEST_OUTER)
     return scale.masked_fill_(~scale.isfinite(), torch.nan)
 
 
 def quantise_nvfp4(
-    x: Tensor, *, per: Reach = "token", outer: Tensor | None = None, reciprocal_bits: int | None = None
+    x: Tensor, *, per: ScaleScope = "token", outer: Tensor | None = None, reciprocal_bits: int | None = None
 ) -> NVFP4:
     """Quantise x. `outer` broadcasts to [..., 1] and replaces the scale that `per` would compute."""
     rows = rows_of(x, BLOCK, "NVFP4")
@@ -75,7 +78,7 @@ def dequantise_nvfp4(q: NVFP4, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 def fake_nvfp4(
-    x: Tensor, dtype: torch.dtype | None = None, *, per: Reach = "token", reciprocal_bits: int | None = None
+    x: Tensor, dtype: torch.dtype | None = None, *, per: ScaleScope = "token", reciprocal_bits: int | None = None
 ) -> Tensor:
     """Compute dequantise(quantise(x)), except for the sign of zeros; `dtype` defaults to that of x."""
     values, _ = _rounded(x, dtype or x.dtype, per, reciprocal_bits, whole=True)
@@ -83,60 +86,66 @@ def fake_nvfp4(
 
 
 def split_nvfp4(
-    x: Tensor, dtype: torch.dtype | None = None, *, per: Reach = "token", reciprocal_bits: int | None = None
+    x: Tensor, dtype: torch.dtype | None = None, *, per: ScaleScope = "token", reciprocal_bits: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """What a matmul multiplies, code * block scale (exact in bf16 and fp32), and its epilogue's outer scale."""
+    """Round x and return code * block scale, and the outer scale.
+
+    The first is exact in bf16 and fp32, so that a matmul can multiply it and apply the outer scale to the sums.
+    """
     return _rounded(x, dtype or x.dtype, per, reciprocal_bits, whole=False)
 
 
 def _rounded(
-    x: Tensor, dtype: torch.dtype, per: Reach, reciprocal_bits: int | None, *, whole: bool
+    x: Tensor, dtype: torch.dtype, per: ScaleScope, reciprocal_bits: int | None, *, whole: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the rounded values, with the outer scale (`whole`) or without it, and the outer scale in its own shape."""
+    """Return the rounded values and the outer scale. With `whole`, the values are already multiplied by it."""
     rows = rows_of(x, BLOCK, "NVFP4")
     codes, outer = _scales(rows, x.shape, per, None, reciprocal_bits)
     divisors, divide = _divisors(_products(codes, outer, x.shape), reciprocal_bits)
     by_row = _by_row(outer, x.shape) if whole else None
     values = passes_on(x.device).round_to(
-        rows, E2M1, ThereAndBack(divisors, _values(codes), by_row), dtype, divide=divide
+        rows, E2M1, RoundingScales(divisors, _values(codes), by_row), dtype, divide=divide
     )
     return values.view(x.shape), outer
 
 
 def _scales(
-    rows: Tensor, shape: torch.Size, per: Reach, outer: Tensor | None, reciprocal_bits: int | None
+    rows: Tensor, shape: torch.Size, per: ScaleScope, outer: Tensor | None, reciprocal_bits: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the block scales as E4M3 codes [N, K / 16], and the outer scale in its own shape."""
+    """Return the block scales as E4M3 codes [N, K / 16], and the outer scale in its original shape."""
     absmax = passes_on(rows.device).largest(rows, BLOCK)
     if outer is None and per == "token":
         outer = outer_scale(absmax.amax(-1)).view(*shape[:-1], 1)
     elif outer is None:
         outer = outer_scale(absmax.max() if absmax.numel() else absmax.new_zeros(()))
-    # Two divisions, each rounded, like torchao; ModelOpt divides once, by 6 * outer, which may differ next to a tie.
+    # Two divisions, each rounded, as in torchao. ModelOpt divides once, by 6 * outer, which may round differently.
     divisors, divide = _divisors(_by_row(outer, shape), reciprocal_bits)
     wanted = absmax.div_(E2M1.largest)
     wanted = wanted.div_(divisors) if divide else wanted.mul_(divisors)
     wanted.clamp_min_(E4M3.smallest_normal)
     scales = torch.empty(wanted.shape, dtype=torch.float8_e4m3fn, device=rows.device)
     to_e4m3(wanted, scales)
-    scales.view(torch.uint8).bitwise_and_(_NAN_CODE)  # clears the sign, which NaN may have too
+    scales.view(torch.uint8).bitwise_and_(_NAN_CODE)  # clears the sign bit, which a NaN may have
     return scales, outer
 
 
 def _values(codes: Tensor) -> Tensor:
+    """Convert E4M3 codes to fp32."""
     return from_e4m3(codes, torch.empty(codes.shape, dtype=torch.float32, device=codes.device))
 
 
 def _by_row(outer: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Expand the outer scale to [N, 1], for rows of a tensor of this shape."""
     return outer.expand(*shape[:-1], 1).reshape(-1, 1)
 
 
 def _products(scales: Tensor, outer: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return block scale * outer scale for each block."""
     return _values(scales).mul_(_by_row(outer, shape))
 
 
 def _divisors(scales: Tensor, reciprocal_bits: int | None) -> tuple[Tensor, bool]:
-    """Return (divisors, True), or (factors to multiply by, False)."""
+    """Return the scales and True (divide by them), or their rounded reciprocals and False (multiply by them)."""
     if reciprocal_bits is None:
         return scales, True
     return significant_bits_(scales.reciprocal(), reciprocal_bits), False

@@ -1,11 +1,11 @@
-"""Matmuls with rounded operands, expert by expert, and their gradients.
+"""Emulated low-precision matmuls of routed experts and linear layers, and their gradients.
 
-Invariant: `Numerics` rounds every operand and computes every product; this file decides which rows belong to which
-expert. Unused rows are zero, so that they change no scale.
+Invariant: `Numerics` rounds every operand and computes every product; this file assigns rows to experts. Unused rows
+are zero, so that they do not change any scale.
 
-The backward pass keeps x and W as they were before rounding, because the gradients need other roundings along other
-axes. For W this costs nothing, for x as much as bf16 costs. Kernels may keep the differently rounded forms of x
-instead; the results are the same.
+The forward pass saves x and W unrounded, because the backward pass quantises them along other axes. This takes no extra
+memory for W, and for x as much as without rounding. Kernels may save x quantised along the other axis instead; the
+results are the same.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.model.placing import Gather, Spread, places, tokens_of_rows
+from etude.model.placing import Gather, Spread, pair_rows, tokens_of_rows
 from etude.model.precision.numerics import Numerics, Operand
 from etude.model.tiles import silu, weighted_sum
 
 Weights = Sequence[Tensor] | Operand
-"""Weights [E, M, K] that multiply one input, or their rounded operand, which has no gradient."""
+"""Weights [E, M, K] that are multiplied with the same input, or an already rounded operand, which gets no gradient."""
 
 ROWS_STEP = 32
-"""Without gradients, an expert's rows are padded to a multiple of this, so that few matmul shapes occur."""
+"""In inference each expert's rows are padded to a multiple of this, so that few matmul shapes occur."""
 EQUAL_MAX_PAIRS = 4096
-"""Without gradients and up to this many token-expert pairs, all experts get as many rows as the busiest one: one
-batched matmul is then faster than one per expert."""
+"""In inference with up to this many token-expert pairs, every expert's rows are padded to the number of the busiest
+one, because one batched matmul is then faster than one matmul per expert."""
 
 
 def rounded_experts(
     x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate_up: Weights, down: Weights, numerics: Numerics
 ) -> Tensor:
-    """Sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)), e = experts[n,k], by rounded matmuls."""
+    """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)), e = experts[n,k], with rounded
+    matmuls."""
     if not x_nd.shape[0]:
         return torch.zeros_like(x_nd)
     experts = (gate_up.values if isinstance(gate_up, Operand) else gate_up[0]).shape[0]
@@ -45,44 +46,46 @@ def rounded_experts(
     if not torch.is_grad_enabled() and flat.numel() <= EQUAL_MAX_PAIRS:
         sizes = sizes.max().expand(experts)
     ends = sizes.cumsum(0)
-    place = places(flat, count, ends - sizes)
+    row_of_pair = pair_rows(flat, count, ends - sizes)
     cuts = (0, *ends.tolist())
     choices = experts_nk.shape[1]
     if isinstance(gate_up, Operand):
-        # Round each token once, not once per expert.
-        chosen = tokens_of_rows(place, cuts[-1], choices, nobody=x_nd.shape[0])
+        # Each token is rounded once here, not once for each of its experts.
+        chosen = tokens_of_rows(row_of_pair, cuts[-1], choices, nobody=x_nd.shape[0])
         hidden = numerics.product(numerics.activations(x_nd).rows(chosen), gate_up, cuts, x_nd.dtype)
     else:
-        x = cast(Tensor, Spread.apply(x_nd, place, cuts[-1], choices, True))
+        x = cast(Tensor, Spread.apply(x_nd, row_of_pair, cuts[-1], choices, True))
         hidden = rounded_matmul(x, gate_up, cuts, numerics)
     gate, up = hidden.chunk(2, -1)
     activate = silu if numerics.invariant else F.silu
     y = rounded_matmul(activate(gate) * up, down, cuts, numerics)
-    y = cast(Tensor, Gather.apply(y, place)).view(*experts_nk.shape, -1)
+    y = cast(Tensor, Gather.apply(y, row_of_pair)).view(*experts_nk.shape, -1)
     if numerics.invariant:
         return weighted_sum(gates_nk, y)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
 
 
 def rounded_linear(x: Tensor, weight: Weights, numerics: Numerics) -> Tensor:
-    """Compute x W^T for one weight [1, M, K]: a single expert that every row goes to."""
+    """Compute x W^T with a weight [1, M, K], rounded like a single expert that gets every row."""
     rows = x.reshape(-1, x.shape[-1])
     count = rows.shape[0]
     if torch.is_grad_enabled():
-        whole = max(1, -(-count // numerics.block)) * numerics.block  # at least one block to contract, even for no rows
+        whole = max(1, -(-count // numerics.block)) * numerics.block  # at least one block, even without rows
         rows = F.pad(rows, (0, 0, 0, whole - count))
     y = rounded_matmul(rows, weight, (0, rows.shape[0]), numerics)[:count]
     return y.view(*x.shape[:-1], y.shape[-1])
 
 
 def rounded_matmul(x: Tensor, weights: Weights, cuts: Sequence[int], numerics: Numerics) -> Tensor:
-    """Compute x W^T, where expert e has the rows from cuts[e] to cuts[e + 1]: [R, K] -> [R, sum of M]."""
+    """Compute x W^T with gradients: [R, K] -> [R, sum of M]. Expert e has the rows from cuts[e] to cuts[e + 1] of x."""
     if isinstance(weights, Operand):
         return numerics.product(numerics.activations(x), weights, cuts, x.dtype)
     return cast(Tensor, _RoundedMatmul.apply(x, tuple(cuts), numerics, *weights))
 
 
 class _RoundedMatmul(torch.autograd.Function):
+    """`rounded_matmul` with weights that are trained."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, cuts: tuple[int, ...], numerics: Numerics, *weights: Tensor) -> Tensor:
         ctx.save_for_backward(x, *weights)

@@ -1,4 +1,4 @@
-"""Shared by all formats: which tensors they accept, and how these are cut into rows.
+"""Converts tensors to rows [N, K] for the formats, and checks that the formats accept them.
 
 Rows lie along the contraction axis, which is the last one; to contract along another axis, transpose first.
 """
@@ -14,24 +14,25 @@ _NUMBERS = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def rows_of(x: Tensor, block: int, name: str) -> Tensor:
-    """Return x as contiguous rows [N, K]; raises CannotQuantise if the format does not accept it."""
+    """Return x as contiguous rows [N, K]. Raises CannotQuantise if the format `name` does not accept x."""
     if x.dtype not in _NUMBERS:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _NUMBERS)
-        raise CannotQuantise(f"{name} is made from {known}; this tensor is {str(x.dtype).removeprefix('torch.')}")
+        raise CannotQuantise(f"{name} quantises {known}; this tensor is {str(x.dtype).removeprefix('torch.')}")
     if x.dim() == 0 or x.shape[-1] == 0:
-        raise CannotQuantise(f"{name} needs a contraction axis with something in it; the shape is {tuple(x.shape)}")
+        raise CannotQuantise(f"{name} needs a contraction axis that is not empty; the shape is {tuple(x.shape)}")
     if x.shape[-1] % block:
         raise CannotQuantise(
-            f"{name} has blocks of {block} along the last axis, which {x.shape[-1]} is no multiple of; "
-            f"pad the axis with zeros to {-(-x.shape[-1] // block) * block} before"
+            f"{name} has blocks of {block} along the last axis, whose length {x.shape[-1]} is no multiple of that; "
+            f"pad it with zeros to {-(-x.shape[-1] // block) * block}"
         )
     return as_rows(x.detach()).contiguous()
 
 
 def like(x: Tensor, rows: Tensor) -> Tensor:
-    """Give rows made from x the leading dimensions of x."""
+    """Reshape rows that were computed from x to the leading dimensions of x."""
     return rows.view(*x.shape[:-1], rows.shape[-1])
 
 
 def as_rows(x: Tensor) -> Tensor:
+    """Flatten all dimensions but the last."""
     return x.reshape(-1, x.shape[-1])

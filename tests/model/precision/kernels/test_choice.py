@@ -15,11 +15,11 @@ from etude.model.precision import FORMATS
 from etude.model.precision.kernels import (
     IMPLEMENTATIONS,
     choose,
+    implementation_for,
     kernels_for,
     overview,
     reference,
     refusal,
-    who_computes,
 )
 from etude.recipe.precision import PrecisionRecipe
 
@@ -59,11 +59,17 @@ def test_every_operation_of_every_implementation_exists() -> None:
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        (("grouped_mm", "torch_scaled", "fp8_row", "cpu"), "torch has it for GPUs alone; it can be had by reference"),
-        (("grouped_mm", "torch", "mxfp8", "cpu"), "it takes bf16; it can be had by reference"),
-        (("quantise", "torch", "mxfp8", "cpu"), "it has grouped_mm, grouped_wgrad"),
+        (
+            ("grouped_mm", "torch_scaled", "fp8_row", "cpu"),
+            "torch implements it for GPUs only; implementations that can run it here: reference",
+        ),
+        (
+            ("grouped_mm", "torch", "mxfp8", "cpu"),
+            "it takes only the formats bf16; implementations that can run it here: reference",
+        ),
+        (("quantise", "torch", "mxfp8", "cpu"), "it implements only grouped_mm, grouped_wgrad"),
         (("quantise", "cutlass", "mxfp8", "cpu"), "the implementations are reference, triton, torch, torch_scaled"),
-        (("attention", "reference", "bf16", "cpu"), "it can be had by none"),
+        (("attention", "reference", "bf16", "cpu"), "implementations that can run it here: none"),
         (("grouped_mm", "torch", "bf16", "meta"), "it needs a CUDA device, not meta"),
     ],
 )
@@ -77,7 +83,7 @@ def test_what_cannot_be_is_refused_with_a_reason(asked: tuple[str, str, str, str
 def test_the_overview_has_everybody_s_reason() -> None:
     told = overview("cpu").splitlines()
     assert any(line.startswith("grouped_mm of bf16: reference") and line.endswith("torch") for line in told)
-    assert "  not torch_scaled: torch has it for GPUs alone" in told
+    assert "  not torch_scaled: torch implements it for GPUs only" in told
     offered = sum(len(formats) for formats in IMPLEMENTATIONS["reference"].formats.values())
     assert sum(not line.startswith(" ") for line in told) == offered
 
@@ -96,7 +102,7 @@ except Exception as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == (
         "KernelUnavailable quantise of mxfp8 by triton on cpu: Triton is not installed (pip install triton); "
-        "it can be had by reference\n"
+        "implementations that can run it here: reference\n"
     )
 
 
@@ -121,14 +127,16 @@ def test_without_its_interpreter_triton_serves_no_cpu(monkeypatch: pytest.Monkey
 def test_a_recipe_says_who_computes_its_experts(precision: PrecisionRecipe, said: str, own: bool) -> None:
     if precision.kernels == "triton":
         pytest.importorskip("triton")
-    assert who_computes(precision, "cpu").by == said
+    assert implementation_for(precision, "cpu").by == said
     assert (kernels_for(precision, "cpu") is not None) == own
 
 
 @pytest.mark.parametrize("experts", ["nvfp4", "mxfp8", "fp8_block"])
 def test_kernels_are_interpreted_only_where_they_are_named(experts: str) -> None:
-    with pytest.raises(KernelUnavailable, match=r"there are no such matmuls on cpu; set precision\.emulate"):
-        who_computes(PrecisionRecipe(experts=experts), "cpu")
+    with pytest.raises(
+        KernelUnavailable, match=r"no implementation multiplies this format on cpu; set precision\.emulate"
+    ):
+        implementation_for(PrecisionRecipe(experts=experts), "cpu")
 
 
 def test_on_a_gpu_fp8_needs_no_asking(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,21 +146,21 @@ def test_on_a_gpu_fp8_needs_no_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H200")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     fp8 = PrecisionRecipe(experts="fp8_block")
-    assert str(who_computes(fp8, "cuda")).startswith("grouped_mm of fp8_block by triton on cuda (H200, Triton ")
-    assert who_computes(PrecisionRecipe(), "cuda").by == "by torch on cuda (H200)"
-    assert who_computes(PrecisionRecipe(experts="mxfp8", kernels="triton"), "cuda").implementation == "triton"
+    assert str(implementation_for(fp8, "cuda")).startswith("grouped_mm of fp8_block by triton on cuda (H200, Triton ")
+    assert implementation_for(PrecisionRecipe(), "cuda").by == "by torch on cuda (H200)"
+    assert implementation_for(PrecisionRecipe(experts="mxfp8", kernels="triton"), "cuda").implementation == "triton"
     for experts in ("mxfp8", "nvfp4"):
-        with pytest.raises(KernelUnavailable, match="no such matmuls on cuda"):
-            who_computes(PrecisionRecipe(experts=experts), "cuda")
+        with pytest.raises(KernelUnavailable, match="no implementation multiplies this format on cuda"):
+            implementation_for(PrecisionRecipe(experts=experts), "cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    with pytest.raises(KernelUnavailable, match="no such matmuls on cuda"):
-        who_computes(fp8, "cuda")
+    with pytest.raises(KernelUnavailable, match="no implementation multiplies this format on cuda"):
+        implementation_for(fp8, "cuda")
 
 
 def test_what_a_recipe_names_is_not_replaced() -> None:
     with pytest.raises(
         KernelUnavailable, match=r'precision\.kernels = "triton": grouped_mm of nvfp4 by triton on cpu: it'
     ):
-        who_computes(PrecisionRecipe(experts="nvfp4", kernels="triton"), "cpu")
+        implementation_for(PrecisionRecipe(experts="nvfp4", kernels="triton"), "cpu")
     with pytest.raises(KernelUnavailable, match=r'take bfloat16, not float32; set compute.dtype = "bfloat16"'):
-        who_computes(PrecisionRecipe(kernels="reference"), "cpu", torch.float32)
+        implementation_for(PrecisionRecipe(kernels="reference"), "cpu", torch.float32)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.model.precision.kernels.loads import picks
 from torch import Tensor
 
-from etude.model.placing import place
+from etude.model.placing import place_pairs
 from etude.model.precision.kernels import reference
 
 pytest.importorskip("triton")
@@ -23,7 +23,7 @@ def drawn(seed: int, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor
 @given(picks(), st.sampled_from([1, 4, 32]))
 def test_each_pair_has_a_row_of_its_expert(picked: tuple[Tensor, int], multiple: int) -> None:
     experts_nk, experts = picked
-    found = place(experts_nk, experts, multiple=multiple)
+    found = place_pairs(experts_nk, experts, multiple=multiple)
     starts, ends = [0, *found.ends_e.tolist()[:-1]], found.ends_e.tolist()
     assert all(end % multiple == 0 for end in ends)
     assert found.token_r.numel() >= max(ends)
@@ -40,7 +40,7 @@ def test_each_pair_has_a_row_of_its_expert(picked: tuple[Tensor, int], multiple:
 @given(picks(), st.sampled_from([1, 4]), st.integers(0, 9))
 @settings(max_examples=8)
 def test_kernels_move_what_the_reference_moves(picked: tuple[Tensor, int], multiple: int, seed: int) -> None:
-    placement = place(*picked, multiple=multiple)
+    placement = place_pairs(*picked, multiple=multiple)
     x, y = drawn(seed, len(picked[0]), 20), drawn(seed + 1, placement.token_r.numel(), 20)
     gates = drawn(seed + 2, *picked[0].shape, dtype=torch.float32)
     for given_gates in (None, gates):
@@ -54,7 +54,7 @@ def test_kernels_move_what_the_reference_moves(picked: tuple[Tensor, int], multi
 
 
 def test_rows_wider_than_a_program_moves_at_a_time() -> None:
-    placement = place(torch.tensor([[2, 0], [2, 1]]), 4, multiple=2)
+    placement = place_pairs(torch.tensor([[2, 0], [2, 1]]), 4, multiple=2)
     x, gates = drawn(0, 2, 2100), drawn(1, 2, 2, dtype=torch.float32)
     y = in_triton.permute(x, placement, gates)
     assert torch.equal(y, reference.permute(x, placement, gates))
@@ -65,7 +65,7 @@ def test_rows_wider_than_a_program_moves_at_a_time() -> None:
 
 def test_each_way_is_the_gradient_of_the_other() -> None:
     """<permute(x), y> = <x, unpermute(y)>, with gates too: on integers, where sums are exact."""
-    placement = place(torch.tensor([[2, 0], [2, 3], [0, 3]]), 5, multiple=4)
+    placement = place_pairs(torch.tensor([[2, 0], [2, 3], [0, 3]]), 5, multiple=4)
     x, y = drawn(2, 3, 24).mul(4).round(), drawn(3, placement.token_r.numel(), 24).mul(4).round()
     y[placement.token_r < 0] = 0
     for gates in (None, torch.tensor([[1.0, 2.0], [-1.0, 0.5], [4.0, 0.0]])):
@@ -75,7 +75,7 @@ def test_each_way_is_the_gradient_of_the_other() -> None:
 
 
 def test_what_is_not_finite_stays_where_it_was() -> None:
-    placement = place(torch.tensor([[1, 0], [1, 2]]), 3, multiple=2)
+    placement = place_pairs(torch.tensor([[1, 0], [1, 2]]), 3, multiple=2)
     x = drawn(4, 2, 16)
     x[0, 3], x[0, 4] = torch.nan, torch.inf
     moved = in_triton.permute(x, placement)

@@ -105,11 +105,11 @@ def test_what_no_kernel_takes_is_told() -> None:
         in_triton.quantise(torch.ones(2, 64, dtype=torch.float16), "mxfp8")
     with pytest.raises(CannotQuantise, match=r"MXFP8 of the transpose has blocks of 32 .* 40 is no multiple of"):
         in_triton.quantise_both(torch.ones(40, 64), "mxfp8")
-    with pytest.raises(CannotQuantise, match="scales for whole rows"):
+    with pytest.raises(CannotQuantise, match="scales of whole rows"):
         in_triton.quantise_both(torch.ones(64, 64), "nvfp4")
     with pytest.raises(CannotQuantise, match=r"two bf16 tensors of one shape, not bfloat16 \(2, 32\) and float32"):
         in_triton.swiglu_quantise(torch.ones(2, 32).bfloat16(), torch.ones(2, 32), "mxfp8")
-    with pytest.raises(CannotQuantise, match="apply SwiGLU first"):
+    with pytest.raises(CannotQuantise, match="apply SwiGLU before it"):
         in_triton.swiglu_quantise(torch.ones(2, 32).bfloat16(), torch.ones(2, 32).bfloat16(), "nvfp4_tensor")
     for room in (in_triton, reference):
         with pytest.raises(CannotQuantise, match="mxfp8 has no outer scale"):

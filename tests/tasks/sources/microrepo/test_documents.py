@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from etude.harness.tools.files import by_number, replacement
+from etude.harness.tools.files import parse_line_edits, replacement
 from etude.tasks import Split, function_hashes
 from etude.tasks.sources.microrepo import SEEN_KINDS, documents, pool_of, write_documents
 from etude.tasks.sources.microrepo.documents import Document, make_document
@@ -57,9 +57,9 @@ def parts(text: str) -> tuple[str, str, list[str], dict[int, str]]:
         assert line.startswith(f"{number} ")
     lines = [line.partition(" ")[2] for line in listing]
     for said in in_vain:
-        ((number, line),) = by_number(said.removeprefix(f"{path} ").removesuffix(f"\n{fail}")).items()
+        ((number, line),) = parse_line_edits(said.removeprefix(f"{path} ").removesuffix(f"\n{fail}")).items()
         assert line == lines[number - 1].strip(), "it changes nothing, so the same call fails again"
-    return fail, path, lines, by_number(edited)
+    return fail, path, lines, parse_line_edits(edited)
 
 
 def test_a_fix_is_the_true_one_of_the_wrong_line_or_the_functions_code_anew() -> None:

@@ -1,11 +1,12 @@
-"""Kernels for the expensive parts of a layer of experts, each with a plain torch reference that it is tested against.
+"""Kernels for a layer of routed experts. Each is tested against a reference in plain torch.
 
-`choose` returns exactly the implementation that is named; Triton is imported only when one of its kernels is chosen.
-`who_computes` and `kernels_for` choose what a recipe asks for, and `experts_by_kernels` is the layer.
+`choose` returns the named implementation of one operation; Triton is imported only when one of its kernels is chosen.
+`implementation_for` and `kernels_for` choose the implementation and kernels of a recipe; `experts_by_kernels` computes
+the layer with them.
 """
 
 from etude.model.precision.kernels.choice import IMPLEMENTATIONS, choose, overview, refusal
-from etude.model.precision.kernels.experts import ExpertKernels, kernels_for, who_computes
+from etude.model.precision.kernels.experts import ExpertKernels, implementation_for, kernels_for
 from etude.model.precision.kernels.layer import experts_by_kernels
 
 __all__ = [
@@ -13,8 +14,8 @@ __all__ = [
     "ExpertKernels",
     "choose",
     "experts_by_kernels",
+    "implementation_for",
     "kernels_for",
     "overview",
     "refusal",
-    "who_computes",
 ]

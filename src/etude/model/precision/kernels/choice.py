@@ -1,7 +1,7 @@
-"""Chooses the implementation of an operation.
+"""Chooses the implementation of an operation by name.
 
-The caller names it. It is refused with a reason if it cannot run, and never replaced by another one. A choice prints
-itself.
+If the named implementation cannot run the operation on the device, KernelUnavailable says why; another one is never
+substituted. Printing a choice shows the operation, format, implementation and device.
 
 ```python
 matmul = choose("grouped_mm", "triton", "fp8_block", x.device)
@@ -32,20 +32,26 @@ _FP8_FROM = (8, 9)
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
+    """One implementation of the kernels: plain torch, Triton, or torch's own grouped matmuls."""
+
     module: str
-    """Module with a function for each operation."""
+    """Name of the module that has one function per operation."""
     formats: Mapping[str, tuple[str, ...]]
-    """Formats by operation. For a matmul, `fp8_block` means rows of 1 x 128 by weights of 128 x 128 blocks."""
+    """Supported formats by operation. For a matmul, `fp8_block` means rows in 1 x 128 blocks times weights in 128 x 128
+    blocks."""
     unfit: Callable[[str, torch.device], str | None]
-    """Returns why it cannot serve a format on a device, or None."""
+    """Returns why the implementation cannot run a format on a device; None if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """The implementation chosen for one operation in one format. Calling it runs the operation."""
+
     operation: str
     implementation: str
     format: str
     where: str
+    """Device and software version, for display."""
     run: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -53,6 +59,7 @@ class Choice:
 
     @property
     def by(self) -> str:
+        """Implementation and device, for display: "by triton on cuda (NVIDIA H200, Triton 3.6.0)"."""
         return f"by {self.implementation} on {self.where}"
 
     def __str__(self) -> str:
@@ -60,12 +67,13 @@ class Choice:
 
 
 def choose(operation: str, implementation: str, format: str, device: torch.device | str) -> Choice:
+    """Return the named implementation of an operation. Raises KernelUnavailable if it cannot run on the device."""
     device = torch.device(device)
     if reason := refusal(operation, implementation, format, device):
         others = [name for name in IMPLEMENTATIONS if refusal(operation, name, format, device) is None]
         raise KernelUnavailable(
             f"{operation} of {format} by {implementation} on {device.type}: {reason}; "
-            f"it can be had by {', '.join(others) or 'none'}"
+            f"implementations that can run it here: {', '.join(others) or 'none'}"
         )
     module = importlib.import_module(f"{__package__}.{IMPLEMENTATIONS[implementation].module}")
     return Choice(operation, implementation, format, _where(implementation, format, device), getattr(module, operation))
@@ -75,26 +83,28 @@ def refusal(operation: str, implementation: str, format: str, device: torch.devi
     """Return why an implementation cannot run the operation; None if it can."""
     found = IMPLEMENTATIONS.get(implementation)
     if found is None:
-        return f"the implementations are {', '.join(IMPLEMENTATIONS)}"
+        return f"there is no such implementation; the implementations are {', '.join(IMPLEMENTATIONS)}"
     if operation not in found.formats:
-        return f"it has {', '.join(found.formats)}"
+        return f"it implements only {', '.join(found.formats)}"
     if format not in found.formats[operation]:
-        return f"it takes {', '.join(found.formats[operation])}"
+        return f"it takes only the formats {', '.join(found.formats[operation])}"
     return found.unfit(format, torch.device(device))
 
 
 def overview(device: torch.device | str) -> str:
-    """For every operation and format, which implementations can run it on this device, and why others cannot."""
+    """Return a text that lists, for every operation and format, the implementations that can run on this device and why
+    the others cannot."""
     lines = []
     for operation, formats in IMPLEMENTATIONS["reference"].formats.items():
         for format in formats:
-            told = {name: refusal(operation, name, format, device) for name in IMPLEMENTATIONS}
-            lines.append(f"{operation} of {format}: {', '.join(name for name in told if told[name] is None)}")
-            lines += [f"  not {name}: {reason}" for name, reason in told.items() if reason is not None]
+            reasons = {name: refusal(operation, name, format, device) for name in IMPLEMENTATIONS}
+            lines.append(f"{operation} of {format}: {', '.join(name for name in reasons if reasons[name] is None)}")
+            lines += [f"  not {name}: {reason}" for name, reason in reasons.items() if reason is not None]
     return "\n".join(lines)
 
 
 def _where(implementation: str, format: str, device: torch.device) -> str:
+    """Describe the device, and the software that runs an implementation on it."""
     facts = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
     if implementation == "reference" and format != "bf16":
         facts.append(f"rounding by {passes_on(device).by()}")
@@ -113,7 +123,9 @@ def _by_triton(format: str, device: torch.device) -> str | None:
     if triton.knobs.runtime.interpret:
         return None
     if device.type != "cuda":
-        return "Triton compiles for GPUs; its interpreter runs anywhere, if TRITON_INTERPRET=1 before it is imported"
+        return (
+            "Triton compiles for GPUs only; to interpret its kernels here, set TRITON_INTERPRET=1 before importing it"
+        )
     return _lacking(device, (8, 0) if format == "bf16" else _FP8_FROM)
 
 
@@ -122,10 +134,11 @@ def _by_torch(format: str, device: torch.device) -> str | None:
 
 
 def _by_torch_scaled(format: str, device: torch.device) -> str | None:
-    return "torch has it for GPUs alone" if device.type != "cuda" else _lacking(device, (9, 0))
+    return "torch implements it for GPUs only" if device.type != "cuda" else _lacking(device, (9, 0))
 
 
 def _lacking(device: torch.device, least: tuple[int, int]) -> str | None:
+    """Return why a device is no CUDA device of at least this compute capability; None if it is."""
     if device.type != "cuda":
         return f"it needs a CUDA device, not {device.type}"
     found = torch.cuda.get_device_capability(device)

@@ -1,8 +1,8 @@
-"""Chooses what computes a recipe's routed experts, and the form in which kernels take their rows and weights.
+"""Chooses the implementation of a recipe's routed experts, and prepares rows and weights for its kernels.
 
-Two ways need no kernels of ours: torch's own matmuls in the compute dtype (`model/experts.py`), and emulation, where
-plain torch multiplies rounded operands (`numerics.py`). Every other way is a layer built from the kernels of one
-implementation (`layer.py`).
+Two implementations need no kernels of this package: torch's own matmuls in the compute dtype (`model/experts.py`), and
+emulation, where plain torch multiplies rounded operands (`numerics.py`). Every other one is a layer built from kernels
+(`layer.py`).
 """
 
 from __future__ import annotations
@@ -23,36 +23,41 @@ from etude.model.precision.kernels.choice import Choice, choose, refusal
 if TYPE_CHECKING:  # this package must run with torch alone
     from etude.recipe.precision import PrecisionRecipe
 
-Side: TypeAlias = Tensor | Quantised
-"""One operand of a matmul."""
+KernelOperand: TypeAlias = Tensor | Quantised
+"""One operand of a matmul: plain numbers, or codes and scales."""
 NATIVE = ("fp8_block",)
-"""Rounded formats whose codes tensor cores multiply directly: kernels are used for them by default where available.
-MXFP8's codes are first widened to bf16, so its kernels must be requested explicitly."""
+"""Formats whose codes tensor cores multiply directly; kernels are the default for them where available. MXFP8 is not
+among them, because its codes are first widened to bf16: its kernels must be requested explicitly."""
 _QUANTISERS = ("quantise", "quantise_both", "swiglu_quantise", "swiglu_quantise_both")
 
 
-def who_computes(precision: PrecisionRecipe, device: torch.device | str, dtype: torch.dtype = torch.bfloat16) -> Choice:
-    """Return the implementation [precision] names, or with "auto" the one that suits the device. Raises
-    KernelUnavailable if it cannot run."""
+def implementation_for(
+    precision: PrecisionRecipe, device: torch.device | str, dtype: torch.dtype = torch.bfloat16
+) -> Choice:
+    """Return the implementation that the recipe's `[precision]` section names; "auto" is resolved for the device.
+
+    Raises KernelUnavailable if it cannot run.
+    """
     device, format = torch.device(device), precision.experts
-    name = _derived(precision, device) if precision.kernels == "auto" else precision.kernels
+    name = _default_implementation(precision, device) if precision.kernels == "auto" else precision.kernels
     try:
         chosen = choose("grouped_mm", name, format, device)
     except KernelUnavailable as error:
         raise KernelUnavailable(f'precision.kernels = "{precision.kernels}": {error}') from error
     if precision.by_kernels and dtype != torch.bfloat16:
-        told = str(dtype).removeprefix("torch.")
-        raise KernelUnavailable(f'{chosen}: kernels take bfloat16, not {told}; set compute.dtype = "bfloat16"')
+        given = str(dtype).removeprefix("torch.")
+        raise KernelUnavailable(f'{chosen}: kernels take bfloat16, not {given}; set compute.dtype = "bfloat16"')
     return chosen
 
 
 def kernels_for(precision: PrecisionRecipe, device: torch.device | str) -> ExpertKernels | None:
-    """Return the kernels of a recipe; None if it uses none of ours."""
-    chosen = who_computes(precision, device)
+    """Return the kernels of a recipe; None if plain torch or emulation computes its experts."""
+    chosen = implementation_for(precision, device)
     return ExpertKernels.of(chosen.implementation, chosen.format, device) if precision.by_kernels else None
 
 
-def _derived(precision: PrecisionRecipe, device: torch.device) -> str:
+def _default_implementation(precision: PrecisionRecipe, device: torch.device) -> str:
+    """Return the implementation that "auto" means for this recipe and device."""
     if not precision.rounds:
         return "torch"
     if precision.emulate:
@@ -61,17 +66,17 @@ def _derived(precision: PrecisionRecipe, device: torch.device) -> str:
     if native and refusal("grouped_mm", "triton", precision.experts, device) is None:
         return "triton"
     raise KernelUnavailable(
-        f'precision.experts = "{precision.experts}": there are no such matmuls on {device.type}; set '
-        'precision.emulate = true to compute what they would give, or precision.experts = "bf16"'
+        f'precision.experts = "{precision.experts}": no implementation multiplies this format on {device.type}; set '
+        'precision.emulate = true to emulate it, or precision.experts = "bf16"'
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertKernels:
-    """The kernels of one implementation for a layer in one format: bf16, mxfp8 or fp8_block.
+    """The kernels of one implementation for a layer of experts in one format: bf16, mxfp8 or fp8_block.
 
-    A matmul contracts the last axis of both operands. `rows` are operands of matmuls that contract the width; `columns`
-    lie along tokens, for the gradients of weights.
+    A matmul contracts the last axis of both operands. "Rows" are operands quantised along the width, for matmuls that
+    contract the width. "Columns" are their transposes, quantised along the tokens, for the gradients of weights.
     """
 
     format: str
@@ -81,8 +86,9 @@ class ExpertKernels:
     multiply: Callable[..., Tensor]
     weight_gradient: Callable[..., Tensor]
     quantisers: Mapping[str, Choice]
-    """Quantisers of rows and columns; empty in bf16."""
+    """Quantisers of rows and columns by operation; empty in bf16."""
     weight_quantisers: Mapping[str, Choice]
+    """Quantisers of weights by operation; empty in bf16."""
 
     @classmethod
     def of(cls, implementation: str, format: str, device: torch.device | str) -> ExpertKernels:
@@ -98,46 +104,49 @@ class ExpertKernels:
 
     @property
     def block(self) -> int:
-        """In training, an expert's rows are padded to a multiple of this: no block of columns spans two."""
+        """Block size of the columns. In training each expert's rows are padded to a multiple of it, so that no block of
+        columns spans two experts."""
         return {"bf16": 1, "mxfp8": mxfp8.BLOCK, "fp8_block": fp8.BLOCK}[self.format]
 
-    def rows(self, x_rd: Tensor) -> Side:
+    def rows(self, x_rd: Tensor) -> KernelOperand:
+        """Quantise x along its width."""
         return x_rd if self.format == "bf16" else _quantised(self.quantisers["quantise"], x_rd)
 
-    def rows_and_columns(self, x_rd: Tensor) -> tuple[Side, Side]:
+    def rows_and_columns(self, x_rd: Tensor) -> tuple[KernelOperand, KernelOperand]:
+        """Quantise x along its width, and its transpose along the tokens."""
         return (x_rd, x_rd.mT) if self.format == "bf16" else _both(self.quantisers["quantise_both"], x_rd)
 
-    def swiglu(self, gate: Tensor, up: Tensor) -> Side:
+    def swiglu(self, gate: Tensor, up: Tensor) -> KernelOperand:
         """Return the rows of silu(gate) * up."""
         if self.format == "bf16":
             return F.silu(gate) * up
         return _quantised(self.quantisers["swiglu_quantise"], gate, up)
 
-    def swiglu_and_columns(self, gate: Tensor, up: Tensor) -> tuple[Side, Side]:
+    def swiglu_and_columns(self, gate: Tensor, up: Tensor) -> tuple[KernelOperand, KernelOperand]:
         if self.format == "bf16":
             return self.rows_and_columns(F.silu(gate) * up)
         return _both(self.quantisers["swiglu_quantise_both"], gate, up)
 
-    def weight(self, weight: Side) -> Side:
-        """Return the weight [E, M, K] as operand of x W^T, quantising it unless it is codes already."""
+    def weight(self, weight: KernelOperand) -> KernelOperand:
+        """Return the weight [E, M, K] as operand of x W^T. Quantises it unless it is already codes and scales."""
         plain = isinstance(weight, Tensor) and self.format != "bf16"
         return _quantised(self.weight_quantisers["quantise"], weight) if plain else weight
 
-    def turned(self, weight: Tensor) -> Side:
-        """Return the transposed weight [E, K, M], for dy W."""
+    def transposed(self, weight: Tensor) -> KernelOperand:
+        """Return the transposed weight [E, K, M] as operand of dy W."""
         if self.format == "bf16":
             return weight.mT
         return _both(self.weight_quantisers["quantise_both"], weight)[1]
 
 
-def _quantised(quantiser: Choice, *given: Side) -> Quantised:
+def _quantised(quantiser: Choice, *given: KernelOperand) -> Quantised:
     return cast(Quantised, quantiser(*given, quantiser.format))
 
 
-def _both(quantiser: Choice, *given: Side) -> tuple[Quantised, Quantised]:
+def _both(quantiser: Choice, *given: KernelOperand) -> tuple[Quantised, Quantised]:
     return cast(tuple[Quantised, Quantised], quantiser(*given, quantiser.format))
 
 
 def _tile(format: str) -> str:
-    """Return the format of rows and columns that goes with weights in `format`."""
+    """Return the format of the activations that are multiplied with weights in `format`."""
     return "fp8_tile" if format == "fp8_block" else format

@@ -1,8 +1,8 @@
 """A layer of routed experts built from kernels, forward and backward.
 
-The backward pass keeps the quantised columns of x and of the hidden rows (in bf16 the rows themselves), gate and up
-before SwiGLU, and the experts' results, which the gates' gradients need. Weights are quantised again, along both axes,
-when the gradient of x needs them.
+The forward pass saves for the backward pass: the quantised columns of x and of the hidden rows (in bf16 the rows), gate
+and up before SwiGLU, and the experts' results, which the gradients of the gates need. The backward pass quantises the
+weights again, along both axes, for the gradient of x.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.errors import KernelUnavailable
-from etude.model.placing import Placement, place
-from etude.model.precision.formats import taken_apart
-from etude.model.precision.kernels.experts import ExpertKernels, Side
+from etude.model.placing import Placement, place_pairs
+from etude.model.precision.formats import split_tensors
+from etude.model.precision.kernels.experts import ExpertKernels, KernelOperand
 
 
 def experts_by_kernels(
-    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, weights: Sequence[Side], kernels: ExpertKernels
+    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, weights: Sequence[KernelOperand], kernels: ExpertKernels
 ) -> Tensor:
     """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
 
-    `weights` are gate, up and down, or their codes, which have no gradient.
+    `weights` are gate, up and down, as numbers or as codes; codes get no gradient.
     """
     if x_nd.dtype != torch.bfloat16:
-        raise KernelUnavailable(f"kernels of experts take bfloat16, not {str(x_nd.dtype).removeprefix('torch.')}")
+        raise KernelUnavailable(f"the experts' kernels take bfloat16, not {str(x_nd.dtype).removeprefix('torch.')}")
     if not x_nd.shape[0]:
         return torch.zeros_like(x_nd)
     first = weights[0]
     trained = isinstance(first, Tensor) and torch.is_grad_enabled()
     count = (first if isinstance(first, Tensor) else first.codes).shape[0]
-    placement = place(experts_nk, count, multiple=kernels.block if trained else 1)
+    placement = place_pairs(experts_nk, count, multiple=kernels.block if trained else 1)
     if trained:
         return cast(Tensor, _Layer.apply(x_nd, gates_nk, placement, kernels, *weights))
     gate, up, down = (kernels.weight(weight) for weight in weights)
@@ -46,6 +46,8 @@ def experts_by_kernels(
 
 
 class _Layer(torch.autograd.Function):
+    """The layer of experts with gradients of x, the gates and the weights."""
+
     @staticmethod
     def forward(
         ctx: Any, x_nd: Tensor, gates_nk: Tensor, placement: Placement, kernels: ExpertKernels, *weights: Tensor
@@ -65,11 +67,11 @@ class _Layer(torch.autograd.Function):
         gates_nk, gate_weight, up_weight, down_weight, gate, up, y, columns, hidden_columns = _kept(ctx)
         ends = placement.ends_e
         dy, dy_columns = kernels.rows_and_columns(kernels.permute(grads[0], placement, gates_nk))
-        dhidden = kernels.multiply(dy, kernels.turned(down_weight), ends)
+        dhidden = kernels.multiply(dy, kernels.transposed(down_weight), ends)
         dgate = torch.ops.aten.silu_backward(dhidden * up, gate)
         (dgate, dgate_columns), (dup, dup_columns) = map(kernels.rows_and_columns, (dgate, dhidden * F.silu(gate)))
-        dx = kernels.multiply(dgate, kernels.turned(gate_weight), ends)
-        dx += kernels.multiply(dup, kernels.turned(up_weight), ends)
+        dx = kernels.multiply(dgate, kernels.transposed(gate_weight), ends)
+        dx += kernels.multiply(dup, kernels.transposed(up_weight), ends)
         return (
             kernels.unpermute(dx, placement),
             kernels.gate_gradients(grads[0], y, placement).to(gates_nk.dtype),
@@ -81,17 +83,18 @@ class _Layer(torch.autograd.Function):
         )
 
 
-def _keep(ctx: Any, *sides: Side) -> None:
-    """Save operands as their plain tensors, which autograd frees as soon as the layer's gradients are done."""
+def _keep(ctx: Any, *sides: KernelOperand) -> None:
+    """Save operands for the backward pass as plain tensors, so that autograd frees them once the gradients are done."""
     tensors: list[Tensor] = []
     ctx.made = []
     for side in sides:
-        parts, together = ({"x": side}, lambda x: x) if isinstance(side, Tensor) else taken_apart(side)
+        parts, rebuild = ({"x": side}, lambda x: x) if isinstance(side, Tensor) else split_tensors(side)
         tensors += parts.values()
-        ctx.made.append((list(parts), together))
+        ctx.made.append((list(parts), rebuild))
     ctx.save_for_backward(*tensors)
 
 
 def _kept(ctx: Any) -> list[Any]:
+    """Return the operands that `_keep` saved."""
     left = iter(ctx.saved_tensors)
-    return [together(**dict(zip(names, islice(left, len(names)), strict=True))) for names, together in ctx.made]
+    return [rebuild(**dict(zip(names, islice(left, len(names)), strict=True))) for names, rebuild in ctx.made]

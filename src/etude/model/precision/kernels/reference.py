@@ -1,6 +1,7 @@
-"""The reference for the kernels: the same functions in plain torch, with the same rounding.
+"""Reference implementation of the kernels: the same functions in plain torch, with the same rounding.
 
-The quantisers are those of the formats. Matmuls accept operands of any format and sum the exact products in fp32.
+The quantisers are those of `precision/formats.py`. Matmuls accept operands of any format and sum the exact products in
+fp32.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def quantise(x: Tensor, format: str, *, outer: Tensor | None = None) -> Quantise
     if outer is None:
         return format_named(format).quantise(x)
     if not format.startswith("nvfp4"):
-        raise CannotQuantise(f"{format} has no outer scale that could be given")
+        raise CannotQuantise(f"{format} has no outer scale; only the nvfp4 formats take `outer`")
     return quantise_nvfp4(x, outer=outer)
 
 
@@ -49,7 +50,7 @@ def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None
     choices = y_rd[placement.row_nk.long()].float()
     if gates_nk is not None:
         choices = choices * gates_nk.to(y_rd.dtype).float()[..., None]
-    # Not sum(1), which has its own order of summation.
+    # sum(1) would add in an order of its own.
     return reduce(torch.add, choices.unbind(1)).to(y_rd.dtype)
 
 
@@ -58,22 +59,24 @@ def gate_gradients(grad_nd: Tensor, y_rd: Tensor, placement: Placement) -> Tenso
 
 
 def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """[R, K] rows, [E, N, K] experts -> bf16 [R, N]: both contract along their last axis.
+    """Multiply rows [R, K] by their expert's weights [E, N, K] to bf16 [R, N]; both operands contract their last axis.
 
-    Rows from `ends_e[-1]` on are zero here; other implementations may leave anything there.
+    Rows from `ends_e[-1]` on are zero here; other implementations leave them undefined.
     """
     rows, weights = _values(a), _values(b)
     out = rows.new_zeros(rows.shape[0], weights.shape[1])
-    for expert, (start, end) in enumerate(_reaches(ends_e)):
+    for expert, (start, end) in enumerate(_row_ranges(ends_e)):
         out[start:end] = rows[start:end] @ weights[expert].T
     return out.to(torch.bfloat16)
 
 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """[M, R] and [N, R] -> bf16 [E, M, N]: both contract along their last axis, over the rows of each expert. The
-    result is zero for an expert without rows."""
+    """Multiply [M, R] by [N, R] to bf16 [E, M, N]; both operands contract their last axis over each expert's rows.
+
+    The result is zero for an expert without rows.
+    """
     left, right = _values(a), _values(b)
-    out = [left[:, start:end] @ right[:, start:end].T for start, end in _reaches(ends_e)]
+    out = [left[:, start:end] @ right[:, start:end].T for start, end in _row_ranges(ends_e)]
     return torch.stack(out).to(torch.bfloat16)
 
 
@@ -81,6 +84,7 @@ def _values(x: Tensor | Quantised) -> Tensor:
     return x.float() if isinstance(x, Tensor) else dequantise(x, torch.float32)
 
 
-def _reaches(ends_e: Tensor) -> list[tuple[int, int]]:
+def _row_ranges(ends_e: Tensor) -> list[tuple[int, int]]:
+    """Return the first row and the end (exclusive) of each expert."""
     ends = ends_e.tolist()
     return list(zip([0, *ends[:-1]], ends, strict=True))

@@ -1,4 +1,4 @@
-"""Grouped matmul of bf16 by torch itself."""
+"""Grouped matmuls of bf16 with torch's own kernels."""
 
 from __future__ import annotations
 
@@ -10,4 +10,5 @@ def grouped_mm(a: Tensor, b: Tensor, ends_e: Tensor) -> Tensor:
     return F.grouped_mm(a, b.mT, offs=ends_e)
 
 
-grouped_wgrad = grouped_mm  # torch tells them apart by where the ends lie: along the rows of `a`, or its columns
+# torch distinguishes the two by the shape of `b`: with two dimensions it contracts over each expert's rows.
+grouped_wgrad = grouped_mm

@@ -1,4 +1,4 @@
-"""Grouped matmul of row-wise FP8 by torch itself.
+"""Grouped matmul of row-wise FP8 with torch's own kernel.
 
 Partial sums are promoted to fp32, as in the Triton kernel, unless `use_fast_accum` asks for the fastest variant.
 """

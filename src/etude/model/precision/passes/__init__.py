@@ -1,7 +1,7 @@
-"""The elementwise passes used for quantising and dequantising; the formats themselves compute what is needed per block.
+"""The elementwise loops of quantising and dequantising. Scales of blocks are computed by the formats themselves.
 
-There are two implementations, equal to the last bit. `in_torch` runs on every device, tensor operation by tensor
-operation. `in_numba` runs each pass as one loop on a CPU, several times faster; it is used on CPUs wherever Numba is
+There are two implementations with bit-equal results. `in_torch` consists of tensor operations and runs on every device.
+`in_numba` compiles each pass to one loop for the CPU and is several times as fast; it is used on CPUs if Numba is
 installed.
 
 Rows are [N, K]; scales are [N, K / block], one per block of a row; outer scales are [N, 1], one per row.
@@ -20,36 +20,49 @@ from torch import Tensor
 from etude.model.precision.elements import Element
 
 
-class ThereAndBack(NamedTuple):
-    """Scales of a rounding there and back: the values of the codes are multiplied by `back` per block and `outer`."""
+class RoundingScales(NamedTuple):
+    """The scales with which numbers are scaled to an element type, rounded, and scaled back."""
 
     scales: Tensor
+    """Divisors or factors per block, applied before rounding."""
     back: Tensor
+    """Factors per block, applied after rounding."""
     outer: Tensor | None = None
+    """Factors per row, applied after rounding."""
 
 
 class Passes(Protocol):
+    """One implementation of the passes; the modules `in_torch` and `in_numba` have these functions."""
+
     def by(self) -> str:
-        """Name of the implementation, for messages."""
+        """Return the name of the implementation, for messages."""
 
     def largest(self, rows: Tensor, block: int) -> Tensor:
         """Return the largest magnitude of each block, in fp32; NaN if one of its numbers is NaN."""
 
     def encode_e4m3(self, rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
-        """Rows / scales (with `divide`) or rows * scales as float8_e4m3fn, saturating. NaN becomes any code."""
+        """Return rows / scales (with `divide`) or rows * scales as float8_e4m3fn, saturating. NaN becomes any code."""
 
     def encode_e2m1(self, rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
-        """Encode as E2M1 likewise, two codes per byte: uint8 [N, K / 2], the first of a pair in the low half."""
+        """Return rows / scales (with `divide`) or rows * scales as E2M1, saturating. NaN becomes any code.
 
-    def round_to(self, rows: Tensor, element: Element, by: ThereAndBack, dtype: torch.dtype, *, divide: bool) -> Tensor:
-        """Round to the element type and scale back. NaN stays NaN; a zero may lose its sign."""
+        Two codes are packed per byte, uint8 [N, K / 2], the first of a pair in the low half.
+        """
 
-    def decode_e4m3(self, codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor: ...
+    def round_to(
+        self, rows: Tensor, element: Element, by: RoundingScales, dtype: torch.dtype, *, divide: bool
+    ) -> Tensor:
+        """Scale rows, round them to the element type and scale them back. NaN stays NaN; a zero may lose its sign."""
 
-    def decode_e2m1(self, packed: Tensor, scales: Tensor, outer: Tensor, dtype: torch.dtype) -> Tensor: ...
+    def decode_e4m3(self, codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the values of the codes times their scales."""
+
+    def decode_e2m1(self, packed: Tensor, scales: Tensor, outer: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the values of the packed codes times their block scales and their row's outer scale."""
 
 
 def passes_on(device: torch.device) -> Passes:
+    """Return the fastest implementation for this device."""
     name = "in_numba" if device.type == "cpu" and has_numba() else "in_torch"
     return cast(Passes, importlib.import_module(f"{__package__}.{name}"))
 

@@ -1,8 +1,8 @@
 """The passes as loops that Numba compiles for this CPU on first use and caches on disk for later processes.
 
-Numbers are read and written as raw bits: 4 bytes for fp32, 2 bytes for bf16, which are the upper half of the same
-number in fp32. The loops go over rows, blocks of a row, and numbers of a block. Arithmetic is IEEE, without fast-math:
-no division is replaced by a multiplication with the reciprocal.
+Numbers are read and written as integer words with their bits: 4 bytes for fp32, 2 bytes for bf16, which are the upper
+half of the same number in fp32. The loops run over rows, blocks of a row, and numbers of a block. Arithmetic is IEEE,
+without fast-math: no division is replaced by a multiplication with the reciprocal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from etude.model.precision.elements import E2M1, E4M3, Element
-from etude.model.precision.passes import ThereAndBack
+from etude.model.precision.passes import RoundingScales
 
 Array = NDArray[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -28,16 +28,20 @@ _EXPONENT, _MANTISSA, _MAGNITUDE, _NAN = (np.uint32(x) for x in (0x7F800000, 0x0
 
 
 def _loop(function: Function) -> Function:
+    """Compile a function with Numba."""
     compiled = partial(numba.njit, nogil=True, error_model="numpy")
     try:
         return cast(Function, compiled(cache=True)(function))
-    except RuntimeError:  # no writable cache folder here or at home: each process compiles for itself
+    except RuntimeError:  # neither the package's folder nor the home is writable: each process compiles for itself
         return cast(Function, compiled()(function))
 
 
 def _constants(element: Element, magnitude_bits: int) -> tuple[np.uint32, ...]:
-    """Return how far an element's mantissa and its sign are shifted from fp32's, and the bits (as fp32) of its least
-    normal and its largest magnitude."""
+    """Return the constants with which `_code` and `_value` convert an element type.
+
+    They are the distances of the element's mantissa and sign bits from those of fp32, and the fp32 bits of its smallest
+    normal and its largest magnitude.
+    """
     least, most = np.array([element.smallest_normal, element.largest], np.float32).view(np.uint32)
     return np.uint32(23 - element.mantissa_bits), np.uint32(31 - magnitude_bits), least, most
 
@@ -69,7 +73,7 @@ def encode_e2m1(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
     return packed
 
 
-def round_to(rows: Tensor, element: Element, by: ThereAndBack, dtype: torch.dtype, *, divide: bool) -> Tensor:
+def round_to(rows: Tensor, element: Element, by: RoundingScales, dtype: torch.dtype, *, divide: bool) -> Tensor:
     out = torch.empty(rows.shape, dtype=_writable(dtype))
     grid = np.array([1.5 * element.magic, element.smallest_normal, element.largest], np.float32)
     given = (_words(_readable(rows), by.scales), by.scales.numpy(), divide, grid)
@@ -90,15 +94,17 @@ def decode_e2m1(packed: Tensor, scales: Tensor, outer: Tensor, dtype: torch.dtyp
 
 
 def _readable(rows: Tensor) -> Tensor:
+    """Convert rows to fp32 unless the loops can read their dtype."""
     return rows if rows.dtype in _WORDS else rows.float()
 
 
 def _writable(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype, or fp32 if the loops cannot write it."""
     return dtype if dtype in _WORDS else torch.float32
 
 
 def _words(x: Tensor, scales: Tensor) -> Array:
-    """Reshape [N, K] into the bits of its numbers, [N, blocks, width], one block for each of the scales [N, blocks]."""
+    """View [N, K] as words [N, blocks, width], with one block for each of the scales [N, blocks]."""
     words: Array = x.view(_WORDS.get(x.dtype, x.dtype)).numpy()
     return words.reshape(*scales.shape, x.shape[1] // scales.shape[1])
 
@@ -120,14 +126,14 @@ def _float(bits: Any) -> Any:
 
 @_loop
 def _scaled(word: Any, size: int, scale: Any, divide: bool) -> Any:
-    """Convert a word of 4 or 2 bytes to its number and apply the scale."""
+    """Convert a word of `size` (4 or 2) bytes to its number, and divide or multiply it by the scale."""
     value = _float(np.uint32(word) << np.uint32(8 * (4 - size)))
     return np.float32(value / scale) if divide else np.float32(value * scale)
 
 
 @_loop
 def _written(value: Any, size: int) -> Any:
-    """Convert a number to a word of 4 or 2 bytes; bf16 rounds to nearest, ties to even."""
+    """Convert a number to a word of `size` (4 or 2) bytes; bf16 rounds to nearest, ties to even."""
     bits = _bits(value)
     if size == 4:
         return bits
@@ -139,8 +145,8 @@ def _written(value: Any, size: int) -> Any:
 def _code(value: Any, element: Any) -> Any:
     """Return the nearest code of an element type.
 
-    Adds a power of two whose last bit weighs as much as the element's last bit at the value: the sum is rounded as
-    wanted, and its last bits count the element's steps.
+    Adds a power of two whose last fp32 bit has the weight of the element's last mantissa bit at this value: the
+    addition rounds as wanted, and the last bits of the sum count the element's steps.
     """
     below, sign_below, least, most = element
     bits = _bits(value)
@@ -153,19 +159,19 @@ def _code(value: Any, element: Any) -> Any:
 
 @_loop
 def _value(code: Any, element: Any) -> Any:
-    """A code's value: fp32 with the element's exponent, times a constant for the difference of the biases."""
+    """Return the value of a code: its bits shifted into fp32, times a power of two that corrects the exponent bias."""
     below, sign_below, least, _ = element
     sign = np.uint32(np.uint32(1) << (np.uint32(31) - sign_below))
     magnitude = np.uint32(np.uint32(code) & np.uint32(sign - np.uint32(1)))
     value = np.float32(_float(magnitude << below) * _float(least + np.uint32(126 << 23)))
-    bits = _NAN if magnitude == _E4M3_NAN else _bits(value)  # E2M1 has no such code
+    bits = _NAN if magnitude == _E4M3_NAN else _bits(value)  # no E2M1 code is that large
     return _float(bits | np.uint32((np.uint32(code) & sign) << sign_below))
 
 
 @_loop
 def _largest(x: Array, found: Array) -> None:
-    """Store the largest magnitude of each block. Bits without their sign are ordered like magnitudes, infinity above
-    all numbers and NaN above infinity."""
+    """Store the largest magnitude of each block in `found`. Words without their sign bit have the order of the
+    magnitudes, then infinity, then NaN."""
     word = x.dtype.type
     magnitude = word((1 << (8 * x.itemsize - 1)) - 1)
     rows, blocks, width = x.shape

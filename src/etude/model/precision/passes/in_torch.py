@@ -1,4 +1,4 @@
-"""The passes in plain torch, the readable form of the formats; on a CPU several times slower than the Numba loops."""
+"""The passes in plain torch, easier to read than the Numba loops, but several times slower on a CPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from etude.model.precision.elements import E2M1, Element, from_e2m1, from_e4m3, pack_pairs, round_to_, to_e2m1, to_e4m3
-from etude.model.precision.passes import ThereAndBack
+from etude.model.precision.passes import RoundingScales
 
 _MAGNITUDE = {
     torch.bfloat16: (torch.int16, 0x7FFF),
@@ -20,8 +20,8 @@ def by() -> str:
 
 
 def largest(rows: Tensor, block: int) -> Tensor:
-    """Return the largest magnitude of each block. Compares bit patterns as integers: without their signs these are
-    ordered like magnitudes, infinity above all numbers and NaN above infinity."""
+    """Return the largest magnitude of each block. Compares the numbers' bits as integers: without the sign bit they
+    have the order of the magnitudes, then infinity, then NaN."""
     kind, mask = _MAGNITUDE[rows.dtype]
     bits: Tensor = (rows.view(kind) & mask).unflatten(-1, (-1, block))
     return bits.amax(-1).view(rows.dtype).float()
@@ -43,7 +43,7 @@ def encode_e2m1(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
     return packed
 
 
-def round_to(rows: Tensor, element: Element, by: ThereAndBack, dtype: torch.dtype, *, divide: bool) -> Tensor:
+def round_to(rows: Tensor, element: Element, by: RoundingScales, dtype: torch.dtype, *, divide: bool) -> Tensor:
     values = _scaled(rows, by.scales, divide=divide)
     return _back(round_to_(values, element, torch.empty_like(values)), by.back, by.outer, dtype)
 
@@ -58,6 +58,7 @@ def decode_e2m1(packed: Tensor, scales: Tensor, outer: Tensor, dtype: torch.dtyp
 
 
 def _scaled(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
+    """Return rows / scales (with `divide`) or rows * scales in fp32."""
     values = _fp32(rows).copy_(rows)
     blocks, scales = _by_block(values, scales)
     blocks.div_(scales) if divide else blocks.mul_(scales)
@@ -65,15 +66,17 @@ def _scaled(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
 
 
 def _back(values: Tensor, scales: Tensor, outer: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Multiply values by their block's scale and their row's outer scale, in place, and convert them to `dtype`."""
     blocks, scales = _by_block(values, scales)
     blocks.mul_(scales)
     return (values if outer is None else values.mul_(outer)).to(dtype)
 
 
 def _by_block(values: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Reshape so that each block broadcasts with its scale."""
+    """Reshape values and scales so that each block broadcasts with its scale."""
     return values.unflatten(-1, (scales.shape[-1], -1)), scales.unsqueeze(-1)
 
 
 def _fp32(like: Tensor) -> Tensor:
+    """Return an empty fp32 tensor of the same shape and device."""
     return torch.empty(like.shape, dtype=torch.float32, device=like.device)

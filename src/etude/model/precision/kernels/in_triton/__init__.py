@@ -1,4 +1,5 @@
-"""The kernels in Triton. Importing this package imports Triton. Each function is tested against `kernels.reference`."""
+"""The kernels written in Triton. Importing this package imports Triton. `kernels.reference` is what they are tested
+against."""
 
 from etude.model.precision.kernels.in_triton.grouped import grouped_mm, grouped_wgrad
 from etude.model.precision.kernels.in_triton.permute import gate_gradients, permute, unpermute

@@ -1,9 +1,9 @@
-"""Conversions of small number types inside Triton kernels: the arithmetic of `elements.py`, one tile at a time.
+"""Conversions of small number types inside Triton kernels: the arithmetic of `elements.py`, applied to one tile.
 
-Numbers are passed as words of their bits (int16 for bf16, int32 for fp32), since numbers that are only moved must not
-be rounded. Triton's interpreter does not round to nearest when it narrows a number, so under it rounding is done on
-bits. In compiled kernels the device's own conversions do it: PTX specifies that they round to nearest, ties to even,
-and saturate.
+Kernels get numbers as integer words with the same bits (int16 for bf16, int32 for fp32), so that moving a number never
+rounds it. Compiled kernels convert with the device's own instructions: PTX specifies that they round to nearest, ties
+to even, and saturate. Triton's interpreter does not round to nearest when it narrows a number, so under it these
+functions round by integer arithmetic.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ INFINITY = tl.constexpr(0x7F800000)
 SMALLEST_FP8_SCALE = tl.constexpr(2.0**-126)
 SMALLEST_OUTER = tl.constexpr(2.0**-120)
 NAN = tl.constexpr(0x7FC00000)
-"""NaN as bits: a NaN constant is unequal to itself, so the compiler would take it for a changed constant."""
+"""The bits of NaN. A float NaN is unequal to itself, so Triton would treat it as a constant that changed."""
 
 
 @triton.jit
 def wide(words):
-    """Convert words of bf16 or fp32 to fp32."""
+    """Convert the words of bf16 or fp32 numbers to fp32."""
     if words.dtype == tl.int16:
         return (words.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
@@ -30,7 +30,7 @@ def wide(words):
 
 @triton.jit
 def bf16_words(values):
-    """Convert fp32 to words of the nearest bf16. NaN stays NaN."""
+    """Convert fp32 to the words of the nearest bf16 numbers. NaN stays NaN."""
     if COMPILED:
         return values.to(tl.bfloat16).to(tl.int16, bitcast=True)
     else:
@@ -41,7 +41,7 @@ def bf16_words(values):
 
 @triton.jit
 def words_for(out, values):
-    """Convert fp32 to words of the type `out` points to."""
+    """Convert fp32 to words of the type that the pointer `out` has."""
     if out.dtype.element_ty == tl.int16:
         return bf16_words(values)
     else:
@@ -50,7 +50,7 @@ def words_for(out, values):
 
 @triton.jit
 def magnitudes(values):
-    """The bits of |values|: integers ordered like the magnitudes, infinity above all numbers, NaN above it."""
+    """Return the bits of |values| as integers. They have the order of the magnitudes, then infinity, then NaN."""
     return values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
@@ -62,8 +62,8 @@ def e4m3_codes(values):
     else:
         bits = values.to(tl.int32, bitcast=True)
         size = tl.minimum(tl.abs(values), 448.0)
-        # 2^20 times the power of two below: its last fp32 bit weighs one step there. Its last bits are set to 8 for
-        # each binade below, so that the last bits of the sum are the code.
+        # 2^20 times the power of two at or below the number: its last fp32 bit has the weight of one E4M3 step there.
+        # Its last bits count the 8 codes of each lower binade, so that the last bits of the sum are the code.
         power = tl.maximum(magnitudes(size) & INFINITY, 0x3C800000)
         constant = (power + (power >> 20) + ((20 << 23) - 8 * 121)).to(tl.float32, bitcast=True)
         code = ((size + constant).to(tl.int32, bitcast=True) & 0x7F) | ((bits >> 24) & 0x80)
@@ -72,7 +72,7 @@ def e4m3_codes(values):
 
 @triton.jit
 def normal_e4m3(codes):
-    """Convert E4M3 codes of normal positive numbers, 8 to 126, to fp32. 127 is NaN."""
+    """Convert E4M3 codes from 8 to 126, the normal positive numbers, to fp32. Code 127 is NaN."""
     bits = (codes.to(tl.int32) << 20) + (120 << 23)
     return tl.where(codes == 0x7F, NAN, bits).to(tl.float32, bitcast=True)
 
@@ -82,7 +82,7 @@ def e2m1_codes(values):
     """Convert fp32 to 4-bit E2M1 codes (int32), saturating. NaN becomes an arbitrary code."""
     size = tl.minimum(tl.abs(values), 6.0)
     binade = tl.maximum(size.to(tl.int32, bitcast=True) >> 23, 127)
-    # As above: 2^22 times the power of two below, with 2 in the last bits for each binade below.
+    # As in `e4m3_codes`: 2^22 times the power of two below, and the last bits count the 2 codes of each lower binade.
     constant = (binade * ((1 << 23) + 2) + ((22 << 23) - 2 * 127)).to(tl.float32, bitcast=True)
     code = (size + constant).to(tl.int32, bitcast=True) & 7
     return code | ((values.to(tl.int32, bitcast=True) >> 28) & 8)
@@ -90,7 +90,7 @@ def e2m1_codes(values):
 
 @triton.jit
 def e8m0_not_below(largest):
-    """Convert bits of absmax to the E8M0 code (int32) of the least power of two that is no less than absmax / 448."""
+    """Return the E8M0 code (int32) of absmax / 448 rounded up to a power of two; `largest` has the bits of absmax."""
     codes = tl.maximum(((largest + 0x1FFFFF) >> 23) - 8, 0)
     return tl.where(largest < INFINITY, codes, 254 + (largest > INFINITY).to(tl.int32))
 
@@ -112,7 +112,10 @@ def power_of_e8m0(codes):
 
 @triton.jit
 def scale_for(largest, divisor: tl.constexpr, least: tl.constexpr):
-    """Return absmax / divisor in fp32 by IEEE 754 division, from the bits of absmax; NaN if absmax is not finite."""
+    """Return absmax / divisor in fp32 by IEEE 754 division, at least `least`; NaN if absmax is not finite.
+
+    `largest` has the bits of absmax.
+    """
     scale = tl.maximum(tl.div_rn(largest.to(tl.float32, bitcast=True), divisor), least)
     return tl.where(largest < INFINITY, scale.to(tl.int32, bitcast=True), NAN).to(tl.float32, bitcast=True)
 

@@ -1,19 +1,22 @@
 """Grouped matmuls with unequal numbers of rows per expert, in Triton.
 
-`grouped_mm` serves the forward pass and dgrad: rows [R, K] times the experts' [E, N, K]. `grouped_wgrad` contracts over
-each expert's rows: bf16 in row order, rounded formats as columns, quantised along tokens. Programs are persistent: as
-many as fit on the device, each processing tiles in turn, ordered so that tiles computed at the same time share rows and
-weights. The number of tiles per expert is read on the device, so nothing waits for the GPU. Operands are loaded through
-tensor descriptors, which on Hopper are bulk copies that feed wgmma.
+`grouped_mm` computes the forward pass and the gradient of the input (dgrad): rows [R, K] times the experts' weights [E,
+N, K]. `grouped_wgrad` computes the gradient of the weights and contracts over each expert's rows: bf16 in row order,
+quantised formats as columns, which are quantised along tokens.
+
+Programs are persistent: as many as fit on the device, each processing several tiles. Tiles are ordered so that those
+computed at the same time share rows and weights. The number of tiles per expert is computed on the device, so the CPU
+does not wait for the GPU. Operands are loaded through tensor descriptors, which on Hopper are bulk copies that feed
+wgmma.
 
 Scales are applied as follows:
-- `bf16`: none.
-- `fp8_row`: one per row and one per column, after the sum.
-- `fp8_block`: 1 x 128 by 128 x 128; the sum of each 128 is scaled and added in fp32, so that the tensor cores' short
-  FP8 accumulators hold no more than that.
-- `fp8_tile` (wgrad only): 1 x 128 by 1 x 128, likewise.
-- `mxfp8`: codes times scales are exact in bf16, and multiplied there: devices without block-scaled tensor cores have no
-  better way to apply a scale per 32.
+- `bf16`: no scales.
+- `fp8_row`: one scale per row and one per column, multiplied after the sum.
+- `fp8_block`: 1 x 128 blocks by 128 x 128 blocks. The partial sum of every 128 products is scaled and added in fp32,
+  because the tensor cores' FP8 accumulators have few bits.
+- `fp8_tile` (wgrad only): 1 x 128 blocks by 1 x 128 blocks, in the same way.
+- `mxfp8`: codes times scales are exact in bf16, and are multiplied in bf16. Without block-scaled tensor cores there is
+  no cheaper way to apply one scale per 32 numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from etude.model.precision.kernels.in_triton.launch import on_device, words
 from etude.model.precision.mxfp8 import MXFP8
 
 FEWEST_EXPERTS = 64
-"""Minimum number of experts a kernel is compiled for, so that most models share one kernel."""
+"""Smallest number of experts for which a kernel is compiled, so that most models share one compiled kernel."""
 
 
 def _config(
@@ -45,7 +48,7 @@ def _config(
     return triton.Config(meta, num_stages=stages, num_warps=warps)
 
 
-# FP8 keeps two accumulators, so its tiles are half as large.
+# FP8 needs two accumulators per tile, so its tiles are half as large.
 CONFIGS = {
     "bf16": [
         _config(128, 256, 64, 4, 8),
@@ -69,23 +72,25 @@ INTERPRETED = {
 
 
 def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """[R, K] rows, [E, N, K] experts -> bf16 [R, N]: both contract along their last axis.
+    """Multiply rows [R, K] by their expert's weights [E, N, K] to bf16 [R, N]; both operands contract their last axis.
 
-    bf16 experts may be the transpose of a contiguous tensor (as dgrad passes the weights). Rows from `ends_e[-1]` on
-    are not written.
+    bf16 weights may be the transpose of a contiguous tensor (as in dgrad). Rows from `ends_e[-1]` on are not written.
     """
     kind, a_codes, a_scales, b_codes, b_scales = _operands(a, b)
     rows, inner = a_codes.shape
     experts, columns, _ = b_codes.shape
     turned = not b_codes.is_contiguous()
     if turned and (kind != "bf16" or not b_codes.mT.is_contiguous() or inner % 64):
-        raise CannotQuantise("experts must be contiguous; in bf16 their transpose may, if K is a multiple of 64")
+        raise CannotQuantise(
+            "the experts' weights must be contiguous; in bf16 their transpose may be contiguous instead, if K is a "
+            "multiple of 64"
+        )
     for name, stride in (("a", inner), ("b", columns if turned else inner)):
         if stride * a_codes.element_size() % 16:
-            raise CannotQuantise(f"{name} has rows of {stride} numbers, which are no whole pieces of 16 bytes")
+            raise CannotQuantise(f"{name} has rows of {stride} numbers, which are not a multiple of 16 bytes")
     if b_codes.shape[2] != inner or ends_e.numel() != experts:
         shapes = f"{tuple(a_codes.shape)}, {tuple(b_codes.shape)} and {tuple(ends_e.shape)}"
-        raise CannotQuantise(f"[R, K] rows, [E, N, K] experts and [E] ends do not have the shapes {shapes}")
+        raise CannotQuantise(f"expected rows [R, K], weights [E, N, K] and ends [E]; found the shapes {shapes}")
     out = a_codes.new_empty(rows, columns, dtype=torch.bfloat16)
     if not rows:
         return out
@@ -111,10 +116,10 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
 
 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """[M, R] and [N, R] -> bf16 [E, M, N]: both contract along their last axis, over the rows of each expert.
+    """Multiply [M, R] by [N, R] to bf16 [E, M, N]; both operands contract their last axis over each expert's rows.
 
     The result is zero for an expert without rows. bf16 operands are transposes of contiguous rows. In quantised
-    operands an expert's rows are whole blocks.
+    operands the number of an expert's rows is a multiple of the block size.
     """
     match a, b:
         case Tensor(), Tensor():
@@ -124,8 +129,8 @@ def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) 
         case MXFP8(), MXFP8():
             return _wgrad_of_codes("mxfp8", a, b, ends_e)
     raise CannotQuantise(
-        f"no kernel multiplies {_told(a)} by {_told(b)} over rows; there are bf16, MXFP8 and BlockFP8 of 1 row by "
-        "their like"
+        f"no kernel computes a weight gradient of {_description(a)} by {_description(b)}; both operands must be "
+        "bf16, both MXFP8, or both BlockFP8 with blocks of 1 row"
     )
 
 
@@ -135,7 +140,7 @@ def _wgrad_of_bf16(left: Tensor, right: Tensor, ends_e: Tensor) -> Tensor:
     for stride in (height, width):
         if left.dtype != torch.bfloat16 or right.dtype != torch.bfloat16 or stride % 8:
             raise CannotQuantise(
-                f"wgrad takes bf16 rows of whole pieces of 16 bytes, not {left.dtype} rows of {stride}"
+                f"wgrad takes bf16 rows of a multiple of 16 bytes, not {left.dtype} rows of {stride} numbers"
             )
     out = left.new_empty(experts, height, width)
     if not rows:
@@ -174,6 +179,7 @@ def _wgrad_of_codes(kind: str, a: BlockFP8 | MXFP8, b: BlockFP8 | MXFP8, ends_e:
 
 
 def _operands(a: Tensor | Quantised, b: Tensor | Quantised) -> tuple[str, Tensor, Tensor, Tensor, Tensor]:
+    """Return the kind of kernel, and codes and scales of both operands (for bf16 the numbers, twice)."""
     match a, b:
         case Tensor(), Tensor() if a.dtype == b.dtype == torch.bfloat16:
             return "bf16", a, a, b, b
@@ -184,12 +190,12 @@ def _operands(a: Tensor | Quantised, b: Tensor | Quantised) -> tuple[str, Tensor
         case MXFP8(), MXFP8():
             return "mxfp8", a.codes, a.scales, b.codes, b.scales
     raise CannotQuantise(
-        f"no kernel multiplies {_told(a)} by {_told(b)}; there are bf16, RowFP8 and MXFP8 by their like, "
-        "and BlockFP8 of 1 row by that of 128"
+        f"no kernel multiplies {_description(a)} by {_description(b)}; both operands must be bf16, both RowFP8 or "
+        "both MXFP8, or BlockFP8 with blocks of 1 row by BlockFP8 with blocks of 128 rows"
     )
 
 
-def _told(x: Tensor | Quantised) -> str:
+def _description(x: Tensor | Quantised) -> str:
     return str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else type(x).__name__
 
 
@@ -205,19 +211,20 @@ def _launch(kernel: Any, kind: str, like: Tensor, *args: Any, **meta: Any) -> No
 
 @cache
 def _tuned(kernel: Any, kind: str) -> Any:
-    """For each width and depth, the fastest configuration, as measured on the rows of the first call."""
+    """Return the kernel with autotuning: for each width and depth, the first call measures all configurations."""
     return triton.autotune(CONFIGS[kind], key=["columns", "inner", "TURNED"])(kernel)
 
 
 @cache
 def _workspace(device: torch.device) -> Callable[[int, int, int | None], Tensor]:
-    """Allocates the memory in which programs store their tensor descriptors."""
+    """Return the function with which Triton allocates memory for tensor descriptors."""
     return lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device)
 
 
 @triton.jit
 def _operand(x):
-    """Widen bf16 to fp32 under the interpreter, which would multiply bf16 words as integers."""
+    """Return an operand for tl.dot. Under the interpreter bf16 is widened to fp32, since it would multiply bf16 words
+    as integers."""
     if COMPILED or x.dtype != tl.bfloat16:
         return x
     else:
@@ -226,7 +233,7 @@ def _operand(x):
 
 @triton.jit
 def _times_powers(codes, scales):
-    """Multiply E4M3 [m, k] by E8M0 [m, k / 32] -> bf16, exact except for subnormals of bf16."""
+    """Multiply E4M3 codes [m, k] by E8M0 scales [m, k / 32] to bf16, exact except for subnormals of bf16."""
     parts = tl.reshape(codes.to(tl.float32), (codes.shape[0], scales.shape[1], 32))
     values = tl.reshape(parts * tl.expand_dims(power_of_e8m0(scales), 2), codes.shape)
     if COMPILED:
@@ -259,8 +266,8 @@ def _grouped_mm(
     each = tl.arange(0, EXPERTS)
     end_e = tl.load(ends + each, each < experts, 0)
     start_e = tl.load(ends + each - 1, (each > 0) & (each < experts), 0)
-    across = tl.cdiv(columns, TILE_N)
-    tiles_e = tl.where(each < experts, tl.cdiv(end_e - start_e, TILE_M), 0) * across
+    tile_columns = tl.cdiv(columns, TILE_N)
+    tiles_e = tl.where(each < experts, tl.cdiv(end_e - start_e, TILE_M), 0) * tile_columns
     until_e = tl.cumsum(tiles_e)
     a_rows = tl.make_tensor_descriptor(a, [rows, inner], [inner, 1], [TILE_M, TILE_K])
     if TURNED:
@@ -270,7 +277,8 @@ def _grouped_mm(
     for tile in tl.range(tl.program_id(0), tl.sum(tiles_e), tl.num_programs(0), flatten=FLATTEN):
         expert = tl.sum((until_e <= tile).to(tl.int32))
         start, end = tl.load(ends + expert - 1, expert > 0, 0), tl.load(ends + expert)
-        top, left = _place(tile - tl.sum(tl.where(each < expert, tiles_e, 0)), tl.cdiv(end - start, TILE_M), across)
+        tile_of_expert = tile - tl.sum(tl.where(each < expert, tiles_e, 0))
+        top, left = _tile_position(tile_of_expert, tl.cdiv(end - start, TILE_M), tile_columns)
         top, left = start + top * TILE_M, left * TILE_N
         row, column = top + tl.arange(0, TILE_M), left + tl.arange(0, TILE_N)
         total = tl.zeros((TILE_M, TILE_N), tl.float32)
@@ -294,7 +302,7 @@ def _grouped_mm(
                 b_scale = tl.load(b_scales + b_at + block[None, :], filled & (column[:, None] < columns), 0)
                 total = tl.dot(_times_powers(a_mk, a_scale), _times_powers(b_kn.T, b_scale).T, total)
             else:
-                # FP8: after each 128 the tensor cores' accumulators are added to the fp32 sum.
+                # FP8: after every TILE_K products the tensor cores' accumulators are added to the fp32 sum.
                 total = tl.dot(_operand(a_mk), _operand(b_kn), total, max_num_imprecise_acc=TILE_K)
         if KIND == "fp8_row":
             a_scale = tl.load(a_scales + row, row < end, 0)
@@ -305,12 +313,16 @@ def _grouped_mm(
 
 
 @triton.jit
-def _place(tile, high, across):
-    """Order tiles in bands of 8 rows, down before across: neighbours share rows and weights in the cache."""
-    band = tile // (8 * across) * 8
-    tall = tl.minimum(high - band, 8)
-    within = tile - band * across
-    return band + within % tall, within // tall
+def _tile_position(tile, tile_rows, tile_columns):
+    """Return the row and column of the tile with this number in a grid of tile_rows x tile_columns.
+
+    Tiles are numbered in bands of 8 rows, column by column within a band, so that tiles with adjacent numbers share
+    rows and weights in the cache.
+    """
+    band = tile // (8 * tile_columns) * 8
+    band_rows = tl.minimum(tile_rows - band, 8)
+    within = tile - band * tile_columns
+    return band + within % band_rows, within // band_rows
 
 
 @triton.jit
@@ -329,14 +341,14 @@ def _grouped_wgrad(
     FLATTEN: tl.constexpr,
     PER_SM: tl.constexpr,
 ):
-    across = tl.cdiv(columns, TILE_N)
-    high = tl.cdiv(inner, TILE_M)
+    tile_columns = tl.cdiv(columns, TILE_N)
+    tile_rows = tl.cdiv(inner, TILE_M)
     a_rows = tl.make_tensor_descriptor(a, [rows, inner], [inner, 1], [TILE_K, TILE_M])
     b_rows = tl.make_tensor_descriptor(b, [rows, columns], [columns, 1], [TILE_K, TILE_N])
-    for tile in tl.range(tl.program_id(0), experts * high * across, tl.num_programs(0), flatten=FLATTEN):
-        expert = tile // (high * across)
+    for tile in tl.range(tl.program_id(0), experts * tile_rows * tile_columns, tl.num_programs(0), flatten=FLATTEN):
+        expert = tile // (tile_rows * tile_columns)
         start, end = tl.load(ends + expert - 1, expert > 0, 0), tl.load(ends + expert)
-        top, left = _place(tile % (high * across), high, across)
+        top, left = _tile_position(tile % (tile_rows * tile_columns), tile_rows, tile_columns)
         top, left = top * TILE_M, left * TILE_N
         total = tl.zeros((TILE_M, TILE_N), tl.float32)
         whole = start + (end - start) // TILE_K * TILE_K
@@ -372,14 +384,14 @@ def _grouped_wgrad_of_codes(
     FLATTEN: tl.constexpr,
     PER_SM: tl.constexpr,
 ):
-    across = tl.cdiv(columns, TILE_N)
-    high = tl.cdiv(inner, TILE_M)
+    tile_columns = tl.cdiv(columns, TILE_N)
+    tile_rows = tl.cdiv(inner, TILE_M)
     a_rows = tl.make_tensor_descriptor(a, [inner, rows], [rows, 1], [TILE_M, TILE_K])
     b_rows = tl.make_tensor_descriptor(b, [columns, rows], [rows, 1], [TILE_N, TILE_K])
-    for tile in tl.range(tl.program_id(0), experts * high * across, tl.num_programs(0), flatten=FLATTEN):
-        expert = tile // (high * across)
+    for tile in tl.range(tl.program_id(0), experts * tile_rows * tile_columns, tl.num_programs(0), flatten=FLATTEN):
+        expert = tile // (tile_rows * tile_columns)
         start, end = tl.load(ends + expert - 1, expert > 0, 0), tl.load(ends + expert)
-        top, left = _place(tile % (high * across), high, across)
+        top, left = _tile_position(tile % (tile_rows * tile_columns), tile_rows, tile_columns)
         top, left = top * TILE_M, left * TILE_N
         row, column = top + tl.arange(0, TILE_M), left + tl.arange(0, TILE_N)
         total = tl.zeros((TILE_M, TILE_N), tl.float32)
@@ -391,7 +403,7 @@ def _grouped_wgrad_of_codes(
                 b_scale = tl.load(b_scales + column * blocks + k // 128, column < columns, 0)
                 total += tl.dot(a_mk, b_nk.T) * a_scale[:, None] * b_scale[None, :]
             else:
-                # A tile may reach into the next expert's blocks, which may hold NaN.
+                # A tile may include blocks of the next expert, which may contain NaN.
                 mine = (k + tl.arange(0, TILE_K) < end)[None, :]
                 block = k // 32 + tl.arange(0, TILE_K // 32)
                 filled = block[None, :] < end // 32

@@ -1,11 +1,12 @@
 """Moves tokens to the rows of their experts and back, in Triton. Each direction is the gradient of the other:
 
-- `permute(x, placement)`: copies to each row its token, zeros to unused rows. Its gradient is `unpermute`.
-- `unpermute(y, placement, gates)`: the gated sum of each token's rows. Its gradient is `permute` with these gates, and
-  `gate_gradients` for the gates.
+- `permute(x, placement)` copies each token to its rows and fills unused rows with zeros. Its gradient is `unpermute`.
+- `unpermute(y, placement, gates)` sums each token's rows, weighted by their gates. Its gradient is `permute` with the
+  same gates, and `gate_gradients` for the gates.
 
-A token's rows are summed in fp32 in the order of its choices, and rounded once to the dtype of y. Gates are rounded to
-that dtype first: a product of two bf16 is exact in fp32, so a fused multiply-add gives the same sum.
+A token's rows are summed in fp32 in the order of its experts in the routing, and rounded once to the dtype of y. Gates
+are rounded to that dtype first: a product of two bf16 numbers is exact in fp32, so a fused multiply-add gives the same
+sum.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from etude.model.precision.kernels.in_triton.bits import wide, words_for
 from etude.model.precision.kernels.in_triton.launch import on_device, words
 
 STRIDE = 1024
-"""Numbers of a row a program moves per loop iteration."""
+"""How many numbers of a row a program moves per loop iteration."""
 
 
 def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    """[N, D] -> [R, D]. With gates, each row is multiplied by the gate of its token-expert pair."""
+    """Copy tokens [N, D] to their rows [R, D]. With gates, each row is multiplied by the gate of its token-expert
+    pair."""
     x_nd = x_nd.contiguous()
     rows, width = placement.token_r.numel(), x_nd.shape[1]
     out = x_nd.new_empty(rows, width)
@@ -47,7 +49,7 @@ def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) 
 
 
 def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    """Sum the rows of each token, weighted by their gates: [R, D] -> [N, D]. Without gates every weight is 1."""
+    """Sum the rows [R, D] of each token to [N, D], weighted by their gates. Without gates every weight is 1."""
     y_rd = y_rd.contiguous()
     (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]
     out = y_rd.new_empty(tokens, width)
@@ -69,7 +71,10 @@ def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None
 
 
 def gate_gradients(grad_nd: Tensor, y_rd: Tensor, placement: Placement) -> Tensor:
-    """[N, D] and [R, D] -> fp32 [N, K]: the gradients of the gates of `unpermute`, summed in fp32."""
+    """Return the gradients [N, K] of the gates of `unpermute`, summed in fp32.
+
+    `grad_nd` is the gradient of its result, `y_rd` the rows that it summed.
+    """
     grad_nd, y_rd = grad_nd.contiguous(), y_rd.contiguous()
     (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]
     out = grad_nd.new_empty(tokens, choices, dtype=torch.float32)

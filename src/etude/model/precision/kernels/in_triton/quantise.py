@@ -1,12 +1,14 @@
-"""Quantisers in Triton, bit-equal to the references. x is read once, even if both its rows and its columns are
-quantised; where x is a SwiGLU product, SwiGLU is computed in the same kernel.
+"""Quantisers in Triton, bit-equal to the references in plain torch.
 
-"Columns" means the quantised transpose, contiguous along what were rows: the operand of a matmul that contracts over
-the rows of x. Its blocks of 32 or 128 then lie across tokens, so each expert's tokens must begin at a multiple of the
-block (`place(..., multiple=)` ensures it).
+x is read once, even if both its rows and its columns are quantised. If x is a SwiGLU product, the same kernel computes
+SwiGLU.
 
-There are two kernels. Formats whose scales cover no more than a tile are quantised by tiles. Those whose scales need a
-whole row (NVFP4, FP8 per row) are quantised by rows, each held in registers.
+"Columns" means the quantised transpose of x: the operand of a matmul that contracts over the rows of x. Its blocks of
+32 or 128 numbers lie along tokens, so each expert's tokens must begin at a multiple of the block size (`place(...,
+multiple=)` ensures it).
+
+There are two kernels. `_quantise_tiles` is for formats whose scales cover no more than a tile. `_quantise_rows` is for
+formats whose scales depend on a whole row (NVFP4, FP8 per row); a program keeps the row in registers.
 """
 
 from __future__ import annotations
@@ -41,18 +43,23 @@ from etude.model.precision.nvfp4 import NVFP4, outer_scale
 from etude.model.precision.rows import rows_of
 
 LONGEST_ROW = 16384
-"""Maximum length of a row: one program holds a whole row in registers."""
+"""Maximum length of a row for `_quantise_rows`, which keeps a whole row in registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Block size of a format, and the tile and warps of a program, for rows alone and for rows and columns."""
+    """Block size of a format, and the tiles in which it is quantised."""
 
     tall: int
+    """Rows per block."""
     wide: int
+    """Columns per block."""
     mx: bool
+    """Whether scales are powers of two (E8M0) instead of fp32."""
     rows: tuple[int, int, int]
+    """Rows and columns of a tile and number of warps, if only rows are quantised."""
     both: tuple[int, int, int]
+    """The same, if rows and columns are quantised."""
 
 
 # Tile heights, widths and warps with the fewest instructions per number on Hopper, without register spills.
@@ -64,9 +71,9 @@ TILINGS = {
 
 
 def quantise(x: Tensor, format: str, *, outer: Tensor | None = None) -> Quantised:
-    """Quantise x. `outer` is as in `quantise_nvfp4`."""
+    """Quantise x along its last axis. `outer` is as in `quantise_nvfp4`."""
     if outer is not None and not format.startswith("nvfp4"):
-        raise CannotQuantise(f"{format} has no outer scale that could be given")
+        raise CannotQuantise(f"{format} has no outer scale; only the nvfp4 formats take `outer`")
     if format in TILINGS:
         return _by_tiles(x, None, format, columns=False)[0]
     return _by_rows(x, None, format, outer)
@@ -90,7 +97,7 @@ def swiglu_quantise_both(gate: Tensor, up: Tensor, format: str) -> tuple[Quantis
 
 def _tiled(format: str) -> str:
     if format not in TILINGS:
-        raise CannotQuantise(f"{format} has scales for whole rows: rows and columns cannot be quantised in one pass")
+        raise CannotQuantise(f"{format} has scales of whole rows: rows and columns cannot be quantised in one pass")
     return format
 
 
@@ -101,7 +108,7 @@ def _both(made: list[Quantised]) -> tuple[Quantised, Quantised]:
 def _by_tiles(x: Tensor, up: Tensor | None, format: str, *, columns: bool) -> list[Quantised]:
     tiling = TILINGS[format]
     if x.dim() < 2:
-        raise CannotQuantise(f"{format} is made from matrices here; the shape is {tuple(x.shape)}")
+        raise CannotQuantise(f"{format} needs at least two dimensions; the shape is {tuple(x.shape)}")
     if tiling.mx and columns:
         rows_of(x.mT[..., :1, :], tiling.wide, "MXFP8 of the transpose")
     values, beside = _given(x, up, tiling.wide if tiling.mx else 1, format)
@@ -141,8 +148,8 @@ def _by_rows(x: Tensor, up: Tensor | None, format: str, outer: Tensor | None) ->
     given = outer is not None or format == "nvfp4_tensor"
     if outer is None and given:
         if up is not None:
-            raise CannotQuantise("nvfp4_tensor needs the largest number anywhere before: apply SwiGLU first")
-        # The largest number anywhere needs a pass of its own, which no kernel can avoid.
+            raise CannotQuantise("nvfp4_tensor needs the maximum of the whole tensor first: apply SwiGLU before it")
+        # The maximum of the whole tensor needs a pass of its own.
         low, high = x.detach().aminmax() if x.numel() else (x.new_zeros(()), x.new_zeros(()))
         outer = outer_scale(torch.maximum(-low, high).float())
     scales = x.new_empty(
@@ -177,16 +184,18 @@ def _by_rows(x: Tensor, up: Tensor | None, format: str, outer: Tensor | None) ->
 
 
 def _given(x: Tensor, up: Tensor | None, block: int, format: str) -> tuple[Tensor, Tensor]:
-    """Return the words of x and of `up`, after checking that a kernel accepts them."""
+    """Return the words of x and of `up` (of x again without `up`), after checking that a kernel accepts them."""
     if up is not None and (x.dtype != torch.bfloat16 or up.dtype != torch.bfloat16 or up.shape != x.shape):
-        raise CannotQuantise(f"SwiGLU takes two bf16 tensors of one shape, not {_told(x)} and {_told(up)}")
+        raise CannotQuantise(
+            f"SwiGLU takes two bf16 tensors of one shape, not {_description(x)} and {_description(up)}"
+        )
     if x.dtype == torch.float16:
         raise CannotQuantise(f"{format}: the kernels take bfloat16 and float32, not float16")
     values = words(rows_of(x, block, format))
     return values, values if up is None else words(rows_of(up, block, format))
 
 
-def _told(x: Tensor) -> str:
+def _description(x: Tensor) -> str:
     return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
 
 
@@ -201,6 +210,7 @@ def _empty(x: Tensor, shape: list[int], tiling: Tiling) -> Quantised:
 
 @triton.jit
 def _numbers(x, up, at, inside, SWIGLU: tl.constexpr):
+    """Load the numbers at offsets `at` where `inside`; with SWIGLU, return silu(x) * up."""
     values = wide(tl.load(x + at, inside, 0))
     if SWIGLU:
         values = swiglu(values, wide(tl.load(up + at, inside, 0)))

@@ -37,7 +37,7 @@ from etude.model.precision import (
     split_quantised,
     stored_tensors,
 )
-from etude.model.precision.fence import doubts, faults, faults_of_values
+from etude.model.precision.weight_checks import doubts, faults, faults_of_values
 from etude.recipe.model import ModelRecipe
 
 SHAPE: dict[str, Any] = {

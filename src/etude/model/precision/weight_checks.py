@@ -1,12 +1,13 @@
-"""Checks that a checkpoint or version is sound.
+"""Checks weights before they are written to a checkpoint, or after they are read.
 
-Refused are numbers that are not finite, codes and scales that stand for such, and rows that were clipped.
+A fault is a tensor with numbers that are not finite, with codes or scales that stand for such numbers, or with clipped
+rows. Faults make writing and loading fail.
 
-Invariant: what is checked is exactly what is written, under the names used there: numbers, or codes and scales of any
-format. A scale is recognised by its name; no codes have a name that ends like one.
+Invariant: the checked tensors are exactly the stored ones, with their stored names: numbers, or codes and scales of any
+format. A scale is recognised by the end of its name, which no tensor of codes shares.
 
-Many codes at the largest value are no proof of clipping: a row whose numbers all have one magnitude has only such
-codes, whatever its scale. They are reported as `doubts`, and never refused.
+Many codes at the largest value do not prove clipping: a row whose numbers all have one magnitude has only such codes.
+They are reported as `doubts` and never make anything fail.
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ from etude.model.precision.formats import Quantised
 from etude.model.precision.nvfp4 import NVFP4
 
 SATURATED = 0.5
-"""Maximum share of a row's numbers that may be the largest of their type. Among codes, a row of ordinary weights has
-about an eighth of them at the maximum in E2M1, and a single one in E4M3."""
+"""Maximum share of a row's numbers or codes that may be at the largest value of their type. For comparison: in a row of
+ordinary weights about an eighth of the E2M1 codes are at the maximum, and a single E4M3 code."""
 _LARGEST_E8M0 = 246
-"""Code of 2^119: any larger power times 448 is infinite in fp32. 255 is NaN."""
+"""E8M0 code of 2^119. Any larger power times 448 is infinite in fp32; code 255 is NaN."""
 _E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST = 0x7F, 0x7E, 7
 _PLAIN = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
 _SCALES = ("scale", "scales", "scale_inv", "scale_2", "outer")
 _DIVISOR = ".weight_global_scale"
-"""Suffix of a scale that is stored as a divisor. The loader ignores scales of activations."""
+"""Suffix of a weight's scale that is stored as a divisor. Scales of activations have other names; they are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
+    """A tensor that is not finite or was clipped."""
+
     where: str
-    """Name of a tensor, or of a layer's intermediate result."""
+    """Name of the tensor, or description of a layer's intermediate result."""
     problem: str
+    """The rest of the sentence that begins with `where`."""
 
     def __str__(self) -> str:
         return f"{self.where} {self.problem}"
@@ -45,16 +49,19 @@ class Fault:
 
 @torch.no_grad()
 def faults(tensors: Mapping[str, Tensor]) -> list[Fault]:
-    """Return a fault for every unsound tensor."""
-    looked_at = tensors.keys() - _surely_sound(tensors) | {name for name in tensors if name.endswith(_DIVISOR)}
-    found = ((name, _problem(name, tensors[name])) for name in looked_at)
+    """Return a fault for every tensor that is not finite or was clipped."""
+    suspects = tensors.keys() - _within_range(tensors) | {name for name in tensors if name.endswith(_DIVISOR)}
+    found = ((name, _problem(name, tensors[name])) for name in suspects)
     return sorted((Fault(name, problem) for name, problem in found if problem), key=lambda fault: fault.where)
 
 
 @torch.no_grad()
 def faults_of_values(values: Iterable[tuple[str, Tensor]]) -> list[Fault]:
-    """Return weights whose values are not finite although their codes and scales are. The values are checked one after
-    another, so the iterable may create each one on demand."""
+    """Return a fault for each dequantised weight that is not finite.
+
+    `values` yields names and dequantised weights whose codes and scales have no fault. Weights are checked one after
+    another, so the iterable may dequantise each on demand.
+    """
     counted = ((name, int((~x.isfinite()).sum()), x) for name, x in values)
     return [
         Fault(name, f"stands for {count} of {x.numel()} numbers that are not finite in {_dtype(x)}")
@@ -69,10 +76,10 @@ def _dtype(tensor: Tensor) -> str:
 
 @torch.no_grad()
 def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
-    """Return weights that may have been clipped, for example by a scale that was too small.
+    """Return the weights that may have been clipped, for example by a scale that was too small.
 
-    These have rows in which most codes are the largest possible, and for NVFP4 also the scales of their blocks. Rows of
-    one magnitude look the same.
+    They have rows in which most codes are at the maximum; for NVFP4 the blocks' scales must be at the maximum too. A
+    row whose numbers all have one magnitude is indistinguishable from a clipped one.
     """
     found = []
     for name, q in sorted(quantised.items()):
@@ -86,22 +93,30 @@ def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
     return found
 
 
-def require_sound(tensors: Mapping[str, Tensor], refusal: str) -> None:
-    """Raise PoisonedWeights if a tensor is unsound; `refusal` says what is therefore not done."""
-    require_none(faults(tensors), refusal)
+def require_no_faults(tensors: Mapping[str, Tensor], refusal: str) -> None:
+    """Raise PoisonedWeights if a tensor has a fault.
+
+    `refusal` begins the message and says what is therefore not done: "<folder> is not written".
+    """
+    refuse_faults(faults(tensors), refusal)
 
 
-def require_none(found: Sequence[Fault], refusal: str) -> None:
+def refuse_faults(found: Sequence[Fault], refusal: str) -> None:
+    """Raise PoisonedWeights if there is a fault; `refusal` begins the message."""
     if found:
-        raise PoisonedWeights(f"{refusal}: {told(found)}")
+        raise PoisonedWeights(f"{refusal}: {summary(found)}")
 
 
-def told(found: Sequence[Fault]) -> str:
+def summary(found: Sequence[Fault]) -> str:
+    """Return the first fault and how many more there are, for a one-line message."""
     return f"{found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}"
 
 
-def _surely_sound(tensors: Mapping[str, Tensor]) -> set[str]:
-    """The tensors, nearly all, whose numbers are below the largest of their type. Waits for the device once."""
+def _within_range(tensors: Mapping[str, Tensor]) -> set[str]:
+    """Return the names of plain tensors whose numbers all stay below the maximum of their dtype: nearly all tensors.
+
+    All tensors are checked with a single wait for the device.
+    """
     plain = {name: tensor for name, tensor in tensors.items() if tensor.dtype in _PLAIN and tensor.numel()}
     within = [_within(tensor) for tensor in plain.values()]
     sound = torch.stack(within).tolist() if within else []
@@ -109,12 +124,13 @@ def _surely_sound(tensors: Mapping[str, Tensor]) -> set[str]:
 
 
 def _within(tensor: Tensor) -> Tensor:
-    low, high = tensor.aminmax()  # NaN if any number is; three to ten times as fast as a norm or isfinite on a CPU
+    low, high = tensor.aminmax()  # NaN if any number is NaN; on a CPU 3 to 10 times as fast as a norm or isfinite
     largest = torch.finfo(tensor.dtype).max
     return (low > -largest) & (high < largest)
 
 
 def _problem(name: str, tensor: Tensor) -> str | None:
+    """Return what is wrong with a stored tensor; None if nothing is."""
     if not tensor.numel():
         return None
     scale = name.endswith(_SCALES)
@@ -132,7 +148,7 @@ def _problem(name: str, tensor: Tensor) -> str | None:
         return _not_finite(count, tensor)
     if name.endswith(_DIVISOR) and (count := int((~tensor.float().reciprocal().isfinite()).sum())):
         return f"has {count} of {tensor.numel()} divisors that are zero, or as good as zero"
-    return _cut(tensor)
+    return _clipped(tensor)
 
 
 def _not_finite(count: int, tensor: Tensor) -> str:
@@ -140,14 +156,14 @@ def _not_finite(count: int, tensor: Tensor) -> str:
 
 
 def _full(codes: Tensor) -> Tensor:
-    """Which codes are the largest possible, for E4M3, or for E2M1 packed two per byte."""
+    """Return which codes are at the maximum, for E4M3, or for E2M1 packed two per byte."""
     if codes.dtype == torch.float8_e4m3fn:
         return codes.view(torch.uint8).bitwise_and(_E4M3_INFINITE) == _E4M3_LARGEST
     return torch.stack((codes & _E2M1_LARGEST, codes >> 4 & _E2M1_LARGEST), -1).flatten(-2) == _E2M1_LARGEST
 
 
-def _cut(tensor: Tensor) -> str | None:
-    """Check plain numbers (not codes) for clipped rows, which a saturating cast leaves behind."""
+def _clipped(tensor: Tensor) -> str | None:
+    """Return a description if plain numbers (not codes) have a row that a saturating cast clipped, else None."""
     rows = tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.reshape(1, -1)
     share, row = (rows.abs() == torch.finfo(tensor.dtype).max).float().mean(-1).max(0)
     if float(share) <= SATURATED:
