@@ -53,7 +53,7 @@ CAUGHT_INSIDE = {
     "UnpackLimit": "a file that a scan lists as unread",
     "ConnectionLost": "reported as ServiceDied",
     "Unreadable": "told to the agent, with the linter that printed it",
-    "Unread": "a pattern that rules no file out",
+    "UnsupportedSyntax": "a pattern that rules no file out",
     "CannotWatch": "every file is looked at before each search",
     "BadPattern": "told to the agent",
     "StreamBroken": "asked again, then told as PolicyError",
