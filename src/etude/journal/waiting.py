@@ -20,7 +20,8 @@ class WaitExpired(TimeoutError):
 
 
 class Waiting:
-    """One wait, as a context manager. `Journal.waiting` makes it; it is used once."""
+    """Context manager around one wait for another process: it measures the wait and records its outcome; `async with`
+    also enforces the deadline. Made by `Journal.waiting`, and usable once."""
 
     def __init__(self, process: str, on: str, deadline: float, record: Callable[[dict[str, object]], None]) -> None:
         if deadline <= 0:

@@ -14,7 +14,8 @@ _FAKETIME = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfake
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The circumstances of one grading."""
+    """What may differ between gradings of the same change: environment variables, test order and a busy
+    machine. A correct verdict does not depend on it."""
 
     name: str = "usual"
     env: tuple[tuple[str, str], ...] = ()

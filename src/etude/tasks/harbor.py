@@ -336,7 +336,7 @@ def unknown_keys(table: BaseModel, place: str = "") -> Iterator[str]:
 
 
 def _merged(ours: Any, theirs: Any) -> Any:
-    """Return the task's table with the settings that a step's table overrides."""
+    """Return a copy of the task's table `ours`, in which the settings of the step's table `theirs` replace its own."""
     return ours.model_copy(update={name: getattr(theirs, name) for name in theirs.model_fields_set})
 
 

@@ -101,9 +101,12 @@ class OraclePolicy:
         return self._call(self._next(seen))
 
     def _summary_plan(self, seen: _ContextFacts) -> str:
-        """Return the plan that a self-summary notes, which is the next call. If the next call is an edit, plan to read
-        the file again instead, because a read call is shorter than an edit. If that happened before and reading filled
-        the context, plan an edit of only the wrong line."""
+        """Return the call that a self-summary plans: usually the next call.
+
+        An edit is too long for a summary. In the first context it is replaced by a read of the file, after which the
+        next context makes the edit. If the context already began with a summary, reading the file has filled it, so the
+        plan is an edit of only the wrong line.
+        """
         call = self._next(seen)
         if not call.startswith("edit "):
             return call

@@ -134,7 +134,8 @@ class Profile:
         return new
 
     def texts(self) -> list[str]:
-        """Return all fixed texts, without their fields, and the tools' names. A tokenizer should encode them well."""
+        """Return all fixed texts, without their {placeholders}, and the tools' names. They are added to the data that a
+        tokenizer is trained on."""
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
         templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]

@@ -36,7 +36,7 @@ class BoxEgress:
 
     @property
     def env(self) -> dict[str, str]:
-        """Environment variables that make programs trust the authority."""
+        """Environment variables that make programs trust the proxy's certificate authority."""
         return ENVIRONMENT
 
     @property

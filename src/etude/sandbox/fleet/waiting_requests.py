@@ -53,7 +53,7 @@ class WaitingRequests:
 
     @property
     def has_fresh(self) -> bool:
-        """Whether the first request of some queue has not been searched for yet."""
+        """Whether some queue has a first request for which all hosts must still be searched."""
         return bool(self._fresh)
 
     def add(self, pending: Pending, *, first: bool = False) -> None:

@@ -132,8 +132,8 @@ def _generated_files() -> dict[str, bytes]:
 
 
 def _system_entries(name: str) -> str:
-    """Return entries of the host's own system users or groups, which its folders refer to, without homes, passwords or
-    members. `name` is passwd or group."""
+    """Return the lines of the host's system users or groups for the box's /etc/passwd or /etc/group (`name`), so that
+    owners of files in the mounted system folders have names. Homes, passwords and members are left out."""
     entries = ""
     for line in Path("/etc", name).read_text().splitlines():
         fields = line.split(":")

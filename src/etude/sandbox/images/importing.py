@@ -84,7 +84,8 @@ def _import_tar(store: ImageStore, source: Path, origin: str, say: Say) -> str:
 
 
 def import_root(store: ImageStore, source: Path, origin: str, say: Say) -> str:
-    """Import a folder like a tar of it, sorted by name."""
+    """Import a folder that holds a root file system, as if it were a tar with its members sorted by name. Return the
+    image's id."""
     # List the folder here and not in the store process, which would see other owner ids than the host's.
     return _import_members(store, source, list(_folder_members(source)), origin, say=say)
 

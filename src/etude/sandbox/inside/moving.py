@@ -87,7 +87,8 @@ def move_to_new_root(folders: list[WorkingFolder]) -> None:
 
 
 class _View:
-    """Checks threads against the box's root: whether they hold files of its mount open, and where they stand in it."""
+    """Examines threads before a move: finds each thread's working folder, and raises CannotMove for a thread that
+    cannot be moved, for example because it has a file on the box's root mount open."""
 
     def __init__(self) -> None:
         self._device = os.stat("/").st_dev

@@ -84,8 +84,11 @@ class PreparedBox:
         self.network_namespace = -1
 
     def kill(self) -> None:
-        """Kill pid 1, and with it the whole box. The descriptors of its namespaces are closed first, so that its end
-        also frees its mounts, and waiting for it waits for that."""
+        """Kill pid 1, and with it the whole box.
+
+        The descriptors of the box's namespaces are closed first, because an open one would keep the box's mounts alive.
+        So the kernel frees the mounts when pid 1 ends, and whoever waits for pid 1 waits for that too.
+        """
         self._close_namespaces()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)

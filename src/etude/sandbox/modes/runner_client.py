@@ -1,4 +1,5 @@
-"""The owner's side of runner.py: starts a runner for one command, and holds its streams, its leash and its result."""
+"""The owner's side of runner.py: starts a runner for one command, holds the command's streams and the pipe that ends it
+(the leash), and reads its result."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ FORKS = "localhost/etude/fork"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process that owns objects in an engine, identified beyond its own lifetime."""
+    """The identity of a process that owns objects in an engine. It stays unambiguous after the process has ended, even
+    if a later process gets the same pid."""
 
     machine: str
     boot: str

@@ -37,7 +37,7 @@ class Alteration:
 
 
 def altered(files: Mapping[str, bytes], alterations: Iterable[Alteration]) -> dict[str, bytes]:
-    """The files with alterations that do not overlap."""
+    """Return the files with the alterations applied. The alterations must not overlap."""
     result = dict(files)
     for one in sorted(alterations, reverse=True):
         data = result[one.path]

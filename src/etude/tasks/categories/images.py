@@ -110,8 +110,8 @@ COPY --from=checked /build/out/ .
 """
 
     def one_stage(self) -> dict[str, bytes]:
-        """The second honest solution, with one stage: a program checks the sources and copies the wanted files to the
-        folder."""
+        """Return the files of a second valid solution: a Dockerfile with a single stage, and a program that it runs.
+        The program checks the sources and writes the required files to the image's folder."""
         line = self._line.replace("VERSION", '" + version + "').replace("CHANNEL", '" + os.environ["CHANNEL"] + "')
         program = (
             f"{run_tests()}\n{checks(self._name, self._rule)}"

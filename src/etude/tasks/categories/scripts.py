@@ -110,7 +110,8 @@ SHELL_TESTS = (
 
 
 def checks(package: str, rule: str) -> str:
-    """Return a program that fails if the product breaks the rule, states two different versions, or does not parse."""
+    """Return a Python program that checks the package in the current folder. It fails if a module breaks the rule or is
+    not valid Python, or if VERSION and the package's `__version__` differ."""
     return f"""import ast
 import os
 import re

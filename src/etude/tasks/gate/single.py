@@ -180,9 +180,13 @@ def _read_diff(path: Path, what: str) -> str:
 
 
 def _cheats_key(task: Task) -> str:
-    """Return the cache key of cheats on a bare environment (files over the host's base). Tasks with the same key offer
-    a cheat the same possibilities. If the task's own tests run beside its code, tasks of a family (a package, a
-    repository) share a key. If only a program of Étude judges, all tasks of a source do."""
+    """Return the key under which a task's successful cheats are cached, if its environment is bare (files over the
+    host's base).
+
+    Tasks share a key if a cheat has the same chances in all of them. If the verifier runs code of the task's own, such
+    as its tests, these are the tasks of one family (a package, a repository). Otherwise they are all tasks of one
+    source with the same verifier.
+    """
     name = verifier_name(task)
     parts = (name, task.verifier.get("runner"), source_of_task(task), "" if name in _NO_TASK_CODE else task.family)
     return f"host {parts}"

@@ -4,8 +4,8 @@ White space is ignored. A line becomes a needle if it is long enough to be disti
 workspace nor in Python's standard library, which contains the common idioms. A shorter line is joined with its
 neighbours. Quoted strings are needles of their own, because they survive compilation.
 
-A copy of a file that the reference changes or adds is also searched for lines that are common elsewhere. Such a file
-may be a part of Python's standard library, or its fix may be an idiom (`FileVersions`).
+These rules miss a leak if the reference's new lines also occur in the standard library, for example because the fix is
+an idiom. So copies of the files that the reference changes or adds are searched for such lines too (`FileVersions`).
 """
 
 from __future__ import annotations

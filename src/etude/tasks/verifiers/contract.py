@@ -95,8 +95,8 @@ class ProvingVerifier(Protocol):
     """A verifier that must run a task's reference to find out whether its verdicts are sealed."""
 
     def load_stored_proof(self, folder: Path) -> bool:
-        """Load what a proof in this folder of environments says about `sealed`. Return whether `sealed` is known
-        afterwards."""
+        """Set `sealed` from the proof that an earlier run stored in this folder, if there is one. Return whether
+        `sealed` is known now."""
         ...
 
 

@@ -80,8 +80,12 @@ class MicroRepoSource:
 
 
 def cell_at(index: int, shares: Mapping[Cell, float]) -> Cell:
-    """Return the cell of the task with this index. Multiples of the golden ratio are spread evenly, so among any number
-    of tasks each cell has its share, give or take one or two."""
+    """Return the cell of the task with this index.
+
+    Indices become points in [0, 1) (multiples of the golden ratio, modulo 1), and each cell owns an interval as long as
+    its share. The points are spread evenly, so at any number of tasks each cell's count matches its share to
+    within one or two.
+    """
     point = (index + 0.5) * _GOLDEN % 1.0
     reached = zip(shares, accumulate(shares.values()), strict=True)
     return next((cell for cell, end in reached if point < end), list(shares)[-1])

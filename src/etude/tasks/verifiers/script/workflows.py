@@ -1,4 +1,5 @@
-"""The verifier of CI workflows (`type = "workflow"`): runs the steps on every product, each job in its own box.
+"""The verifier of CI workflows (`type = "workflow"`): runs the agent's workflow on every product, each job in its own
+box. Products are hidden variants of the workspace, some correct and some broken (products.py).
 
 task.toml  [metadata.etude.verifier]  type = "workflow", workflow (a path), writes, seconds, memory_mb
 """

@@ -25,7 +25,8 @@ _RAISES = frozenset(("raises", "assertRaises", "assertRaisesRegex"))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TestFunction:
-    """A test function and its sites. Positions are byte offsets in the source."""
+    """A test function, and its sites: the assertions that expect a known value or an exception. Positions are byte
+    offsets in the source."""
 
     __test__ = False  # Not a test, whatever its name.
 

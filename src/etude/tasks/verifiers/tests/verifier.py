@@ -57,8 +57,8 @@ class TestsVerifier:
         return self._guess <= SEALED
 
     def load_stored_proof(self, folder: Path) -> bool:
-        """Load what a proof in this folder of environments says about `sealed`. Return whether `sealed` is known
-        afterwards."""
+        """Set `sealed` from the proof that an earlier run stored in this folder, if there is one. Return whether
+        `sealed` is known now."""
         try:
             reference = (self._task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
