@@ -82,7 +82,7 @@ def test_out_of_turns_and_a_dead_endpoint_are_told_by_the_exit_code(repository: 
         ((), "nothing to do"),
         (("-p", "x", "--folder", "/nowhere"), "/nowhere is not a folder"),
         (("-p", "x", "--resume", "last"), "has no session of"),
-        (("-p", "x", "--resume", "20200101-000000-abcdef"), "no session"),
+        (("-p", "x", "--resume", "20200101-000000-abcdef"), "is not a session"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, words: tuple[str, ...], says: str) -> None:

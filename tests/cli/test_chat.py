@@ -184,7 +184,7 @@ def test_a_folder_that_is_too_large_is_one_line(folder: Path, scratch: Path) -> 
             sparse.truncate(1_000_000)
     done = scripted(folder, scratch)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"etude: {folder} holds ")
+    assert done.stderr.startswith(f"etude: {folder} has ")
     assert "commands can run on at most 90000 files and 4000 MB" in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(scratch.iterdir()) == []

@@ -176,5 +176,5 @@ def test_sessions_are_listed_newest_first_and_damage_is_named(tmp_path: Path) ->
     (tmp_path / "two" / LOG).write_text('{"kind": "session", "format": "etude-session/9"}\n')
     with pytest.raises(SessionError, match="etude-session/9"):
         load_session(tmp_path / "two")
-    with pytest.raises(SessionError, match="no session"):
+    with pytest.raises(SessionError, match="not a session"):
         load_session(tmp_path / "three")

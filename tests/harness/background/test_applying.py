@@ -89,7 +89,7 @@ def test_links_and_folders_in_the_way(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
-    with pytest.raises(ApplyConflict, match="is not there any more"):
+    with pytest.raises(ApplyConflict, match="does not exist any more"):
         plan_steps(tmp_path / "gone", {"file": (None, b"x")})
 
 

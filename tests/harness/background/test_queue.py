@@ -56,7 +56,7 @@ def test_only_who_holds_the_lock_and_signed_is_signalled(tmp_path: Path) -> None
     # A line of a process that is gone, whose number another one has: this one, which would not survive it.
     os.pwrite(lock, f"{os.getpid()} 1".encode(), 0)
     assert not signal_holder(path, signal.SIGKILL)
-    signs = "import sys; from etude.harness.background import sign; sign(int(sys.argv[1]))"
+    signs = "import sys; from etude.harness.background import sign_lock; sign_lock(int(sys.argv[1]))"
     code = f"{signs}; print(flush=True); sys.stdin.read()"
     child = subprocess.Popen(
         [sys.executable, "-c", code, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(lock,)

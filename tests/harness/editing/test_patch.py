@@ -82,15 +82,15 @@ def test_a_file_without_a_last_newline_keeps_it_so() -> None:
     [
         ("*** Update File: a.py\n-nothing like it\n+y", "no such lines"),
         ("*** Update File: b.py\n-x\n+y", "no file 'b.py'"),
-        ("*** Add File: a.py\n+x", "there already"),
-        ("*** Update File: a.py\n*** Move to: c.py\n-x\n+y", "there already"),
+        ("*** Add File: a.py\n+x", "exists already"),
+        ("*** Update File: a.py\n*** Move to: c.py\n-x\n+y", "exists already"),
         ("*** Delete File: b.py", "no file 'b.py'"),
         ("*** Update File: a.py", "nothing is changed"),
         ("*** Update File: a.py\n@@ def nowhere():\n-x\n+y", "no line 'def nowhere"),
         ("*** Update File: a.py\nx\n+y", "line 3 of the patch"),
         ("*** Delete File: a.py\n-x", "line 3 of the patch"),
         ("x", "line 2 of the patch"),
-        ("", "names no file|no place"),
+        ("", "names no file|not allowed"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(patch: str, problem: str) -> None:

@@ -113,7 +113,7 @@ def test_what_no_format_takes_is_told(name: str) -> None:
 
 
 def test_an_unknown_format_is_told() -> None:
-    with pytest.raises(CannotQuantise, match="no format 'fp6'; there are mxfp8"):
+    with pytest.raises(CannotQuantise, match="no format 'fp6'; the formats are mxfp8"):
         format_named("fp6")
 
 
