@@ -23,6 +23,7 @@ runpy.run_path({script!r}, run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_the_checks_hold_with_torch_alone() -> None:
     code = BARE.format(source=str(ROOT / "src"), folder=str(SCRIPT.parent), script=str(SCRIPT))
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
