@@ -1,9 +1,11 @@
 """One run folder in which all four stages are finished, undisturbed."""
 
+import pickle
 import shutil
 
 import pytest
 import torch
+from tests.shared import made_once, shared_folder
 
 from etude.pretrain import run_stage
 
@@ -14,13 +16,19 @@ STAGES = ("pretrain", "long", "mtp", "sft")
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """(run folder, recipe, last progress of each stage). Read only."""
-    run, recipe = make_run(tmp_path_factory.mktemp("finished"))
-    last = {}
-    for stage in STAGES:
-        for progress in run_stage(stage, run, recipe):
-            last[stage] = progress
-    return run, recipe, last
+    """(run folder, recipe, last progress of each stage). Read only, since all workers share it."""
+
+    def make(folder):
+        run, recipe = make_run(folder)
+        last = {}
+        for stage in STAGES:
+            for progress in run_stage(stage, run, recipe):
+                last[stage] = progress
+        (folder / "told.pickle").write_bytes(pickle.dumps((run.name, recipe, last)))
+
+    folder = made_once(shared_folder(tmp_path_factory) / "pretrained", make)
+    name, recipe, last = pickle.loads((folder / "told.pickle").read_bytes())
+    return folder / name, recipe, last
 
 
 @pytest.fixture

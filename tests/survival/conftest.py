@@ -6,20 +6,17 @@ changed."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.shared import made_once, shared_folder
 from tests.survival.runner import Run, prepared, rl_run
 
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    own = tmp_path_factory.getbasetemp()
-    of_all = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    folder = Path(os.environ.get("ETUDE_SURVIVAL_KEEP") or of_all / "survival")
+    folder = Path(os.environ.get("ETUDE_SURVIVAL_KEEP") or shared_folder(tmp_path_factory) / "survival")
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -39,14 +36,3 @@ def undisturbed(base: Path, shared: Path) -> dict[str, bytes]:
             run.start().finish_rl()
 
     return Run(made_once(shared / "undisturbed", finished)).final_weights()
-
-
-def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
-    """Make `folder` unless another worker has. It gets its name only when complete, so a failed attempt is repeated."""
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            begun = folder.with_name(f"{folder.name}-{os.getpid()}")
-            make(begun)
-            begun.rename(folder)
-    return folder
