@@ -28,7 +28,7 @@ class OwnFleet(FleetSandboxes):
         if self._fleet is None:
             self._cluster = InlineCluster()
             self._fleet: Fleet | None = await open_fleet(self._cluster, SandboxRecipe(), self._root, policy=POLICY)
-            self.dispatcher, self._features = self._fleet.dispatcher, self._fleet.features
+            self.dispatcher, self.features = self._fleet.dispatcher, self._fleet.features
         return await super().ask(method, *args, **options)
 
     async def close(self) -> None:
