@@ -17,6 +17,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,7 +55,9 @@ def measure(folder: Path, tests: str) -> None:
     )
     command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-p", "noting"]
     command += ["-n", "3", "--dist", "loadfile", "-m", OF_CI]
-    subprocess.call([*command, tests], cwd=ROOT, env=_noting(folder / "tests.jsonl"))
+    code = subprocess.call([*command, tests], cwd=ROOT, env=_noting(folder / "tests.jsonl"))
+    if code not in (0, 1):  # Some tests may fail: they are not asked about faults.
+        raise SystemExit(2 if code in (4, 5) else code)  # pytest found no such tests
     combined = coverage.Coverage(config_file=str(settings))
     combined.combine()
     combined.save()
@@ -97,6 +100,8 @@ class Tree:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
+        self.running: subprocess.Popen[bytes] | None = None
+        self.stopped = False
         copied = shutil.ignore_patterns(".git", ".venv", "runs", ".*_cache", "__pycache__", ".hypothesis")
         shutil.copytree(ROOT, folder, ignore=copied, symlinks=True)
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / ".venv")], check=True)
@@ -113,12 +118,14 @@ class Tree:
 
     def failing(self, tests: Sequence[str], seconds: float) -> str | None:
         """The test that failed first; what did not end in time has failed."""
+        if self.stopped:
+            return "stopped"
         names = self.root / ".tests"
         names.write_text("\n".join(tests), encoding="utf-8")
         notes = self.root / ".notes"
         notes.unlink(missing_ok=True)
         command = [str(self.root / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-        started = subprocess.Popen(
+        self.running = started = subprocess.Popen(
             [*command, "-p", "noting", f"@{names}"],
             cwd=self.root,
             env=_noting(notes),
@@ -129,12 +136,21 @@ class Tree:
         try:
             code = started.wait(seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(started.pid, 9)
-            started.wait()
+            self._end()
             return "no end"
         if code == 0:
             return None
         return next((row["test"] for row in _read(notes) if row["failed"]), "no start")
+
+    def stop(self) -> None:
+        """End the tests that are running, and begin no others."""
+        self.stopped = True
+        self._end()
+
+    def _end(self) -> None:
+        if self.running is not None and self.running.poll() is None:
+            os.killpg(self.running.pid, signal.SIGKILL)
+            self.running.wait()
 
     def judge(self, mutation: Mutation, covering: Covering) -> dict[str, Any]:
         file, begun = self.root / mutation.file, time.monotonic()
@@ -149,7 +165,8 @@ class Tree:
         finally:
             file.write_bytes(source)
         if killer in covering.seconds and self.failing([killer], 60 + 10 * covering.seconds[killer]) is not None:
-            killer = f"unclear: {killer} also fails without it"
+            # It fails with and without the fault, so it says nothing about it.
+            return {"tests": len(tests), "killer": None, "unclear": killer}
         return {"tests": len(tests), "killer": killer, "seconds": round(time.monotonic() - begun, 1)}
 
 
@@ -161,6 +178,10 @@ def _batches(tests: list[str]) -> list[list[str]]:
 def identity(mutation: Mutation) -> dict[str, Any]:
     """What a row calls the mutation; its line is as the source was when it was drawn."""
     return {"file": mutation.file, "line": mutation.line, "before": mutation.before, "after": mutation.after}
+
+
+def _name(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[key] for key in ("file", "line", "before", "after"))
 
 
 def _alive(rows: list[dict[str, Any]]) -> int:
@@ -191,27 +212,32 @@ def main() -> int:
     parser.add_argument("--tests", default="tests", help="which tests may notice them")
     parser.add_argument("--trees", type=int, default=2, help="how many faults are tried at once")
     told = parser.parse_args()
+    offered = mutations_below(ROOT, f"src/etude/{told.room}")
+    if not offered:
+        parser.error(f"expected a folder of src/etude with code in it, found {told.room!r}")
     folder = CACHE / f"{code_digest()}-{told.tests.replace('/', '-')}"
     if not (folder / "data").exists():
         shutil.rmtree(CACHE, ignore_errors=True)
         measure(folder, told.tests)
     covering = Covering(folder)
-    offered = mutations_below(ROOT, f"src/etude/{told.room}")
     drawn = random.Random(told.seed).sample(offered, min(told.number, len(offered)))
     rows = _read(ROWS)
-    known = {json.dumps({key: row[key] for key in ("file", "line", "before", "after")}) for row in rows}
-    todo = [mutation for mutation in drawn if json.dumps(identity(mutation)) not in known]
+    known = set(map(_name, rows))
+    todo = [mutation for mutation in drawn if _name(identity(mutation)) not in known]
     PAGES.mkdir(exist_ok=True)
-    lock = threading.Lock()
+    lock, stopped = threading.Lock(), False
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with tempfile.TemporaryDirectory(prefix="etude-mutants-") as place, Progress(*columns) as progress:
-        free = [Tree(Path(place, str(number))) for number in range(told.trees)]
+        trees = [Tree(Path(place, str(number))) for number in range(told.trees)]
+        free = list(trees)
         bar = progress.add_task("mutants", total=len(drawn), completed=len(drawn) - len(todo))
 
         def one(mutation: Mutation) -> None:
             with lock:
                 tree = free.pop()
             row = {**identity(mutation), **tree.judge(mutation, covering)}
+            if stopped:
+                return  # Its tests were ended, not failed.
             with lock:
                 free.append(tree)
                 rows.append(row)
@@ -221,8 +247,19 @@ def main() -> int:
                 progress.update(bar, advance=1, description=f"mutants, {_alive(rows)} alive")
 
         with ThreadPoolExecutor(told.trees) as pool:
-            for done in [pool.submit(one, mutation) for mutation in todo]:
-                done.result()
+            try:
+                for done in [pool.submit(one, mutation) for mutation in todo]:
+                    done.result()
+            except KeyboardInterrupt:
+                stopped = True
+                pool.shutdown(wait=False, cancel_futures=True)
+                for tree in trees:
+                    tree.stop()
+    if stopped:
+        print("stopped: the same command goes on with the rest", file=sys.stderr)
+        return 130
+    names = {_name(identity(mutation)) for mutation in drawn}
+    rows = [row for row in rows if _name(row) in names]
     alive = _alive(rows)
     print(json.dumps({"mutants": len(rows), "killed": len(rows) - alive, "alive": alive}))
     return 0

@@ -26,7 +26,7 @@ from etude.tasks.sources import TaskSource, UnknownSource, generate_tasks, make_
 from etude.tasks.sources.microrepo.documents import write_documents
 from etude.tasks.task import Cell, Split, SplitViolation, Task, TaskError, TaskLimits, split_of
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers import GradingContext, Verifier, open_verifier
+from etude.tasks.verifiers import GradingContext, Verifier, open_verifier, register_verifier
 
 __all__ = [
     "Bounds",
@@ -73,6 +73,7 @@ __all__ = [
     "read_task",
     "reference_diff",
     "register_source",
+    "register_verifier",
     "revalidate",
     "split_of",
     "task_digest",
