@@ -1,7 +1,7 @@
-"""A call between two services on one machine: directly over a socket, as our cluster does it, and through ray's actors.
+"""Services of one machine, as our cluster runs them and as ray does: a call, and the start of a cluster.
 
-The arguments have the size of one turn. Reported are CPU milliseconds of caller and service together, and calls per
-second.
+A call's arguments have the size of one turn. Reported are CPU milliseconds of caller and service together, and calls
+per second. A start is a cluster with eight services that import torch, as a run has.
 """
 
 from __future__ import annotations
@@ -15,21 +15,41 @@ from typing import Any
 
 import numpy as np
 import psutil
+import torch
 from _report import finish
 
+from etude.cluster import open_cluster
 from etude.cluster.ray_backend import RayCluster, RayRemote
 
-AT_ONCE, CALLS = 32, 1920
+AT_ONCE, CALLS, SERVICES = 32, 1920, 8
 
 
 class Echo:
+    def __init__(self) -> None:
+        self.ones = torch.ones(3)
+
     async def echo(self, value: Any) -> Any:
         return value
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        finish("calls", asyncio.run(_measure(Path(folder))))
+        starts = asyncio.run(_starts(Path(folder)))
+        finish("calls", asyncio.run(_measure(Path(folder))) | starts)
+
+
+async def _starts(folder: Path) -> dict[str, Any]:
+    """Return the seconds that each backend needs for a cluster and its services."""
+    seconds: dict[str, float] = {}
+    for backend in ("processes", "ray"):
+        begun = time.monotonic()
+        cluster = await open_cluster(backend, run_folder=folder, cpus=2)
+        for number in range(SERVICES):
+            await cluster.start(f"{backend}-{number}", "calls:Echo", cpus=0.1, deadline=120)
+        seconds[backend] = time.monotonic() - begun
+        await cluster.close()
+    processes, ray = seconds["processes"], seconds["ray"]
+    return {"processes_start_s": processes, "ray_start_s": ray, "start_ratio": ray / processes}
 
 
 async def _measure(folder: Path) -> dict[str, Any]:

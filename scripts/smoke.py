@@ -252,7 +252,7 @@ def leftovers(mark: str, family: dict[int, str], root: Path, shared_before: set[
             left.append(f"process {pid} ({command[:80].strip()})")
     mounts = _read(Path("/proc/self/mountinfo")).decode(errors="replace").splitlines()
     left += [f"mount {line.split()[4]}" for line in mounts if str(root) in line]
-    for owner in Path(tempfile.gettempdir()).glob("etude-ray-*/owner"):
+    for owner in Path(tempfile.gettempdir()).glob("etude-run-*/owner"):
         pid, started = ([*_read(owner).decode().split(), "", ""])[:2]
         if pid.isdecimal() and family.get(int(pid)) == started:
             left.append(f"folder {owner.parent}")

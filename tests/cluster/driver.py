@@ -1,4 +1,4 @@
-"""A driver to be killed: opens a ray cluster, starts services, says where it is, and waits."""
+"""A driver to be killed: opens a cluster, starts services, says where it is, and waits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from etude.cluster import open_cluster
 
 
-async def main(folder: Path) -> None:
-    cluster: Any = await open_cluster("ray", run_folder=folder, cpus=2)
+async def main(folder: Path, backend: Any) -> None:
+    cluster: Any = await open_cluster(backend, run_folder=folder, cpus=2)
     echo = await cluster.start("echo", "tests.contract.cluster_services:Echo", cpus=0.1, env={"ETUDE_MARK": "7"})
     facts = {
         "folder": str(cluster._folder),
@@ -30,4 +30,4 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

@@ -1,4 +1,4 @@
-"""The contract suite on both backends; one event loop and one cluster per backend, since ray takes seconds to start."""
+"""The contract suite on every backend; one event loop and one cluster per backend, since ray takes seconds to start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from etude.cluster import Cluster, ClusterError, open_cluster
 Opened = tuple[Cluster, asyncio.Runner]
 
 
-@pytest.fixture(scope="module", params=["inline", "ray"])
+@pytest.fixture(scope="module", params=["inline", "processes", "ray"])
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     with asyncio.Runner() as runner:
         folder: Path = tmp_path_factory.mktemp(request.param)

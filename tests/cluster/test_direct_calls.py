@@ -16,18 +16,22 @@ from hypothesis import strategies as st
 from etude.cluster.direct_calls import HEAD, CallerConnection, ConnectionLost, serve
 
 
-async def backwards(body: bytes) -> bytes:
-    """Later calls may be answered first."""
-    for _ in range(random.Random(body).randrange(4)):
-        await asyncio.sleep(0)
-    return body[::-1]
+class Backwards:
+    async def reply(self, body: bytes) -> bytes:
+        """Later calls may be answered first."""
+        for _ in range(random.Random(body).randrange(4)):
+            await asyncio.sleep(0)
+        return body[::-1]
+
+    def end(self) -> None:
+        pass
 
 
 @asynccontextmanager
 async def desk() -> AsyncIterator[str]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         socket_path = str(Path(folder) / "socket_path")
-        async with await serve(socket_path, backwards):
+        async with await serve(socket_path, Backwards):
             yield socket_path
 
 

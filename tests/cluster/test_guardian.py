@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.cluster import guardian, ray_environment
+from etude.cluster import guardian, private_folder
 
 PATIENCE = 120.0
 SLEEPS = "import time; time.sleep(600)"
@@ -107,19 +107,19 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_the_next_start_sweeps_what_a_dead_driver_left_and_nothing_else(temporary: Path) -> None:
     """Not what another driver is just making, or removing: it works in its folder, and would be ended."""
     process = sleeper()
-    dead, making, empty = (temporary / f"etude-ray-{name}" for name in ("dead", "making", "empty"))
+    dead, making, empty = (temporary / f"etude-run-{name}" for name in ("dead", "making", "empty"))
     for folder in (dead, making, empty):
         folder.mkdir()
     (dead / guardian.OWNER).write_text(f"{guardian.identity(process.pid)}\n")
     process.kill()
     process.wait()
     (making / guardian.OWNER).touch()
-    (temporary / "etude-ray-gone").symlink_to(temporary / "closed meanwhile")
-    (temporary / "etude-ray-file").touch()
+    (temporary / "etude-run-gone").symlink_to(temporary / "closed meanwhile")
+    (temporary / "etude-run-file").touch()
     with (making / "log").open("w") as log:
         other = subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=log)
     try:
-        mine = ray_environment.private_folder()
+        mine = private_folder.private_folder()
         assert other.poll() is None
     finally:
         other.kill()

@@ -104,7 +104,13 @@ async def check_streams(cluster: Cluster) -> None:
             pass
     async for _ in echo.stream("numbers", 1000, deadline=PATIENCE):
         break
-    assert await echo.call("greet", "after", deadline=PATIENCE) == "hello after"
+    with pytest.raises(DeadlineExceeded):
+        async for _ in echo.stream("numbers", 3, hang_at=0, deadline=0.3):
+            pass
+    until = time.monotonic() + PATIENCE
+    while await echo.call("open_streams", deadline=PATIENCE):
+        assert time.monotonic() < until, "streams that their callers have left are still open"
+        await asyncio.sleep(0.01)
 
 
 async def check_kill_and_restart(cluster: Cluster) -> None:

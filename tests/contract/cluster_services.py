@@ -33,7 +33,7 @@ class Echo:
             raise ValueError("this one cannot be made")
         time.sleep(slow)
         self.greeting = greeting
-        self.count = 0
+        self.count = self.streams = 0
         self.blocking, self.freed = threading.Event(), threading.Event()
 
     async def greet(self, name: str, *, mark: str = "") -> str:
@@ -82,15 +82,19 @@ class Echo:
         return threading.Lock()
 
     async def numbers(self, n: int, *, fail_at: int = -1, hang_at: int = -1) -> AsyncIterator[int]:
-        for i in range(n):
-            if i == fail_at:
-                raise CorruptVersion(f"item {i}")
-            if i == hang_at:
-                await asyncio.sleep(60)
-            yield i
+        self.streams += 1
+        try:
+            for i in range(n):
+                if i == fail_at:
+                    raise CorruptVersion(f"item {i}")
+                if i == hang_at:
+                    await asyncio.sleep(3600)
+                yield i
+        finally:
+            self.streams -= 1
 
-    async def die(self) -> None:
-        os._exit(3)
+    async def open_streams(self) -> int:
+        return self.streams
 
     def _private(self) -> str:
         return "no"

@@ -38,6 +38,7 @@ def test_only_who_wanted_time_and_had_none_is_excused(share: Share, excused: boo
 def test_a_command_is_excused_for_the_clock_alone() -> None:
     assert ExecResult(137, b"", b"", 100.0, timed_out=True, limit="time", share=HUNGRY).starved
     assert not ExecResult(137, b"", b"", 100.0, limit="memory", share=HUNGRY).starved
+    assert not ExecResult(137, b"", b"", 100.0, timed_out=True, truncated=True, limit="time", share=HUNGRY).starved
     assert not ExecResult(137, b"", b"", 100.0, timed_out=True, limit="time").starved
 
 

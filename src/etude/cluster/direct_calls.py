@@ -1,21 +1,31 @@
-"""Direct calls between processes of one machine, over a unix socket.
+"""Direct calls between processes of one machine, over a unix socket in the cluster's private folder.
 
 A call costs a twentieth of a call through ray, both sides together (benchmarks/calls.py), and a rollout makes about a
-dozen. Ray still starts, finds and watches the services, and carries what direct calls do not: streams, stored values,
-and calls to other machines. The socket lies in the cluster's private folder.
+dozen.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
-from collections.abc import Awaitable, Callable
-from typing import cast
+from collections.abc import Callable
+from typing import Protocol, cast
 
 HEAD = struct.Struct(">QQ")
 """Header of a frame: the number of its call, and the length of its body."""
-ReplyFunction = Callable[[bytes], Awaitable[bytes]]
-"""The service's handler: gets a pickled call and returns the pickled answer."""
+
+
+class Session(Protocol):
+    """What answers the calls of one connection."""
+
+    async def reply(self, body: bytes) -> bytes:
+        """Return the pickled answer to a pickled call."""
+        ...
+
+    def end(self) -> None:
+        """Called once, when the connection is lost."""
+        ...
 
 
 class ConnectionLost(Exception):
@@ -61,9 +71,9 @@ class _Frames(asyncio.Protocol):
 class _ServerConnection(_Frames):
     """The service's end of one connection."""
 
-    def __init__(self, reply: ReplyFunction) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
-        self._reply = reply
+        self._session = session
         self._calls: set[asyncio.Task[None]] = set()
         """Running calls. Asyncio holds tasks only weakly, so without this they could be garbage-collected."""
 
@@ -73,7 +83,10 @@ class _ServerConnection(_Frames):
         task.add_done_callback(self._calls.discard)
 
     async def _serve(self, number: int, body: bytes) -> None:
-        self.send(number, await self._reply(body))
+        self.send(number, await self._session.reply(body))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._session.end()
 
 
 class CallerConnection(_Frames):
@@ -111,6 +124,11 @@ class CallerConnection(_Frames):
         finally:
             del self._waiting[number]
 
+    def tell(self, body: bytes) -> None:
+        """Send a call whose answer nobody waits for."""
+        self._calls += 1
+        self.send(self._calls, body)
+
     def receive(self, number: int, body: bytes) -> None:
         # There is no future for a call that its caller has given up.
         reply = self._waiting.get(number)
@@ -124,6 +142,9 @@ class CallerConnection(_Frames):
                 reply.set_exception(ConnectionLost("its process is gone"))
 
 
-async def serve(socket_path: str, reply: ReplyFunction) -> asyncio.Server:
-    """Listen on a unix socket, and answer every call with `reply`."""
-    return await asyncio.get_running_loop().create_unix_server(lambda: _ServerConnection(reply), socket_path)
+async def serve(where: str | socket.socket, new_session: Callable[[], Session]) -> asyncio.Server:
+    """Listen on a unix socket, given by its path or already bound, and open a session for every connection."""
+    loop = asyncio.get_running_loop()
+    if isinstance(where, str):
+        return await loop.create_unix_server(lambda: _ServerConnection(new_session()), where)
+    return await loop.create_unix_server(lambda: _ServerConnection(new_session()), sock=where)

@@ -9,11 +9,15 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import importlib
 import inspect
+import os
 import pickle
+import sys
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from etude.cluster.contract import ClusterError
@@ -72,12 +76,75 @@ class HostedService:
         return function
 
 
+OPEN_STREAM, NEXT_ITEM, PING = b"stream", b"next", b"ping"
+"""Requests that are no ordinary call: to open a stream (with the pickled call after it), for its next item, and for any
+answer. A call is a pickle, which begins with none of these."""
+DONE = pickle.dumps(None)
+END_OF_STREAM = b""
+"""The answer to NEXT_ITEM after the last item."""
+
+
+class ServiceSession:
+    """One connection to a service. It carries any number of calls, or one stream, which ends with the connection."""
+
+    def __init__(self, hosted: HostedService) -> None:
+        self._hosted = hosted
+        self._items: AsyncGenerator[Any, None] | None = None
+        self._pulling: asyncio.Task[bytes] | None = None
+        """Waits for the stream's next item."""
+        self._closing: asyncio.Task[None] | None = None
+
+    async def reply(self, body: bytes) -> bytes:
+        """Return the pickled answer to a pickled call, or to one of the other requests."""
+        if body == PING:
+            return DONE
+        if body == NEXT_ITEM:
+            assert self._items is not None
+            self._pulling = asyncio.create_task(_pickled_item(self._items))
+            return await self._pulling
+        if not body.startswith(OPEN_STREAM):
+            return await self._hosted.reply(body)
+        try:
+            self._items = self._hosted.stream(*pickle.loads(body[len(OPEN_STREAM) :]))
+        except Exception as error:  # noqa: BLE001 - the boundary: whatever it is, the caller gets it
+            return pickle.dumps(Failure.of(error))
+        return DONE
+
+    def end(self) -> None:
+        """Close the stream, also while it waits for its next item."""
+        if self._pulling is not None and not self._pulling.done():
+            self._pulling.cancel()
+        elif self._items is not None:
+            self._closing = asyncio.create_task(self._items.aclose())
+
+
+async def _pickled_item(items: AsyncGenerator[Any, None]) -> bytes:
+    """Return the next item of a stream, pickled, or END_OF_STREAM."""
+    try:
+        return pickle.dumps(await anext(items), pickle.HIGHEST_PROTOCOL)
+    except StopAsyncIteration:
+        return END_OF_STREAM
+    except Exception as error:  # noqa: BLE001 - the boundary: an item that cannot be pickled
+        return pickle.dumps(Failure.of(error))
+
+
 def pickled_call(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """Return a call as bytes. Raise ClusterError if its arguments cannot be pickled."""
     try:
         return pickle.dumps((method, args, kwargs), pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise ClusterError(f"the arguments of {method} cannot be sent: {error}") from error
+
+
+def redirect_output(log: Path) -> None:
+    """Append everything that this process writes to stdout and stderr to a log file."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    faulthandler.enable()
 
 
 def find_service(service: str) -> Any:

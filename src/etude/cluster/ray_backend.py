@@ -10,14 +10,12 @@ Ray ties its first processes to the life of the THREAD that starts them: open a 
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import logging
 import os
 import pickle
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
@@ -29,16 +27,9 @@ from etude.cluster.contract import Cluster, ClusterError, DeadlineExceeded, Heal
 from etude.cluster.direct_calls import CallerConnection, ConnectionLost
 from etude.cluster.extra_nodes import ExtraNode, node_name
 from etude.cluster.failure import Failure
-from etude.cluster.hosting import HostedService, pickled_call
-from etude.cluster.ray_environment import (
-    RAY_FOLDER,
-    STORE_BYTES,
-    TOKEN,
-    prepare_environment,
-    private_folder,
-    start_guardian,
-    store_folder,
-)
+from etude.cluster.hosting import HostedService, ServiceSession, pickled_call, redirect_output
+from etude.cluster.private_folder import end_guardian, private_folder, start_guardian
+from etude.cluster.ray_environment import RAY_FOLDER, STORE_BYTES, TOKEN, prepare_environment, store_folder
 
 MAX_CONCURRENCY = 10_000
 """Maximum number of calls that run at once in a service."""
@@ -89,7 +80,7 @@ class _ServiceActor:
 
     def __init__(self, spec: _Spec, incarnation: int) -> None:
         guardian.record(spec.folder, os.getpid())
-        _redirect_output(spec.log)
+        redirect_output(spec.log)
         # Torch creates this folder whether it compiles or not; here it is removed with the cluster.
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(spec.folder / "torch"))
         os.environ.update(spec.env)
@@ -109,7 +100,7 @@ class _ServiceActor:
         """Open the socket for direct calls, unless it is open, and return where this start of the service runs."""
         async with self._opening:
             if self._server is None and self._start.failure is None:
-                self._server = await direct_calls.serve(self._start.socket_path, self._hosted.reply)
+                self._server = await direct_calls.serve(self._start.socket_path, lambda: ServiceSession(self._hosted))
         return self._start
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -452,23 +443,9 @@ class RayCluster(Cluster):
         ray.shutdown()
         for node in self._extra_nodes.values():
             await asyncio.to_thread(node.lose)
-        left = guardian.sweep(self._folder)
-        assert self._watcher.stdin is not None
-        self._watcher.stdin.close()
-        await asyncio.to_thread(self._watcher.wait, 15)
+        left = await asyncio.to_thread(end_guardian, self._watcher, self._folder)
         if left:
             raise ClusterError(f"processes that would not end: {', '.join(who.split()[0] for who in left)}")
-
-
-def _redirect_output(log: Path) -> None:
-    """Append everything that this process writes to stdout and stderr to a log file."""
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
-    faulthandler.enable()
 
 
 def _submit(method: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -20,9 +20,9 @@ class ComputeRecipe(Section):
 
 
 class ClusterRecipe(Section):
-    backend: Literal["ray", "inline"] = "ray"
-    """"ray" runs each service in a process of its own. "inline" runs all of them in the driver's process: for
-    debugging, since no service can be restarted after a crash."""
+    backend: Literal["processes", "ray", "inline"] = "processes"
+    """"processes" runs each service in a process of its own on this machine, "ray" in a ray actor. "inline" runs all of
+    them in the driver's process: for debugging, since no service can be restarted after a crash."""
     nodes: int = Field(1, ge=1)
     """Nodes, including the driver's. With more than one, this machine simulates a cluster of many."""
     call_seconds: float = Field(120.0, gt=0)

@@ -21,7 +21,7 @@ from etude.journal import Journal
 from etude.rl.crew import Crew
 
 DRIVER = "driver"
-"""Name under which this process is charged, with its descendants that are no service (ray's own processes)."""
+"""Name under which this process is charged, with its descendants that are no service (such as the fork server)."""
 _EVERY_SECONDS = 1.0
 _ANSWER_SECONDS = 1.0
 """Timeout for asking the engine for its idle time, so that a dead engine is not waited for."""

@@ -160,8 +160,8 @@ class ExecResult:
     @property
     def starved(self) -> bool:
         """The command timed out because its host gave it too little CPU time, so its result says nothing about the
-        command."""
-        return self.timed_out and self.share.starved
+        command. One that wrote more than `output_bytes` has itself to blame: reading that took the host's time."""
+        return self.timed_out and self.share.starved and not self.truncated
 
 
 OnOutput = Callable[[int, bytes], None]

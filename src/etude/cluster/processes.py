@@ -1,0 +1,263 @@
+"""The backend for one machine: every service runs in a process of its own, started by a fork server (fork_server.py).
+
+Invariants: nothing listens but unix sockets in the cluster's private folder. Every process is recorded (guardian.py)
+before it serves, so none outlives the driver. A handle can be sent to any process of the machine, and finds the service
+again after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.cluster.contract import Cluster, ClusterError, DeadlineExceeded, Health, Launch, ServiceDied
+from etude.cluster.direct_calls import CallerConnection, ConnectionLost
+from etude.cluster.failure import Failure
+from etude.cluster.fork_server import COMMAND, CONTROL, ServiceProcess, ServiceSpec, framed
+from etude.cluster.hosting import END_OF_STREAM, NEXT_ITEM, OPEN_STREAM, PING, pickled_call
+from etude.cluster.private_folder import end_guardian, private_folder, start_guardian
+
+
+@dataclass(frozen=True, slots=True)
+class StoredValue:
+    """The reference that `put` returns. A process that receives it as an argument receives the value."""
+
+    path: Path
+
+    def __reduce__(self) -> Any:
+        return _load, (self.path,)
+
+
+class ProcessRemote:
+    """A handle to a service in a process of this machine."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        """`folder` is the cluster's private folder."""
+        self._name, self._folder = name, folder
+        self._process: ServiceProcess | None = None
+        """The process that the last call reached."""
+        self._connection: CallerConnection | None = None
+        self._opening = asyncio.Lock()
+
+    def __reduce__(self) -> Any:
+        return ProcessRemote, (self._name, self._folder)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
+        sent, submitted = pickled_call(method, args, kwargs), time.time()
+        async with self._errors_named(method, deadline):
+            try:
+                answer = await self._ask(sent)
+            except ConnectionLost:
+                # This handle had not noticed a restart: the call never reached a process, so it may be sent again.
+                now = await self._find()
+                if now is None or now.started > submitted:
+                    raise
+                answer = await self._ask(sent)
+        return self._result(answer, method)
+
+    async def stream(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> AsyncIterator[Any]:
+        sent = OPEN_STREAM + pickled_call(method, args, kwargs)
+        async with self._errors_named(method, deadline):
+            connection = await CallerConnection.open((await self._alive()).socket_path)
+        try:
+            async with self._errors_named(method, deadline):
+                self._result(await connection.ask(sent), method)
+            while True:
+                async with self._errors_named(method, deadline):
+                    item = await connection.ask(NEXT_ITEM)
+                if item == END_OF_STREAM:
+                    return
+                yield self._result(item, method)
+        finally:
+            connection.close()
+
+    async def health(self, *, deadline: float = 5.0) -> Health:
+        try:
+            async with self._errors_named("health", deadline):
+                await self._ask(PING)
+        except (ServiceDied, DeadlineExceeded) as error:
+            pid, incarnation = (self._process.pid, self._process.incarnation) if self._process else (None, 0)
+            return Health(False, pid, incarnation, 0.0, str(error))
+        assert self._process is not None
+        process = self._process
+        return Health(True, process.pid, process.incarnation, max(time.time() - process.started, 0.0))
+
+    async def restart(self, *, deadline: float) -> None:
+        async with self._errors_named("__init__", deadline):
+            self._process, self._connection = await request(self._folder, "restart", self._name), None
+            await self._constructed()
+
+    async def kill(self) -> None:
+        with suppress(ConnectionLost):  # The cluster is closed: nothing lives.
+            await request(self._folder, "kill", self._name)
+
+    async def start(self, spec: ServiceSpec, *, deadline: float) -> None:
+        """Start the service for the first time. If its constructor fails or is late, its name is free again."""
+        async with self._errors_named("__init__", deadline):
+            self._process = await request(self._folder, "start", spec)
+            try:
+                await self._constructed()
+            except BaseException:
+                await request(self._folder, "forget", self._name)
+                raise
+
+    async def _constructed(self) -> None:
+        """Wait until the service's constructor has finished. Kill the process if it fails or is late."""
+        try:
+            self._result(await self._ask(PING), "__init__")
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def _ask(self, sent: bytes) -> bytes:
+        return await (await self._connect()).ask(sent)
+
+    async def _connect(self) -> CallerConnection:
+        """Return a connection to the current process of the service."""
+        async with self._opening:
+            connection = self._connection
+            if connection is None or connection.lost or connection.loop is not asyncio.get_running_loop():
+                self._process = await self._alive()
+                self._connection = connection = await CallerConnection.open(self._process.socket_path)
+            return connection
+
+    async def _alive(self) -> ServiceProcess:
+        """Return the service's current process. Raise ConnectionLost if it has none."""
+        process = await self._find()
+        if process is None:
+            raise ConnectionLost("it has no process")
+        return process
+
+    async def _find(self) -> ServiceProcess | None:
+        found: ServiceProcess | None = await request(self._folder, "find", self._name)
+        return found
+
+    @asynccontextmanager
+    async def _errors_named(self, method: str, deadline: float) -> AsyncIterator[None]:
+        """Limit the time of a call, and turn its errors into those of the contract."""
+        try:
+            async with asyncio.timeout(deadline):
+                yield
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self._name}.{method} did not answer within {deadline:g} s") from None
+        except ConnectionLost as error:
+            raise ServiceDied(f"{self._name} died; it was asked for {method} ({error})") from error
+
+    def _result(self, answer: bytes, method: str) -> Any:
+        """Return a pickled answer, or raise the Failure that it is."""
+        value = pickle.loads(answer)
+        if isinstance(value, Failure):
+            raise value.exception(self._name, method)
+        return value
+
+
+class ProcessCluster(Cluster):
+    """Services as processes of this machine. Its nodes are groups of services that can be lost together."""
+
+    def __init__(self, run_folder: Path, nodes: int) -> None:
+        """Start the fork server and the guardian."""
+        self._logs = run_folder.absolute() / "logs"
+        self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._nodes = [f"node-{number}" for number in range(nodes)]
+        self._stored = 0
+        self._closed = False
+        self._folder = private_folder()
+        self._watcher = start_guardian(self._folder)
+        control = self._folder / CONTROL
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(control))
+            listener.listen()
+            with (self._logs / "fork-server.log").open("a") as log:
+                self._server = subprocess.Popen(
+                    [*COMMAND, "serve", str(control), str(listener.fileno()), json.dumps(sys.path)],
+                    # Many services share the machine's cores; a service that computes sets its own number of threads.
+                    env={"OMP_NUM_THREADS": "1", **os.environ},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(listener.fileno(),),
+                    start_new_session=True,
+                )
+
+    async def nodes(self) -> list[str]:
+        return list(self._nodes)
+
+    async def lose_node(self, node: str) -> None:
+        if node not in self._nodes[1:]:
+            raise ClusterError(f"no node {node!r} that may be lost; there are {', '.join(self._nodes[1:]) or 'none'}")
+        self._nodes.remove(node)
+        with suppress(ConnectionLost):
+            await request(self._folder, "lose_node", node)
+
+    async def launch(self, wanted: Launch, *, deadline: float) -> ProcessRemote:
+        """Start a service. `cpus` is ignored: the machine's scheduler shares its cores among the services."""
+        node = wanted.node or self._nodes[0]
+        if node not in self._nodes:
+            raise ClusterError(f"no node {node!r}; there are {', '.join(self._nodes)}")
+        try:
+            arguments = pickle.dumps((wanted.args, wanted.kwargs), pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise ClusterError(f"the arguments of {wanted.name} cannot be sent: {error}") from error
+        log = self._logs / f"{wanted.name}.log"
+        spec = ServiceSpec(wanted.name, wanted.service, arguments, node, wanted.env, log)
+        remote = ProcessRemote(wanted.name, self._folder)
+        await remote.start(spec, deadline=deadline)
+        return remote
+
+    async def put(self, value: Any) -> StoredValue:
+        self._stored += 1
+        path = self._folder / f"{self._stored}.value"
+        path.write_bytes(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+        return StoredValue(path)
+
+    async def get(self, reference: StoredValue, *, deadline: float) -> Any:
+        return _load(reference.path)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._server.kill()
+        self._server.wait()
+        left = await asyncio.to_thread(end_guardian, self._watcher, self._folder)
+        if left:
+            raise ClusterError(f"processes that would not end: {', '.join(who.split()[0] for who in left)}")
+
+
+async def request(folder: Path, method: str, *args: Any) -> Any:
+    """Return the fork server's answer to a request: one of ForkServer's public methods."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(folder / CONTROL))
+        try:
+            writer.write(framed(pickle.dumps((method, args))))
+            length = int.from_bytes(await reader.readexactly(8))
+            answer = pickle.loads(await reader.readexactly(length))
+        finally:
+            writer.close()
+    except (OSError, asyncio.IncompleteReadError) as error:
+        raise ConnectionLost(f"its cluster is gone: {error}") from error
+    if isinstance(answer, ClusterError):
+        raise answer
+    if isinstance(answer, Failure):
+        raise answer.exception("the fork server", method)
+    return answer
+
+
+def _load(path: Path) -> Any:
+    """Return a stored value."""
+    return pickle.loads(path.read_bytes())
