@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import errno
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,14 +66,13 @@ CAUGHT_INSIDE = {
 
 
 def error_classes() -> list[tuple[str, str]]:
+    """By a pattern, since parsing every file would cost each worker two seconds."""
     found = []
     for file in PACKAGE.rglob("*.py"):
         module = ".".join(("etude", *file.relative_to(PACKAGE).with_suffix("").parts))
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and any(
-                isinstance(b, ast.Name) and (b.id.endswith(("Error", "Exception"))) for b in node.bases
-            ):
-                found.append((module, node.name))
+        for name, bases in re.findall(r"^\s*class (\w+)\(([^)]*)\):", file.read_text(encoding="utf-8"), re.MULTILINE):
+            if any(base.strip().endswith(("Error", "Exception")) for base in bases.split(",")):
+                found.append((module, name))
     return sorted(found)
 
 

@@ -14,7 +14,7 @@ from etude.cluster import Cluster, ClusterError, open_cluster
 Opened = tuple[Cluster, asyncio.Runner]
 
 
-@pytest.fixture(scope="module", params=["inline", "processes", "ray"])
+@pytest.fixture(scope="module", params=["inline", "processes", pytest.param("ray", marks=pytest.mark.slow)])
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     with asyncio.Runner() as runner:
         folder: Path = tmp_path_factory.mktemp(request.param)

@@ -21,7 +21,7 @@ import pytest
 from etude.cluster import guardian
 
 ROOT = Path(__file__).resolve().parents[2]
-BACKENDS = ("processes", "ray")
+BACKENDS = ("processes", pytest.param("ray", marks=pytest.mark.slow))
 GONE_SECONDS = 30
 """How long after a driver's death something of its cluster may still be there."""
 

@@ -48,7 +48,7 @@ def test_commands_that_wait_for_somebody_hang_nobody(images: Path) -> None:
 
     async def play(bench: Bench) -> None:
         async def waits(command: str, prompt: str) -> int:
-            said = await bench.say("bash", command=command, seconds=2)
+            said = await bench.say("bash", command=command, seconds=1)
             number = int(said.rpartition("job_input")[0].rpartition("as job ")[2].partition(":")[0])
             for _ in range(20):
                 if prompt in said:
