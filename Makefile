@@ -8,7 +8,7 @@ test test-full soak smoke: export PYTHONDONTWRITEBYTECODE :=
 # by how many tests they have, those with a single long one would come last.
 PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup tools quickstart test test-full test-times soak mutants lint smoke fresh bench results claims gpu gpu-record clean
+.PHONY: setup tools quickstart test test-full test-times soak mutants lint smoke fresh bench compare results claims gpu gpu-record clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -53,6 +53,10 @@ bench: setup              ## make bench NAME=deltas [RECORD=1]: one benchmark, o
 	@test -n "$(NAME)" || { echo "usage: make bench NAME=...; there are: $$(ls benchmarks/[a-z]*.py benchmarks/claims/[a-z]*.py | grep -v /table.py | sed 's:benchmarks/::; s:\.py::' | tr '\n' ' ')"; exit 2; }
 	@test -f "benchmarks/$(NAME).py" || { echo "there is no benchmarks/$(NAME).py"; exit 2; }
 	@RECORD=$(RECORD) $(PY) benchmarks/$(NAME).py
+
+compare: setup            ## make compare REV=... NAMES="engine grading": benchmarks of an older commit and of this tree, in turn
+	@test -n "$(REV)" -a -n "$(NAMES)" || { echo 'usage: make compare REV=HEAD~1 NAMES="engine grading" [ROUNDS=1]'; exit 2; }
+	@$(PY) scripts/compare.py $(REV) $(NAMES) --rounds $(or $(ROUNDS),1)
 
 results: setup            ## docs/results.md, from the rows that benchmarks recorded
 	@$(PY) benchmarks/results.py

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import warnings
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
@@ -35,13 +37,25 @@ def fingerprints(source: str, *, smallest: int = 0) -> list[Fingerprint]:
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    walks = ((function.name, _Walk.over(function)) for function in functions)
+    walks = ((function.name, _Walk.over(function)) for function in _functions(tree))
     return [
         Fingerprint(name, _hash(walk.shape), _hash([*walk.shape, *walk.numbers]))
         for name, walk in walks
         if len(walk.shape) - walk.shape.count(")") >= smallest
     ]
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield every function below a node, breadth first. Expressions, most of a tree, hold none and are not visited."""
+    left = deque([tree])
+    while left:
+        node = left.popleft()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+            below = getattr(node, name, None)
+            if isinstance(below, list):
+                left.extend(below)
 
 
 def _hash(parts: list[str]) -> str:
@@ -65,7 +79,8 @@ class _Walk:
 
     def visit(self, node: ast.AST) -> None:
         self.shape.append(type(node).__name__)
-        for name, value in ast.iter_fields(node):
+        for name in node._fields:
+            value = getattr(node, name, None)
             if name == "body" and isinstance(value, list) and value and _is_text(value[0]):
                 # A docstring says nothing about what the code does.
                 value = value[1:]

@@ -82,6 +82,7 @@ def suite(body: str, head: str = "import unittest") -> dict[str, str | None]:
     return {"tests/test_it.py": f"{head}\n\n\nclass T(unittest.TestCase):\n    def test_it(self):\n{indented}"}
 
 
+@pytest.mark.slow
 def test_cheats_fail(grade: Grade, task: Task) -> None:
     module = next(path for path in workspace(task) if "/" not in path).removesuffix(".py")
     reference = (task.directory / "solution/patch.diff").read_text()

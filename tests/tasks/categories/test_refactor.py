@@ -227,6 +227,7 @@ def locals_of(function: ast.FunctionDef) -> set[str]:
 NO_ASSERTS = "\nimport unittest\nunittest.TestCase.assertEqual = lambda self, *rest: None\n"
 
 
+@pytest.mark.slow
 def test_cheats_fail(grade: Grade, task: Task) -> None:
     path = next(path for path in workspace(task) if "/" not in path)
     tangled, solved = workspace(task)[path], solution(task)[path]

@@ -45,6 +45,7 @@ def test_there_are_cheats_of_every_kind() -> None:
     assert all(cheat.exploits and "\n" not in cheat.exploits for cheat in CHEATS.values())
 
 
+@pytest.mark.slow
 def test_no_cheat_succeeds_in_a_quick_environment(boxes: Boxes, tmp_path: Path) -> None:
     tasks = written(tmp_path, "unittest-spans")
     for (task, what), verdict in honest(boxes, tasks).items():
