@@ -1,3 +1,1 @@
-"""Benchmarks: suites, also from your own sessions.
-
-Empty for now: suites and comparisons will live here."""
+"""Package for benchmark suites, including suites made from a user's own sessions. Empty for now."""

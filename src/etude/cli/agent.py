@@ -25,7 +25,7 @@ from etude.trace import StopCause
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
     prompt: str | None
-    """None continues what the resumed session was doing."""
+    """The user's request. None continues the unfinished request of the resumed session."""
     folder: Path
     endpoint: EndpointOptions
     shell: bool
@@ -36,7 +36,7 @@ class AgentOptions:
     rules: Rules = field(default_factory=Rules)
     consent: bool = False
     run: Path | None = None
-    """A run folder whose agent is used instead of the endpoint."""
+    """Run folder whose trained agent is used instead of the endpoint."""
 
 
 def agent_command(options: AgentOptions) -> int:

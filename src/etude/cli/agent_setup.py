@@ -24,10 +24,11 @@ from etude.sandbox import open_sandboxes, store_in, temporary_store, without_fle
 
 LAST = "last"
 BOX = SandboxRecipe(memory_mb=4096, processes=512, command_seconds=120.0)
-"""Sandbox limits with an endpoint: a user's repository needs more than the tasks of a tiny model."""
+"""Sandbox limits of an agent that uses an endpoint. They are above those of a tiny model's tasks, since a user's
+repository needs more."""
 
 OpenPolicy = Callable[[AsyncExitStack], Policy]
-"""Creates the policy. What must be closed at the end is pushed onto the stack."""
+"""Function that creates the agent's policy, and pushes its cleanup onto the given exit stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class EndpointOptions:
     url: str
     model: str
     key: str
-    """Name of the environment variable that holds the key."""
+    """Name of the environment variable that holds the endpoint's key."""
     context: int
     turns: int
     tool_seconds: float = 0.0
@@ -92,8 +93,8 @@ def _endpoint_policy(options: EndpointOptions, harness: HarnessRecipe, stack: As
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Permissions from the command line. With `here` the agent works in the user's own folder, else on a view of it,
-    where nothing needs permission."""
+    """Permissions from the command line. With `here` the agent works in the user's own folder, otherwise on a
+    copy-on-write view of it, where nothing needs permission."""
 
     here: bool = False
     allow: Sequence[str] = field(default_factory=tuple)
@@ -114,17 +115,17 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The folder that an agent works on, and what is kept of its session."""
+    """The folder that an agent works on, and where its session and its sandboxes are stored."""
 
     folder: Path
     sessions: Path | None = None
-    """Folder for sessions; None keeps nothing."""
+    """Folder in which sessions are saved. None: the session is not saved."""
     shell: bool = True
     rules: Rules = Rules()
     consent: bool = False
     """Whether the session may be trained on."""
     boxes: Path | None = None
-    """Store for the agent's boxes; None: a temporary folder that is removed with the session."""
+    """Store for the agent's sandboxes. None: a temporary folder that is removed with the session."""
 
     def __post_init__(self) -> None:
         if not self.folder.is_dir():
@@ -143,8 +144,8 @@ async def open_session(
     question: Ask | None = None,
     record: SessionRecord | None = None,
 ) -> ChatSession:
-    """Open a new session, or resume `saved`. A new one is recorded in `record`, or else in `where.sessions`. `ask` asks
-    the user for permission in their own folder; `question` asks what the agent wants to know."""
+    """Open a new session, or resume `saved`. A new session is recorded in `record`, or else in `where.sessions`. `ask`
+    asks the user to permit an action in their own folder; `question` puts a question of the agent to the user."""
     permissions = permissions_for(where.rules, where.folder, ask)
     sandboxes = None
     if where.shell and permissions is None:
@@ -180,8 +181,8 @@ def default_sessions() -> Path:
 
 
 def permissions_for(rules: Rules, folder: Path, ask: AskUser | None) -> Permissions | None:
-    """Return the permissions of an agent in the user's own folder; None if it works on a view. Remembered rules apply
-    only if someone can be asked: a script states what it allows."""
+    """Return the permissions of an agent in the user's own folder; None if the agent works on a copy. Remembered rules
+    apply only with `ask`: a script, which has nobody to ask, must name everything that it allows."""
     allow, deny = rules.parsed()
     if not rules.here:
         return None
@@ -197,8 +198,9 @@ def sessions_of(sessions: Path, folder: Path) -> Iterator[SavedSession]:
 
 
 def find_saved(sessions: Path, folder: Path, resume: str | None, here: bool) -> SavedSession | None:
-    """Return the session that `resume` names, or with `last` the newest of the folder; None if `resume` is None. Raises
-    SessionError if the session works in the folder itself and `here` is false, or the reverse."""
+    """Return the session named `resume`, or for `last` the newest session of the folder; None if `resume` is None.
+    Raise SessionError if the session worked in the folder itself and `here` is false, or on a copy and `here` is
+    true."""
     if resume is None:
         return None
     if resume != LAST:
@@ -223,7 +225,7 @@ def _begin_record(sessions: Path, front: Front, where: Where) -> SessionRecord:
 
 
 def about(front: Front, where: Where) -> dict[str, object]:
-    """The fields of a session record's first line."""
+    """Return the fields of a session record's first line, such as the model and the folder."""
     folder = str(where.folder.resolve())
     said: dict[str, object] = {"profile": front.harness.profile, "model": front.model, "folder": folder}
     return said | {"here": where.rules.here, "key": front.key, "consent": where.consent}

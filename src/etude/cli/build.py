@@ -1,4 +1,5 @@
-"""etude sandbox build: builds an image from a Dockerfile. Steps and their output go to standard error as they come."""
+"""etude sandbox build: builds an image from a Dockerfile. Build steps and their output go to standard error as they
+appear."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The agent works on a copy-on-write view of a folder, or directly in the folder (`--here`).
 
-This file is the line mode, for pipes and terminals that cannot position text; `screen` is the full-screen interface.
+This file holds the line mode, for pipes and terminals that cannot position text. The package `screen` holds the
+full-screen interface.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class ChatOptions:
 
 class RunScreen(Protocol):
     async def __call__(self, front: Front, where: Where, task: str | None, saved: SavedSession | None) -> str | None:
-        """Run one session. Return the name of the session to resume next, or None to leave."""
+        """Run one session. Return the name of the session to resume next, or None if the user leaves."""
         ...
 
 
@@ -94,7 +95,8 @@ def chat_command(options: ChatOptions) -> int:
 
 
 def _why_lines(options: ChatOptions) -> str | None:
-    """Return why the chat uses line mode: a reason, or empty if the user asked for it. None: it uses the screen."""
+    """Return the reason for using line mode, to be printed: empty if the user asked for line mode, None if the chat
+    uses the full-screen interface instead."""
     if options.plain or options.yes:
         return ""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -117,7 +119,7 @@ def _saved(options: ChatOptions) -> SavedSession | None:
 
 
 async def _on_screen(options: ChatOptions, front: Front, run_screen: RunScreen) -> int:
-    """Run one session after another, as the user switches between them."""
+    """Run one session after another in the full-screen interface, each time the user switches to another."""
     async with AsyncExitStack() as stack:
         if options.folder is None:
             where = Where(_sample(stack), None, options.shell)
@@ -139,8 +141,9 @@ def _sample(stack: AsyncExitStack) -> Path:
 async def converse(
     front: Front, task: str | None, where: Where | None, *, yes: bool, saved: SavedSession | None = None
 ) -> None:
-    """Run tasks in line mode until the user enters an empty one, on the sample if there is no `where`. A change is
-    written to the folder once the user has agreed; with `yes` at once, and the chat ends after one task."""
+    """Run requests in line mode until the user enters an empty one. Without `where`, the agent works on a sample
+    repository. A change is written to the folder once the user has agreed. With `yes` it is written at once, and the
+    chat ends after one request."""
     console = Console()
     async with AsyncExitStack() as stack:
         if where is None:
@@ -178,7 +181,7 @@ async def _question(question: str) -> str:
 
 
 async def _settle(session: ChatSession, console: Console) -> None:
-    """Mark the changes as accepted: in the user's own folder each was approved when it was made."""
+    """Mark the session's changes as accepted. In the user's own folder, each was approved when it was made."""
     if changed := await session.apply():
         console.print(f"changed {visible(', '.join(changed))}", style="dim", markup=False)
 
@@ -207,8 +210,8 @@ async def _offer(session: ChatSession, console: Console, yes: bool) -> None:
 def _ask(prompt: str) -> str:
     """Read a line from the user; empty at the end of the input.
 
-    It reads on the event loop's own thread, with Python's default handler of Ctrl-C: nothing but a line would end
-    another thread that waits for one, and nothing else runs while the user thinks.
+    The line is read on the event loop's own thread, with Python's default handler for Ctrl-C. On another thread, only a
+    line of input could end the wait. Blocking the loop is fine, since nothing else runs while the user thinks.
     """
     kept = signal.signal(signal.SIGINT, signal.default_int_handler)
     print(prompt, end="", flush=True)  # input() itself would ask on stderr

@@ -1,4 +1,4 @@
-"""etude doctor: options, help and examples of its verbs. The code of a verb is imported when it is called."""
+"""The verbs of `etude doctor`: options, help and examples. The code of a verb is imported only when it is called."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ doctors = typer.Typer(
 
 @doctors.callback()
 def _group() -> None:
-    """Keeps the verb's name: Typer drops it if an app has a single command and no callback."""
+    """Empty callback that keeps the verb's name: without one, Typer drops the name of an app's single command."""
 
 
 @doctors.command()

@@ -1,7 +1,7 @@
 """Turns exceptions into one line and an exit code: 0 done, 1 our failure or the machine's, 2 the user's mistake, 130
 interrupted.
 
-An exception that belongs to no family below is a bug of Étude. Only these show their traceback.
+An exception that belongs to no family in FAMILIES is a bug of Étude. Only bugs show their traceback.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ FAMILIES = {
     "etude.rollout.demonstrate.TooFewDemonstrations": FAILED,
     "etude.rl.reconciler.ProtocolViolation": FAILED,
 }
-"""Exit code of each exception family that may reach a user. Of an exception's base classes the closest counts. The
-classes are given by name, so that this file need not import their packages."""
+"""Exit code of each exception family that may reach a user. An exception belongs to the family of its closest base
+class. The classes are given by name, so that this file need not import their packages."""
 
 _EXTRAS = {"torch": "train", "safetensors": "train", "obstore": "train", "rensa": "train", "ray": "ray"}
 _EXTRAS |= {"matplotlib": "ui", "tokenizers": "formats", "textual": "chat"}
@@ -107,7 +107,8 @@ def _say(line: str, code: int) -> int:
 
 
 def _first_line(error: Exception) -> str:
-    """The message's first line. Errors from another process also contain its traceback, which the journal keeps."""
+    """Return the first line of the exception's message. Messages from another process also contain its traceback, which
+    the journal keeps."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
@@ -118,7 +119,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_full_disk(error: BaseException) -> bool:
-    """Whether the disk is full. The message counts too: another process or a library may have dropped the errno."""
+    """Whether the exception says that the disk is full. Its text is searched too, since another process or a library
+    may have dropped the errno."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     return any(os.strerror(number) in str(error) for number in _FULL)

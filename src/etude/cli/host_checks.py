@@ -1,4 +1,5 @@
-"""etude sandbox doctor and etude sandbox fidelity: what this host supports, and how a box differs from a login."""
+"""etude sandbox doctor and etude sandbox fidelity: what this host supports, and how a sandbox differs from a login
+shell."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def list_command(store: Path, *, everything: bool) -> int:
-    """List the images that were imported, pulled or built; with `everything` also steps, snapshots and single files."""
+    """List the images that were imported, pulled or built. With `everything`, also list build steps, snapshots and
+    single files."""
     with _opened(store, must_exist=True) as opened:
         rows, left_out = [("IMAGE", "LAYERS", "SIZE", "LAST USED", "FROM")], 0
         for name, used in reversed(list(opened.images())):
@@ -105,7 +106,7 @@ def _told(image: str) -> int:
 
 
 def say(line: str) -> None:
-    """Print to standard error: scripts read only the image's id from standard output."""
+    """Print to standard error. Standard output is for the image's id, which scripts read."""
     print(line, file=sys.stderr, flush=True)
 
 

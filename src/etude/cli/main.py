@@ -1,4 +1,5 @@
-"""The command `etude`: options, help and examples of its verbs. The code of a verb is imported when it is called."""
+"""The command `etude` and its verbs: options, help and examples. The code of a verb is imported only when it is
+called."""
 
 from __future__ import annotations
 

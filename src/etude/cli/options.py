@@ -1,4 +1,4 @@
-"""Options that verbs share: `etude chat`, `etude agent` and, in part, `etude agents`."""
+"""Command-line options that several verbs share: `etude chat`, `etude agent` and, in part, `etude agents`."""
 
 from __future__ import annotations
 

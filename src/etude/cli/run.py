@@ -136,6 +136,6 @@ def _minutes(seconds: float) -> str:
 
 
 def _near(path: Path) -> str:
-    """The path relative to the working directory if it is below it, else unchanged."""
+    """Return the path relative to the working directory if it is inside it, else unchanged."""
     here = os.path.relpath(path)
     return str(path) if here.startswith("..") else here

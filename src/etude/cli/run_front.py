@@ -15,7 +15,7 @@ _STAGES = ("rl", "continued", "sft")
 
 
 def run_front(run_folder: Path, stage: str | None = None) -> Front:
-    """Return the trained agent of a run. `stage` is the stage whose model to use; by default the latest."""
+    """Return the trained agent of a run. `stage` is the stage whose model to use; None: the latest finished stage."""
     found = finished_stage(run_folder.resolve(), stage, _STAGES)
     trained = partial(_trained, found, dtype_of(found.paths))
     return Front(f"{found.paths.root.name}/{found.stage}", found.recipe.harness, found.recipe.sandbox, trained)

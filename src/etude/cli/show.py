@@ -10,7 +10,7 @@ from etude.trace import ToolEvent, TraceUsage
 
 
 class Show(Observer):
-    """Prints messages, tool calls and outputs as they happen."""
+    """Observer that prints messages, tool calls and outputs as they happen."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -33,6 +33,7 @@ class Show(Observer):
 
 
 def _called(event: ToolEvent) -> str:
-    """The call in one string. The compact format's arguments begin with the tool's name; other formats' do not."""
+    """Return the call as one string that begins with the tool's name. In the compact format, the arguments begin with
+    it already."""
     first, *_ = event.arguments.split(maxsplit=1) or [""]
     return event.arguments if first == event.name else f"{event.name} {event.arguments}"

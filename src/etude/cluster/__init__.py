@@ -1,6 +1,7 @@
 """Services as remote objects: start, call, stream, put and get, health, kill.
 
-Two backends keep one contract: ray (a process per service) and inline (everything in this process).
+Three backends implement the same contract: "processes" (a process per service, on one machine), "ray" (a process per
+service, on one or more nodes) and "inline" (everything in this process).
 """
 
 from etude.cluster.contract import (

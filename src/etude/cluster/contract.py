@@ -1,8 +1,8 @@
 """The contract of services as remote objects: start, call, stream, put and get, health, kill.
 
 A service is a plain class named by "package.module:Class". Its public methods may be `async def`, `def`, or async
-generators (streams). Both backends keep this contract (tests/contract/cluster.py), and only the ray backend imports
-ray. Every call has a deadline, and its errors name the service and method that it was waiting for.
+generators (streams). All backends pass the same contract tests (tests/contract/cluster.py), and only the ray backend
+imports ray. Every call has a deadline, and its errors name the service and the method.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ClusterError(Exception):
 
 class ServiceDied(ClusterError):
     """The process that ran the call is gone. The message names service and method. The caller decides whether to
-    restart it."""
+    restart the service."""
 
 
 class DeadlineExceeded(ClusterError):
@@ -29,7 +29,7 @@ class DeadlineExceeded(ClusterError):
 class ServiceFailed(ClusterError):
     """The method raised an exception. The message holds its type, text and traceback.
 
-    Exceptions of Étude's own (EngineError and the like) are raised as themselves instead.
+    Étude's own exceptions (EngineError and the like) reach the caller with their own type instead.
     """
 
 
@@ -39,12 +39,12 @@ class Health:
 
     alive: bool
     pid: int | None
-    """Pid of its process; None if none is known."""
+    """Pid of the service's process; None if no process is known."""
     incarnation: int
     """How often the service has been started, the current start included."""
     seconds_up: float
     detail: str = ""
-    """Why the service is not alive."""
+    """Why the service is not alive; empty if it is alive."""
     here: bool = True
     """Whether the service is on the caller's machine, so that the pid is valid there."""
 
@@ -94,15 +94,15 @@ class Launch:
 
 @runtime_checkable
 class Cluster(Protocol):
-    """Starts services on one or more nodes, and stores values for them."""
+    """Starts services on one or more nodes, and stores values that are passed to them by reference."""
 
     async def nodes(self) -> list[str]:
-        """Return the names of the living nodes, the driver's own first."""
+        """Return the names of the living nodes, starting with the driver's own node."""
         ...
 
     async def lose_node(self, node: str) -> None:
-        """Kill a node with everything on it, as a power cut would, to test how a run survives that. The driver's own
-        node is refused."""
+        """Kill a node and everything on it, like a power cut, to test how a run survives that. Raise ClusterError for
+        the driver's own node."""
         ...
 
     async def start(
@@ -124,17 +124,18 @@ class Cluster(Protocol):
         return await self.launch(Launch(name, service, args, kwargs, node, cpus, env or {}), deadline=deadline)
 
     async def launch(self, wanted: Launch, *, deadline: float) -> Remote:
-        """Start a service that `start` has described. Each backend implements this."""
+        """Start the service that `wanted` describes. `start` calls this, and each backend implements it."""
         ...
 
     async def put(self, value: Any) -> Any:
-        """Store a large value once. The reference that is returned can be passed to calls, or resolved with `get`."""
+        """Store a large value once. The returned reference can be passed as an argument of calls, or resolved with
+        `get`."""
         ...
 
     async def get(self, reference: Any, *, deadline: float) -> Any:
-        """Return the value of a reference."""
+        """Return the value that `put` stored under this reference."""
         ...
 
     async def close(self) -> None:
-        """Kill every service. Leaves no process, socket or shared-memory segment behind."""
+        """Kill every service. No process, socket or shared-memory segment is left behind."""
         ...

@@ -1,7 +1,7 @@
 """Direct calls between processes of one machine, over a unix socket in the cluster's private folder.
 
-A call costs a twentieth of a call through ray, both sides together (benchmarks/calls.py), and a rollout makes about a
-dozen.
+A direct call takes a twentieth of the CPU time of a call through ray, caller and service together
+(benchmarks/calls.py). A rollout makes about a dozen calls.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 HEAD = struct.Struct(">QQ")
-"""Header of a frame: the number of its call, and the length of its body."""
+"""Header of a frame: the call's number, and the length of the body in bytes."""
 
 
 class Session(Protocol):
-    """What answers the calls of one connection."""
+    """Handler of the calls that arrive on one connection."""
 
     async def reply(self, body: bytes) -> bytes:
         """Return the pickled answer to a pickled call."""
@@ -33,7 +33,7 @@ class ConnectionLost(Exception):
 
 
 class _Frames(asyncio.Protocol):
-    """A connection that sends and receives frames: a call or an answer each."""
+    """Base of both ends of a connection: sends and receives frames. A frame holds one call or one answer."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -110,8 +110,8 @@ class CallerConnection(_Frames):
         return connection
 
     async def ask(self, body: bytes) -> bytes:
-        """Send a pickled call and return the pickled answer. Raise ConnectionLost if the service's process ends before
-        that."""
+        """Send a pickled call and return the pickled answer. Raise ConnectionLost if the service's process ends
+        first."""
         if self.lost:
             raise ConnectionLost("its process is gone")
         self._calls += 1

@@ -17,7 +17,8 @@ from etude.cluster.ray_environment import STORE_BYTES, TOKEN, auth_token, store_
 
 
 def node_name(number: int) -> str:
-    """Return the name of a node. It is also the name of a ray resource of that node, by which the node is found."""
+    """Return the name of a node by its number. Each node offers a ray resource of the same name, by which it is
+    found."""
     return f"node-{number}"
 
 
@@ -25,8 +26,8 @@ class ExtraNode:
     """One extra ray node, alive from its construction on."""
 
     def __init__(self, number: int, address: str, cpus: int, folder: Path) -> None:
-        """Start the node; blocks for about a second. This uses ray's private classes, as ray's own tests do: its public
-        API for this does not stay on the loopback."""
+        """Start the node; blocks for about a second. This uses ray's private classes, as ray's own tests do, because a
+        node started through ray's public API does not stay on the loopback."""
         from ray._private.node import Node
         from ray._private.parameter import RayParams
 
@@ -52,7 +53,7 @@ class ExtraNode:
             os.environ.pop(TOKEN, None)
 
     def lose(self) -> None:
-        """Kill every process of the node at once, as a power cut would."""
+        """Kill every process of the node at once, like a power cut."""
         tops = [info.process.pid for infos in self._node.all_processes.values() for info in infos]
         found: list[psutil.Process] = []
         for pid in tops:

@@ -15,7 +15,8 @@ from etude.cluster.contract import ClusterError, ServiceFailed
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a service returns instead of a result when its method raised."""
+    """Describes an exception that a service's method raised. The service sends it to the caller in place of a
+    result."""
 
     type: str
     message: str

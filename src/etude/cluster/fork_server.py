@@ -1,10 +1,11 @@
-"""Starts services by forking: a process that has imported what they need once, so that a start takes milliseconds.
+"""The fork server: a process that starts services by forking itself. It imports each service's module once, before the
+fork, so that a start takes milliseconds.
 
-It knows every service of its cluster by name, so any process that has a handle can ask it for the current process of a
-service, or to start it again. It stays single-threaded, and only its forks run services.
+The fork server knows every service of its cluster by name. Any process with a handle can ask it for a service's current
+process, or to start the service again. It stays single-threaded, and runs no service itself.
 
-The module of a service is imported here before the fork. A service with environment variables of its own gets a fresh
-interpreter instead, since libraries read theirs when they are imported.
+A service with environment variables of its own gets a fresh interpreter instead of a plain fork, since libraries read
+their variables when they are imported.
 """
 
 from __future__ import annotations
@@ -36,18 +37,19 @@ COMMAND = (
     "-c",
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from etude.cluster import fork_server as f; f.main()",
 )
-"""Command of `main`. Not `-m`: pickles must name the classes of this module as every other process does."""
+"""Command line that runs `main`. It avoids `-m`, so that pickles name this module's classes as in every other
+process."""
 CONTROL = "control.sock"
 """Name of the fork server's socket in the cluster's folder."""
 BACKLOG = 1024
-"""Connections that may wait until a process accepts them."""
+"""Maximum number of connections to a service's socket that wait to be accepted."""
 REQUEST_SECONDS = 10.0
-"""How long the fork server waits for the rest of a request that has begun."""
+"""Seconds that the fork server waits for the rest of a request that has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """What every start of a service needs."""
+    """Everything needed to start a service; the same for each restart."""
 
     name: str
     service: str
@@ -60,7 +62,7 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True)
 class ServiceProcess:
-    """One start of a service: the process that serves, and where it can be reached."""
+    """One start of a service: its process, and the socket where it can be reached."""
 
     spec: ServiceSpec
     who: str
@@ -75,14 +77,15 @@ class ServiceProcess:
 
 
 class ForkServer:
-    """The services of one cluster. Every public method but `serve` answers a request of processes.py."""
+    """Starts, finds and kills the services of one cluster. Every public method but `serve` answers a request that
+    `processes.request` sends."""
 
     def __init__(self, folder: Path, listener: socket.socket) -> None:
         self._folder, self._listener = folder, listener
         self._processes: dict[str, ServiceProcess] = {}
         """The latest process of each service, alive or dead, by name."""
         self._lost: set[str] = set()
-        """Nodes that are lost."""
+        """Names of the nodes that are lost."""
         self._connection = listener
         """The connection of the request that is being answered."""
         self._sockets = 0
@@ -103,7 +106,7 @@ class ForkServer:
         return self._fork(spec, 1)
 
     def restart(self, name: str) -> ServiceProcess:
-        """Kill the service's process, if it lives, and start another one."""
+        """Kill the service's process, if it is alive, and start another one."""
         known = self._processes[name]
         self.kill(name)
         return self._fork(known.spec, known.incarnation + 1)
@@ -126,7 +129,8 @@ class ForkServer:
         self._processes.pop(name, None)
 
     def lose_node(self, node: str) -> None:
-        """Kill every service of a node with all that it has started, as a power cut would."""
+        """Kill every service of a node and all their child processes, like a power cut. Later starts on the node
+        fail."""
         self._lost.add(node)
         for name, known in self._processes.items():
             if known.spec.node == node:
@@ -139,7 +143,8 @@ class ForkServer:
                         process.kill()
 
     def _answer(self, request: bytes) -> Any:
-        """Return the answer to a request, or a Failure."""
+        """Run the method that a pickled request names. Return its result, or its exception as a ClusterError or
+        Failure."""
         self._reap()
         try:
             method, args = pickle.loads(request)
@@ -199,8 +204,8 @@ def _become_service(spec: ServiceSpec, folder: Path, listener: socket.socket) ->
 
 
 def run_service(spec: ServiceSpec, folder: Path, listener: socket.socket) -> None:
-    """Construct the service and serve it until this process is killed. Every call of a service whose constructor raised
-    is answered by that exception."""
+    """Construct the service and serve it until this process is killed. If the constructor raises, every call is
+    answered with that exception."""
     # Torch creates this folder whether it compiles or not; here it is removed with the cluster.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "torch"))
     hosted: HostedService | Failure
@@ -233,7 +238,7 @@ class FailedSession:
 
 
 def framed(body: bytes) -> bytes:
-    """Return a request or an answer with its length before it."""
+    """Prefix the body of a request or an answer with its length, as 8 bytes."""
     return len(body).to_bytes(8) + body
 
 
@@ -248,8 +253,9 @@ def read_frame(connection: socket.socket) -> bytes:
 
 
 def main() -> None:
-    """`COMMAND serve CONTROL FD PATHS` runs the fork server, `COMMAND service SPEC FD PATHS` one service in a fresh
-    interpreter. FD is the listening socket; PATHS, the driver's sys.path as JSON, is taken by COMMAND itself."""
+    """Run the fork server (`COMMAND serve CONTROL FD PATHS`) or one service in a fresh interpreter (`COMMAND service
+    SPEC FD PATHS`). FD is the listening socket. PATHS is the driver's sys.path as JSON; COMMAND removes it before this
+    runs."""
     role, place, descriptor = sys.argv[1:]
     listener = socket.socket(fileno=int(descriptor))
     folder = Path(place).parent

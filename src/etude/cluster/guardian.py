@@ -2,13 +2,13 @@
 folder.
 
 Ray's main processes die with the driver by themselves (the kernel signals them), and its workers follow within seconds.
-Its agents, processes that were just starting, and its temporary folder stay. Whichever comes first cleans up: the
+Ray's agents, processes that were just starting, and its temporary folder stay. Whichever comes first cleans up: the
 driver's own close, this guardian once the driver is dead, or the next start of a cluster. A process is killed only if
 it is recorded in the cluster's folder by pid AND start time, or works in that folder, which belongs to this cluster
-alone. It is never killed for its name.
+alone. No process is killed for its name.
 
-It runs as a standalone script (`python -I -S guardian.py FOLDER`), hence only the standard library and no import of
-etude.
+The guardian runs as a standalone script (`python -I -S guardian.py FOLDER`), so this file imports only the standard
+library.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import time
 from pathlib import Path
 
 OWNER, PROCESSES = "owner", "processes"
-"""Files of the cluster's folder: the identity of the driver, and those of processes that recorded themselves."""
+"""Names of two files in the cluster's folder: one holds the driver's identity, the other those of the recorded
+processes."""
 CHECK_SECONDS = 1.0
-"""How often the guardian checks whether the driver lives."""
+"""Seconds between the guardian's checks whether the driver is alive."""
 SWEEP_SECONDS = 10.0
-"""How long `sweep` tries to end all processes."""
+"""Time limit of `sweep` for ending all processes, in seconds."""
 
 
 def identity(pid: int) -> str | None:
@@ -45,7 +46,7 @@ def alive(who: str) -> bool:
 
 
 def kill(who: str) -> None:
-    """Kill the process with SIGKILL, but only if the pid still belongs to the recorded process."""
+    """Kill the process with this identity by SIGKILL. Do nothing if its pid belongs to another process by now."""
     if alive(who):
         try:
             os.kill(int(who.split()[0]), signal.SIGKILL)
@@ -60,7 +61,7 @@ def claim(folder: Path) -> None:
 
 
 def record(folder: Path, pid: int) -> None:
-    """Record a process in the folder. Several processes may append at once."""
+    """Append a process's identity to the folder's list of processes. Several processes may append at once."""
     who = identity(pid)
     if who is not None:
         with (folder / PROCESSES).open("a") as file:
@@ -68,7 +69,7 @@ def record(folder: Path, pid: int) -> None:
 
 
 def processes_of(folder: Path, spared: str) -> list[str]:
-    """Return the living processes of a cluster, except the spared one, the guardian and this process.
+    """Return the identities of a cluster's living processes, except the spared one, the guardian and this process.
 
     Ray's own processes are recognised by the folder: it is in their command line until they set their own title, and by
     then they have a log file open below it. Services record themselves, since their output goes elsewhere.
@@ -86,8 +87,8 @@ def processes_of(folder: Path, spared: str) -> list[str]:
 
 
 def _works_in(process: Path, folder: Path) -> bool:
-    """Whether a process (its folder in /proc) names the cluster's folder in its command line or has a file open in
-    it."""
+    """Whether a process names the cluster's folder in its command line or has a file open in it. `process` is its
+    folder in /proc."""
     command = (process / "cmdline").read_bytes()
     if Path(__file__).name.encode() in command:
         return False
@@ -97,7 +98,7 @@ def _works_in(process: Path, folder: Path) -> bool:
 
 
 def recorded(folder: Path) -> list[str]:
-    """Return the identities that are recorded in the folder."""
+    """Return the process identities that are recorded in the folder."""
     try:
         lines = (folder / PROCESSES).read_text().splitlines()
     except FileNotFoundError:
@@ -114,22 +115,23 @@ def owner(folder: Path) -> str:
 
 
 def owner_alive(folder: Path) -> bool:
-    """Whether the folder's owner is alive."""
+    """Whether the process that owns the cluster's folder is alive."""
     who = owner(folder)
     return bool(who) and alive(who)
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether the folder has an owner that is dead. A folder that is being created or removed has no owner to read."""
+    """Whether the folder's owner is dead. False for a folder that is being created or removed: it has no recorded
+    owner."""
     who = owner(folder)
     return bool(who) and not alive(who)
 
 
 def sweep(folder: Path, spared: str = "") -> list[str]:
-    """Kill the cluster's processes, then remove its folder. Return the processes that did not end.
+    """Kill the cluster's processes, then remove its folder. Return the identities of the processes that did not end.
 
     The processes go first, because a ray process that is just starting would create the folder again. `spared` is the
-    owner, if it is alive.
+    identity of the owner, which is not killed if it is alive.
     """
     until = time.monotonic() + SWEEP_SECONDS
     while True:
@@ -144,7 +146,7 @@ def sweep(folder: Path, spared: str = "") -> list[str]:
 
 
 def main(folder: Path) -> None:
-    """Wait until the driver closes stdin or is dead, then clean up."""
+    """Wait until the driver closes stdin or is dead, then kill the cluster's processes and remove its folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Read the owner now: the driver's own sweep removes the file, and a driver that still has files of the folder open

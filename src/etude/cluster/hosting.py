@@ -2,8 +2,8 @@
 
 - `async def` methods run on the event loop, any number at once.
 - `def` methods run in the service's single worker thread, one after another: a plain class needs no locks, and a long
-  step does not block the loop. A method that must answer meanwhile has to be an `async def`.
-- async generators stream.
+  step does not block the loop. A method that must answer during such a step has to be an `async def`.
+- async generators are streams, and run on the event loop too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from etude.cluster.failure import Failure
 
 
 class HostedService:
-    """A service object, and the thread for its blocking methods."""
+    """A service object, and the worker thread that runs its blocking methods."""
 
     def __init__(self, service: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Construct the service that `service` names (package.module:Class)."""
@@ -33,7 +33,7 @@ class HostedService:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=service.rpartition(":")[2])
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a method. Return its result, or a Failure."""
+        """Run a method of the service. Return its result, or a Failure if it raised."""
         try:
             function = self._method(method)
             if inspect.isasyncgenfunction(function):
@@ -46,8 +46,8 @@ class HostedService:
             return Failure.of(error)
 
     async def reply(self, pickled: bytes) -> bytes:
-        """Run a pickled call and return the pickled answer. The answer is a Failure if either cannot be pickled or
-        unpickled."""
+        """Run a pickled call and return the pickled answer. The answer is a Failure if the call cannot be unpickled or
+        the result cannot be pickled."""
         try:
             method, args, kwargs = pickle.loads(pickled)
             return pickle.dumps(await self.call(method, args, kwargs), pickle.HIGHEST_PROTOCOL)
@@ -55,7 +55,7 @@ class HostedService:
             return pickle.dumps(Failure.of(error))
 
     async def stream(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        """Yield a stream's items. If the stream fails, the last item is a Failure."""
+        """Yield the items of an async generator method. If the method raises, the last item is a Failure."""
         try:
             function = self._method(method)
             if not inspect.isasyncgenfunction(function):
@@ -66,7 +66,7 @@ class HostedService:
             yield Failure.of(error)
 
     def close(self) -> None:
-        """Stop the worker thread after the method that it is running."""
+        """Let the worker thread end after the method that it is running."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _method(self, method: str) -> Any:
@@ -77,8 +77,8 @@ class HostedService:
 
 
 OPEN_STREAM, NEXT_ITEM, PING = b"stream", b"next", b"ping"
-"""Requests that are no ordinary call: to open a stream (with the pickled call after it), for its next item, and for any
-answer. A call is a pickle, which begins with none of these."""
+"""Requests other than a call: open a stream (followed by the pickled call), send its next item, and just answer. They
+differ from calls, since no pickle begins with these bytes."""
 DONE = pickle.dumps(None)
 END_OF_STREAM = b""
 """The answer to NEXT_ITEM after the last item."""
@@ -91,11 +91,11 @@ class ServiceSession:
         self._hosted = hosted
         self._items: AsyncGenerator[Any, None] | None = None
         self._pulling: asyncio.Task[bytes] | None = None
-        """Waits for the stream's next item."""
+        """Task that waits for the stream's next item."""
         self._closing: asyncio.Task[None] | None = None
 
     async def reply(self, body: bytes) -> bytes:
-        """Return the pickled answer to a pickled call, or to one of the other requests."""
+        """Return the pickled answer to a request: a pickled call, or PING, OPEN_STREAM or NEXT_ITEM."""
         if body == PING:
             return DONE
         if body == NEXT_ITEM:
@@ -111,7 +111,7 @@ class ServiceSession:
         return DONE
 
     def end(self) -> None:
-        """Close the stream, also while it waits for its next item."""
+        """Close the stream, even while it waits for its next item."""
         if self._pulling is not None and not self._pulling.done():
             self._pulling.cancel()
         elif self._items is not None:
@@ -119,7 +119,7 @@ class ServiceSession:
 
 
 async def _pickled_item(items: AsyncGenerator[Any, None]) -> bytes:
-    """Return the next item of a stream, pickled, or END_OF_STREAM."""
+    """Return the next item of a stream, pickled; END_OF_STREAM after the last one."""
     try:
         return pickle.dumps(await anext(items), pickle.HIGHEST_PROTOCOL)
     except StopAsyncIteration:

@@ -1,8 +1,8 @@
 """The inline backend: every service runs in this process, on this event loop. For tests and debugging.
 
-Arguments, results and stream items are pickled and unpickled on the way. So values that would not survive a real
-connection fail here too, and no two services share memory by accident. A service's death is simulated: running calls
-are cancelled, and later ones raise ServiceDied.
+Arguments, results and stream items are pickled and unpickled on the way. So values that cannot be pickled fail here as
+in the other backends, and no two services share memory by accident. A service's death is simulated: running calls are
+cancelled, and later ones raise ServiceDied.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """The reference that `put` returns. A method that gets it as an argument receives its value."""
+    """The reference that `put` returns. A method that gets it as an argument receives the stored value."""
 
     value: Any
 
@@ -151,7 +151,7 @@ class InlineCluster(Cluster):
                 await self.remotes[name].kill()
 
     def node_is_lost(self, name: str) -> bool:
-        """Whether the node of this service is lost."""
+        """Whether the node of the service with this name is lost."""
         return self._node_of[name] not in self._nodes
 
     async def launch(self, wanted: Launch, *, deadline: float) -> InlineRemote:
@@ -199,24 +199,24 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
 
 
 async def _next(items: AsyncIterator[Any], done: object) -> Any:
-    """Return the next item, or `done` at the end."""
+    """Return the next item, or `done` if there is none left."""
     return await anext(items, done)
 
 
 def _answer(answer: Any, name: str, method: str) -> Any:
-    """Return a copy of an item, or raise the Failure that it is."""
+    """Return a copy of a stream's item. If the item is a Failure, raise its exception."""
     if isinstance(answer, Failure):
         raise answer.exception(name, method)
     return _pickle_round_trip(answer)
 
 
 def _pickle_round_trip(value: Any) -> Any:
-    """Return a copy of the value, as a real connection would deliver it."""
+    """Return a copy of the value, made by pickling and unpickling it as a real connection would."""
     return pickle.loads(pickle.dumps(value, protocol=5))
 
 
 def _value(value: Any) -> Any:
-    """Replace a stored value's reference by the value."""
+    """Return the value behind a StoredValue, and any other value as it is."""
     return value.value if isinstance(value, StoredValue) else value
 
 

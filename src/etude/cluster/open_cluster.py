@@ -11,7 +11,7 @@ from etude.cluster.contract import Cluster, ClusterError
 async def open_cluster(
     backend: Literal["processes", "ray", "inline"], *, run_folder: Path, cpus: int | None = None, nodes: int = 1
 ) -> Cluster:
-    """Open a cluster, which the caller must `close`. Services that are processes of their own write their output to
+    """Open a cluster, which the caller must `close`. Services that run in their own process write their output to
     `run_folder/logs/<name>.log`.
 
     `cpus` is how many cores the services of one ray node may request together (default: every core this process may

@@ -15,15 +15,15 @@ from pathlib import Path
 from etude.cluster import guardian
 
 PREFIX = "etude-run-"
-"""How the names of these folders begin. Both backends that start processes share it, so that either sweeps what the
-other left behind."""
+"""Name prefix of every private folder. The processes and ray backends share it, so either cleans up what the other left
+behind."""
 SOCKET_PATH_BYTES = 107
-"""Maximum length of the path of a unix socket."""
+"""Maximum length of the path of a unix socket, in bytes."""
 
 
 def private_folder() -> Path:
-    """Clean up the folders of dead drivers, then create the cluster's folder and return it. Its path is short because
-    unix sockets are created below it."""
+    """Clean up the folders of dead drivers, then create the cluster's folder and return it. Its path is kept short
+    because unix sockets are created below it."""
     base = Path(tempfile.gettempdir())
     below = len(f"/{PREFIX}12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.12")
     if len(str(base)) + below > SOCKET_PATH_BYTES:
@@ -37,7 +37,7 @@ def private_folder() -> Path:
 
 
 def _is_mine(folder: Path) -> bool:
-    """Whether this user owns the folder."""
+    """Whether the folder exists and belongs to this user."""
     try:
         return folder.stat().st_uid == os.getuid()
     except FileNotFoundError:  # Another driver has just closed and removed it.
@@ -57,8 +57,8 @@ def start_guardian(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def end_guardian(watcher: subprocess.Popen[bytes], folder: Path) -> list[str]:
-    """Remove the folder with every process that works in it, then end the guardian. Return the processes that did not
-    end."""
+    """Kill every process that works in the folder and remove the folder, then end the guardian. Return the identities
+    of the processes that did not end."""
     left = guardian.sweep(folder)
     assert watcher.stdin is not None
     watcher.stdin.close()

@@ -1,8 +1,8 @@
 """The backend for one machine: every service runs in a process of its own, started by a fork server (fork_server.py).
 
-Invariants: nothing listens but unix sockets in the cluster's private folder. Every process is recorded (guardian.py)
-before it serves, so none outlives the driver. A handle can be sent to any process of the machine, and finds the service
-again after a restart.
+Invariants: the only sockets that listen are unix sockets in the cluster's private folder. Every process is recorded
+(guardian.py) before it serves, so none outlives the driver. A handle can be sent to any process of the machine, and
+finds the service again after a restart.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from etude.cluster.private_folder import end_guardian, private_folder, start_gua
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """The reference that `put` returns. A process that receives it as an argument receives the value."""
+    """The reference that `put` returns. A process that receives it as an argument receives the stored value."""
 
     path: Path
 
@@ -107,7 +107,8 @@ class ProcessRemote:
             await request(self._folder, "kill", self._name)
 
     async def start(self, spec: ServiceSpec, *, deadline: float) -> None:
-        """Start the service for the first time. If its constructor fails or is late, its name is free again."""
+        """Start the service for the first time. If its constructor fails or is late, the service's name becomes free
+        again."""
         async with self._errors_named("__init__", deadline):
             self._process = await request(self._folder, "start", spec)
             try:
@@ -117,7 +118,7 @@ class ProcessRemote:
                 raise
 
     async def _constructed(self) -> None:
-        """Wait until the service's constructor has finished. Kill the process if it fails or is late."""
+        """Wait until the service's constructor has finished. Kill the process if the constructor fails or is late."""
         try:
             self._result(await self._ask(PING), "__init__")
         except BaseException:
@@ -149,7 +150,8 @@ class ProcessRemote:
 
     @asynccontextmanager
     async def _errors_named(self, method: str, deadline: float) -> AsyncIterator[None]:
-        """Limit the time of a call, and turn its errors into those of the contract."""
+        """Limit the time of a call, and raise ServiceDied or DeadlineExceeded, naming service and method, if it gets no
+        answer."""
         try:
             async with asyncio.timeout(deadline):
                 yield
@@ -159,7 +161,7 @@ class ProcessRemote:
             raise ServiceDied(f"{self._name} died; it was asked for {method} ({error})") from error
 
     def _result(self, answer: bytes, method: str) -> Any:
-        """Return a pickled answer, or raise the Failure that it is."""
+        """Unpickle an answer and return it. If it is a Failure, raise the exception that it describes."""
         value = pickle.loads(answer)
         if isinstance(value, Failure):
             raise value.exception(self._name, method)
@@ -167,7 +169,8 @@ class ProcessRemote:
 
 
 class ProcessCluster(Cluster):
-    """Services as processes of this machine. Its nodes are groups of services that can be lost together."""
+    """A cluster whose services are processes of this machine. Its nodes are groups of services that can be lost
+    together."""
 
     def __init__(self, run_folder: Path, nodes: int) -> None:
         """Start the fork server and the guardian."""
@@ -240,7 +243,7 @@ class ProcessCluster(Cluster):
 
 
 async def request(folder: Path, method: str, *args: Any) -> Any:
-    """Return the fork server's answer to a request: one of ForkServer's public methods."""
+    """Call a public method of the ForkServer by name, over its socket, and return the result."""
     try:
         reader, writer = await asyncio.open_unix_connection(str(folder / CONTROL))
         try:
@@ -259,5 +262,5 @@ async def request(folder: Path, method: str, *args: Any) -> Any:
 
 
 def _load(path: Path) -> Any:
-    """Return a stored value."""
+    """Return the value that `put` stored in this file."""
     return pickle.loads(path.read_bytes())

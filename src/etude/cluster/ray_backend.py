@@ -34,12 +34,12 @@ from etude.cluster.ray_environment import RAY_FOLDER, STORE_BYTES, TOKEN, prepar
 MAX_CONCURRENCY = 10_000
 """Maximum number of calls that run at once in a service."""
 JOIN_SECONDS = 60.0
-"""Time limit for extra nodes to join the cluster."""
+"""Time limit in seconds for extra nodes to join the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """What an actor needs to create its service. It is the same for every start of the service."""
+    """Everything an actor needs to create its service; the same for each start of the service."""
 
     name: str
     service: str
@@ -52,7 +52,7 @@ class _Spec:
 
 @dataclass(frozen=True, slots=True)
 class _ServiceStart:
-    """One start of a service: the process that serves, and where it can be reached."""
+    """One start of a service: its process, and where it can be reached."""
 
     host: str
     """Name of the machine."""
@@ -97,7 +97,7 @@ class _ServiceActor:
         self._server: asyncio.Server | None = None
 
     async def describe_start(self) -> _ServiceStart:
-        """Open the socket for direct calls, unless it is open, and return where this start of the service runs."""
+        """Open the socket for direct calls, unless it is open already, and return which process runs the service."""
         async with self._opening:
             if self._server is None and self._start.failure is None:
                 self._server = await direct_calls.serve(self._start.socket_path, lambda: ServiceSession(self._hosted))
@@ -235,8 +235,8 @@ class RayRemote:
             raise start.failure.exception(self._name, "__init__")
 
     async def _answer(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a service: directly if it is on this machine, or through ray if it is not or an argument is a stored
-        value."""
+        """Call a service and return its answer. The call goes through ray if the service is on another machine or an
+        argument is a stored value, otherwise over the direct connection."""
         from ray import ObjectRef
 
         stored = any(isinstance(value, ObjectRef) for value in (*args, *kwargs.values()))
@@ -257,7 +257,7 @@ class RayRemote:
             return self._connection
 
     def _find_actor(self, method: str) -> Any:
-        """Return ray's handle of the actor. Raise ServiceDied if there is none."""
+        """Return ray's handle of the service's actor. Raise ServiceDied if there is no such actor."""
         import ray
 
         if not ray.is_initialized():  # otherwise get_actor would start a new cluster
@@ -270,14 +270,14 @@ class RayRemote:
         return self._actor
 
     async def _started_before(self, moment: float, until: float) -> bool:
-        """Whether the service is alive and was started before this moment."""
+        """Whether the service is alive and was started before `moment`, given as Unix time."""
         self._actor = None
         alive = await self._refresh(max(until - time.monotonic(), 0.001))
         return alive and self._start is not None and self._start.started < moment
 
     async def _refresh(self, deadline: float) -> bool:
-        """Ask the service where it runs now, looking its actor up again if the known one is gone. Return whether it is
-        alive."""
+        """Ask the service which process runs it now, looking its actor up again if the known one is gone. Return
+        whether the service is alive."""
         for _ in range(2):
             try:
                 actor = self._find_actor("describe_start")
@@ -288,7 +288,7 @@ class RayRemote:
         return False
 
     async def _await_answer(self, answer: Awaitable[Any], method: str, deadline: float) -> Any:
-        """Await an answer until the deadline, turning ray's errors into those of the contract."""
+        """Await an answer until the deadline, turning ray's errors into the exceptions of contract.py."""
         from ray import exceptions
 
         try:
@@ -309,7 +309,7 @@ class RayRemote:
             raise ClusterError(f"{self._name}.{method}: {error}") from error
 
     def _result(self, answer: Any, method: str) -> Any:
-        """Return an answer, or raise the Failure that it is."""
+        """Return an answer. If it is a Failure, raise the exception that it describes."""
         if isinstance(answer, Failure):
             raise answer.exception(self._name, method)
         return answer
@@ -319,7 +319,7 @@ class RayCluster(Cluster):
     """A ray cluster that this process, the driver, has started."""
 
     def __init__(self, folder: Path, logs: Path, namespace: str, watcher: subprocess.Popen[bytes]) -> None:
-        """`folder` is the private folder, and `watcher` the guardian process."""
+        """`folder` is the cluster's private folder, and `watcher` its guardian process."""
         self._folder, self._logs, self._namespace, self._watcher = folder, logs, namespace, watcher
         self._remotes: dict[str, RayRemote] = {}
         self._extra_nodes: dict[str, ExtraNode] = {}
@@ -329,8 +329,8 @@ class RayCluster(Cluster):
 
     @classmethod
     def open(cls, run_folder: Path, cpus: int | None) -> RayCluster:
-        """Start ray and open a cluster. Blocks for two to three seconds. The module's docstring says which thread may
-        call this."""
+        """Start ray and open a cluster. Blocks for two to three seconds. Call it from a thread that outlives the
+        cluster, since ray's first processes end with the thread that starts them."""
         prepare_environment()
         import ray
 
@@ -392,8 +392,8 @@ class RayCluster(Cluster):
         return sorted(self._node_ids(), key=lambda name: (name != node_name(0), name))
 
     def _node_ids(self) -> dict[str, str]:
-        """Return ray's id of every living node, by name. The name is the node's resource "node-...", or ray's id if it
-        has none."""
+        """Return a mapping from the name of each living node to ray's id of it. The name is the node's resource
+        "node-...", or ray's id if the node has no such resource."""
         import ray
 
         living = [node for node in ray.nodes() if node["Alive"]]
@@ -449,7 +449,7 @@ class RayCluster(Cluster):
 
 
 def _submit(method: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Submit a call to an actor's method. Raise ClusterError if its arguments cannot be sent."""
+    """Submit a call to a method of a ray actor. Raise ClusterError if its arguments cannot be sent."""
     try:
         return method.remote(name, args, kwargs)
     except (TypeError, AttributeError) as error:
@@ -461,7 +461,7 @@ async def _next(items: Any) -> Any:
 
 
 async def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Replace references by their stored values."""
+    """Return the arguments with every ray reference replaced by the value stored under it."""
     from ray import ObjectRef
 
     got = [await value if isinstance(value, ObjectRef) else value for value in args]
@@ -470,7 +470,8 @@ async def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[
 
 
 def _values_now(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Replace references by their stored values, blocking."""
+    """Return the arguments with every ray reference replaced by the value stored under it. Blocks until all are
+    there."""
     import ray
 
     got = tuple(ray.get(value) if isinstance(value, ray.ObjectRef) else value for value in args)

@@ -9,12 +9,13 @@ import secrets
 from pathlib import Path
 
 STORE_BYTES = 256 * 2**20
-"""Size of the object store. Ray's minimum is 75 MiB. What does not fit is spilled to the cluster's folder."""
+"""Size of ray's object store in bytes. Ray's minimum is 75 MiB. What does not fit is spilled to the cluster's
+folder."""
 TOKEN = "RAY_AUTH_TOKEN"
 """Environment variable with the cluster's token. It is removed as soon as ray has read it, so that no command inherits
 it."""
 RAY_FOLDER = "ray"
-"""Name of ray's folder inside the private one. Ray itself makes its folder accessible to everybody."""
+"""Name of ray's folder inside the cluster's private folder, which shields it: ray opens its own folder to everybody."""
 
 
 def prepare_environment() -> None:
@@ -35,14 +36,14 @@ def prepare_environment() -> None:
 
 @functools.cache
 def auth_token() -> str:
-    """Return the cluster's auth token. It is the same for the life of this process, since ray keeps the first one it
-    reads."""
+    """Return the ray cluster's auth token. It is the same for the life of this process, since ray keeps the first token
+    it reads."""
     return secrets.token_hex(32)
 
 
 def store_folder(folder: Path) -> str | None:
-    """Return the folder for the object store: the cluster's own if /dev/shm is too small (64 MB in many containers),
-    else None."""
+    """Return the folder for ray's object store: `folder` if /dev/shm is too small (64 MB in many containers), else
+    None."""
     try:
         shm = os.statvfs("/dev/shm")
     except OSError:

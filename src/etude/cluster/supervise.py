@@ -1,8 +1,8 @@
 """A supervised service: any caller that finds it dead restarts it, up to a maximum number of times. The journal records
 each start, with its reason and pid.
 
-However many calls were in flight when the service died, it is restarted once. `call` repeats its call after a restart,
-so it is only for methods that may safely be repeated. For all others, use `remote` and `heal`.
+However many calls were in flight when the service died, it is restarted once. `Supervised.call` repeats its call after
+a restart, so use it only for methods that may safely be repeated. For all others, use `remote.call` and `heal`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class OnEvent(Protocol):
 
 
 class Supervised:
-    """A service with the restarts that it has left."""
+    """A service that is restarted when it dies, at most `restarts` times."""
 
     def __init__(
         self, remote: Remote, restarts: int, *, on_event: OnEvent | None = None, start_deadline: float = 60.0
     ) -> None:
         self.remote, self.restarts = remote, restarts
         self.incarnation = 1
-        """Number of the current start of the service. Callers pass the number they saw to `heal`."""
+        """Number of the service's current start, from 1. Callers pass the number they saw to `heal`."""
         self.local_pid: int | None = None
         """Pid of the current process, known once its start is recorded; None if it is on another machine."""
         self._on_event, self._start_deadline = on_event, start_deadline
@@ -49,7 +49,7 @@ class Supervised:
         return self._used
 
     async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
-        """Call a method, restarting the service and repeating the call as often as the service dies."""
+        """Call a method of the service. Whenever the service dies, restart it and repeat the call."""
         while True:
             seen = self.incarnation
             try:
@@ -103,7 +103,8 @@ class Supervised:
             await asyncio.gather(*both, return_exceptions=True)
 
     async def record_start(self, reason: str = "") -> None:
-        """Report the current process to `on_event` as started. `reason` is why the previous one had to be replaced."""
+        """Report the current process to `on_event` as started. `reason` is why the previous process had to be
+        replaced."""
         health = await self.remote.health()
         self.local_pid = health.pid if health.here else None
         if self._on_event is not None:
@@ -114,7 +115,7 @@ class Supervised:
 async def start_supervised(
     cluster: Cluster, limits: ClusterRecipe, journal: Journal, name: str, service: str, *args: Any, cpus: float = 0.1
 ) -> Supervised:
-    """Start a service that may be restarted as often as the recipe allows."""
+    """Start a service that may be restarted up to `limits.restarts` times."""
     seconds = limits.call_seconds
     async with journal.waiting(on=name, deadline=seconds):
         remote = await cluster.start(name, service, *args, cpus=cpus, deadline=seconds)

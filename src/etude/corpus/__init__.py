@@ -1,5 +1,5 @@
-"""Builds the training corpus, from code to token shards: collect, deduplicate, hold out, shard, mix, pack. Needs no
-torch.
+"""Builds the training corpus from code to token shards (collect, deduplicate, hold out, shard) and batches from shards
+(mix, pack). Needs no torch.
 
 Batches are pure functions of (seed, step), so a run can resume at any step without a saved position.
 """

@@ -1,6 +1,7 @@
-"""Builds the corpus of a lineage: gather (collect, drop duplicates, hold out), then write (tokenise, shard).
+"""Builds the pretraining corpus of a run: gather (collect, drop duplicates, hold out), then write (tokenise, shard).
 
-There are two steps because the tokenizer is trained on the texts of the first. Each is a function of its sources alone.
+There are two steps because the tokenizer is trained on the texts that the first step gathers. The result of each step
+depends only on its inputs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class _Special(Protocol):
 
 
 class Encoder(Protocol):
-    """The tokenizer interface the corpus needs (implemented by etude.text.Tokenizer)."""
+    """The tokenizer interface that writing a corpus needs (implemented by etude.text.Tokenizer)."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -38,17 +39,18 @@ class Encoder(Protocol):
 
 @dataclass(slots=True)
 class Provenance:
-    """One package or generator that feeds the corpus, and counts of what became of its documents."""
+    """One origin of documents (a package, folder or generator), with counts of its documents collected, dropped and
+    kept."""
 
     source: str
     origin: str
-    """Name and version of the package or generator."""
+    """Name, and version if known, of the package, folder or generator."""
     collected: int = 0
     exact_duplicates: int = 0
     near_duplicates: int = 0
     held_out: int = 0
     kept: int = 0
-    """Documents in the train split."""
+    """Number of documents in the train split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,13 @@ class Gathered:
     provenance: list[Provenance]
 
     def texts(self) -> Iterator[str]:
-        """The training texts; a tokenizer may be trained only on these."""
+        """Return the texts of the train split, the only ones that a tokenizer may be trained on."""
         return (document.text for document in self.train)
 
 
 def gather(recipe: CorpusRecipe, documents_folder: Path | None = None) -> Gathered:
-    """Collect, deduplicate and split documents. `documents_folder` holds the generated ones; required if the recipe
-    lists that source."""
+    """Collect, deduplicate and split documents. `documents_folder` holds generated documents; it is required if the
+    recipe's sources include "generated"."""
     documents = list(_collect(recipe, documents_folder))
     if not documents:
         raise CorpusError("the corpus has no documents: check corpus.sources and corpus.folders")
@@ -86,14 +88,14 @@ def gather(recipe: CorpusRecipe, documents_folder: Path | None = None) -> Gather
 
 
 def is_held_out(text: str, share: float) -> bool:
-    """Decide by the text's own hash whether it is held out: no seed, order or other document can change the
-    decision."""
+    """Return whether a text is held out. A hash of the text alone decides: no seed, order or other document matters."""
     point = int.from_bytes(hashlib.sha256(b"etude-held-out/1:" + text.encode("utf-8", "surrogatepass")).digest()[:8])
     return point / 2**64 < share
 
 
 def write_corpus(folder: Path, gathered: Gathered, tokenizer: Encoder, recipe: CorpusRecipe) -> dict[str, Any]:
-    """Tokenise and write the shards. Returns the manifest, which names every source and its version."""
+    """Tokenise the gathered documents and write them as shards. Return the manifest, which names every source and its
+    version."""
     kinds = Counter(document.kind for document in gathered.train)
     return write_shards(
         folder,
@@ -105,7 +107,7 @@ def write_corpus(folder: Path, gathered: Gathered, tokenizer: Encoder, recipe: C
 
 
 def code_bytes(recipe: CorpusRecipe) -> int:
-    """Total size of the code files `gather` would open: what a plan can know of them without reading them."""
+    """Return the total bytes of the code files that `gather` would read, without reading them (for time estimates)."""
     roots = [Path(folder).expanduser() for folder in recipe.folders] + [stdlib()] * ("stdlib" in recipe.sources)
     return sum(path.stat().st_size for root in roots for path in python_paths(root, recipe.max_file_bytes))
 

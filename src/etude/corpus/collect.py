@@ -1,6 +1,6 @@
 """Collects documents from the interpreter's standard library, from folders, and from generated jsonl.zst files.
 
-Left out are tests, data tables and generated modules, files that do not parse, and files over the size limit. Paths are
+Tests, data tables, generated modules, files that do not parse, and files over the size limit are left out. Paths are
 sorted, so that the same sources give the same corpus.
 """
 
@@ -34,30 +34,30 @@ _MAX_DIGIT_SHARE = 0.2
 class Document:
     text: str
     kind: str
-    """Kind of document: "code", or the generator's own name for it; documents of kind "lookup" are read first."""
+    """Kind of document: "code", or a kind that the generator names. Pretraining reads documents of kind "lookup"
+    first."""
     source: str
     """One of "stdlib", "folder" and "generated"; the shares of the mixture depend on it."""
     origin: str
-    """Name and version of the package or generator it comes from."""
+    """Name, and version if known, of the package, folder or generator that the document comes from."""
     name: str
-    """Place within its origin: a relative path, or file and line number."""
+    """Where the document is within its origin: a relative path, or file and line number."""
 
 
 def read_stdlib(max_bytes: int) -> Iterator[Document]:
-    """Read the running interpreter's standard library."""
+    """Read the Python files of the running interpreter's standard library."""
     origin = f"{platform.python_implementation().lower()} {platform.python_version()}"
     yield from _python_files(stdlib(), max_bytes, "stdlib", origin)
 
 
 def read_folder(root: Path, max_bytes: int) -> Iterator[Document]:
-    """Read the Python files below a folder. Tests, tables, generated modules and files over `max_bytes` are left out,
-    as for the standard library."""
+    """Read the Python files below a folder, except tests, data tables, generated modules and files over `max_bytes`."""
     yield from _python_files(root, max_bytes, "folder", root.name)
 
 
 def read_generated(folder: Path) -> Iterator[Document]:
-    """Read the documents of every *.jsonl.zst in the folder: {"text", "kind"} and optionally {"generator",
-    "version"}."""
+    """Read the documents of every *.jsonl.zst in the folder. Each line is a JSON object with "text" and "kind", and
+    optionally "generator" and "version"."""
     files = sorted(folder.glob("*.jsonl.zst"))
     if not files:
         raise CorpusError(f"no generated documents (*.jsonl.zst) in {folder}: generate them first")
@@ -85,7 +85,8 @@ def stdlib() -> Path:
 
 
 def python_paths(root: Path, max_bytes: int) -> Iterator[Path]:
-    """Yield the files below a folder that are worth opening, in sorted order."""
+    """Yield the Python files below a folder in sorted order. Hidden files, folders of tests, data tables or installed
+    packages, and files that are too small or too large are left out."""
     if not root.is_dir():
         raise CorpusError(f"corpus.folders: {root} is not a folder")
     for path in sorted(root.rglob("*.py")):
@@ -107,7 +108,7 @@ def _python_files(root: Path, max_bytes: int, source: str, origin: str) -> Itera
 
 
 def looks_generated(text: str) -> bool:
-    """Whether a text looks like a data table or a generated module, which teach nothing about writing code."""
+    """Return whether a text looks like a data table or a generated module, which teach nothing about writing code."""
     if any(mark in text[:600].lower() for mark in _GENERATED_MARKS):
         return True
     if any(len(line) > _MAX_LINE for line in text.splitlines()):

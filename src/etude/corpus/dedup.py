@@ -1,8 +1,8 @@
-"""Finds exact and near duplicates. The first of a set of similar documents stays; the result depends only on the order
-and the texts.
+"""Finds exact and near duplicates among texts. The first of a set of similar documents is kept; the result depends only
+on the texts and their order.
 
 Two documents are near duplicates if their shingles (five consecutive words) have a Jaccard similarity of at least the
-threshold. MinHash (rensa) finds candidates, whose similarity is then computed exactly, so a document is never dropped
+threshold. MinHash (rensa) finds candidates, whose similarity is then computed exactly, so that no document is dropped
 because of an estimate. A pair right at the threshold is found with a probability of about 0.998 (20 bands of 6 rows).
 """
 
@@ -23,16 +23,16 @@ _SHINGLE = 5
 _BANDS, _ROWS = 20, 6
 _SLACK = 0.2
 _CHECKED = 8
-"""Maximum number of candidates whose similarity is computed exactly, best estimates first."""
+"""Maximum number of candidates per document whose similarity is computed exactly, best MinHash estimates first."""
 
 
 def normalised_digest(text: str) -> str:
-    """Digest of a text ignoring whitespace, used to find exact duplicates and contamination."""
+    """Return a digest that ignores differences in whitespace, to find exact duplicates and contamination."""
     return hashlib.sha256(" ".join(text.split()).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def same_text(texts: Sequence[str]) -> list[bool]:
-    """Flag each text that repeats an earlier one, ignoring whitespace."""
+    """Return for each text whether an earlier text is the same, apart from whitespace."""
     seen: set[str] = set()
     flags = []
     for text in texts:
@@ -43,7 +43,7 @@ def same_text(texts: Sequence[str]) -> list[bool]:
 
 
 def near_duplicates(texts: Sequence[str], similarity: float) -> list[bool]:
-    """Flag each text that is a near duplicate of an earlier text that was kept."""
+    """Return for each text whether it is a near duplicate of an earlier text that is not flagged itself."""
     shingles = _shingles(texts)
     digests = _minhashes(shingles)
     buckets: list[dict[bytes, list[int]]] = [defaultdict(list) for _ in range(_BANDS)]
@@ -75,7 +75,7 @@ def _near_one(
 
 
 def jaccard(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:
-    """Jaccard similarity of two sorted arrays of unique values."""
+    """Return the Jaccard similarity of two sets, given as arrays of unique values."""
     common = len(np.intersect1d(left, right, assume_unique=True))
     return common / max(1, len(left) + len(right) - common)
 

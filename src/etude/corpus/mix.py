@@ -1,9 +1,8 @@
-"""Chooses the rows a step reads: a pure function of (seed, step), with exact shares.
+"""Chooses the rows that a training step reads, as a pure function of (seed, step), with exact shares.
 
 A row stream is an endless sequence of packed rows, epoch after epoch; each epoch is a new permutation of the documents,
-drawn from (seed, name, epoch). A mixture assigns each row number g to a stream by shares alone: of the first g rows, a
-stream has provided its share to within a row or two. Resuming needs no saved state, and there is no worker state that
-could drift.
+drawn from (seed, name, epoch). A mixture assigns each row number to a stream by the streams' shares alone: of the first
+g rows, each stream has provided its share to within a row or two. So resuming needs no saved state.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from etude.corpus.pack import Batch, Row, RowPlan, fill_row, plan_rows
 from etude.corpus.shards import Shards
 
 LOOKUP = "lookup"
-"""Kind of the short look-up documents, which base pretraining reads first."""
+"""Document kind of short look-up documents (a listing and questions about it), which base pretraining reads first."""
 
 _PRECISION = 10_000
 
@@ -41,7 +40,8 @@ class RowStream:
         weights_of: Callable[[int], NDArray[np.float32]] | None = None,
         overlap: int = 0,
     ) -> None:
-        """`documents` are the indices to read from a store whose document i has lengths[i] tokens."""
+        """`documents` are the indices of the documents to read. Document i has lengths[i] tokens, which tokens_of(i)
+        returns."""
         self.name, self.length = name, length
         self._documents = documents[lengths[documents] > 1]
         if not len(self._documents):
@@ -52,7 +52,7 @@ class RowStream:
         self._ends: list[int] = []
 
     def row(self, number: int) -> Row:
-        """Return row `number` of the endless sequence."""
+        """Return row `number`, counted from 0, of the endless sequence."""
         while not self._ends or number >= self._ends[-1]:
             self._plans.append(self._plan(len(self._plans)))
             self._ends.append((self._ends[-1] if self._ends else 0) + len(self._plans[-1]))
@@ -61,7 +61,7 @@ class RowStream:
         return fill_row(self._plans[epoch].rows[number - first], self.length, self._tokens_of, self._weights_of)
 
     def epoch_rows(self) -> int:
-        """Number of rows in the first epoch."""
+        """Return the number of rows in the first epoch."""
         self.row(0)
         return self._ends[0]
 
@@ -73,13 +73,13 @@ class RowStream:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Streams with shares, whose rows are interleaved evenly."""
+    """Row streams with shares. The rows of the streams are interleaved evenly, in proportion to the shares."""
 
     streams: tuple[tuple[RowStream, Fraction], ...]
 
     @classmethod
     def of(cls, shares: Mapping[RowStream, float]) -> Mixture:
-        """Build a mixture. Shares need not sum to one; a share of 0 leaves the stream out."""
+        """Build a mixture of streams. Shares need not sum to 1; a share of 0 leaves the stream out."""
         kept = {stream: round(share * _PRECISION) for stream, share in shares.items()}
         total = sum(kept.values())
         if total <= 0:
@@ -89,14 +89,15 @@ class Mixture:
         return cls(tuple((stream, Fraction(share, total)) for stream, share in kept.items() if share))
 
     def batch(self, step: int, rows: int) -> Batch:
-        """Return the batch of a step; steps may be requested in any order, any number of times."""
+        """Return the batch of a step, which has `rows` rows. Steps may be requested in any order, any number of
+        times."""
         return Batch.of([self.row(step * rows + index) for index in range(rows)])
 
     def row(self, number: int) -> Row:
         rest = Fraction(1)
         for stream, share in self.streams:
-            # This stream's share of what the streams before it left over. Rows not taken are renumbered for the next
-            # stream.
+            # This stream's share of the rows that earlier streams did not take. Rows that it does not take either are
+            # renumbered for the next stream.
             part = share / rest
             given = _floor(number * part)
             if _floor((number + 1) * part) > given:
@@ -111,7 +112,7 @@ def _floor(value: Fraction) -> int:
 
 
 def mixture(shards: Shards, *, stdlib_share: float, length: int, seed: int) -> Mixture:
-    """Build the recipe's mixture of code (standard library and folders) and generated documents.
+    """Build the mixture of code (standard library and folders, with share `stdlib_share`) and generated documents.
 
     If the corpus has only one of the two, all rows come from it.
     """

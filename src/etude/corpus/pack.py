@@ -1,10 +1,10 @@
 """Packs documents into rows of one length, so that no next-token target ever crosses a document boundary.
 
-A document of n tokens is n - 1 pairs of (token, next token). A piece is a run of pairs of one document; documents
+A document of n tokens gives n - 1 pairs of (token, next token). A piece is a run of pairs of one document; documents
 longer than a row are split into several pieces. A row holds pieces side by side. Each piece has its own document id and
-positions starting at 0, and attention stays within it. Every pair is a target exactly once per epoch; the rest of a row
-is padding (id -1, weight 0). With `overlap`, a later piece of a long document starts with that many pairs already
-trained, as context.
+positions starting at 0, and attention stays within it. Every pair is trained exactly once per epoch; the rest of a row
+is padding (id -1, weight 0). With `overlap`, each later piece of a long document begins with that many pairs of the
+piece before it, as context without loss.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 
 _OPEN_ROWS = 64
 PADDING = -1
-"""Document id of padding; the network treats negative ids as no document."""
+"""Document id of padding positions; the network treats all negative ids as padding."""
 
 
 class Piece(NamedTuple):
     document: int
     start: int
-    """First pair of the piece, context included."""
+    """Index in the document of the piece's first pair, context included."""
     stop: int
     trained_from: int
-    """Pairs before this one are context only."""
+    """Index in the document of the first pair to train on; earlier pairs of the piece are context only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Row:
     """Weight of the loss on each target."""
     positions: NDArray[np.int64]
     documents: NDArray[np.int64]
-    """0, 1, ... for the pieces of the row, PADDING for the rest."""
+    """Document id of each position: 0, 1, ... for the row's pieces, PADDING elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows stacked: every array is [rows, length]."""
+    """Several rows, stacked: every array is [rows, length]."""
 
     tokens: NDArray[np.int64]
     targets: NDArray[np.int64]
@@ -73,8 +73,8 @@ class Batch:
 
 
 def plan_rows(lengths: NDArray[np.int64], order: NDArray[np.int64], length: int, *, overlap: int = 0) -> RowPlan:
-    """Plan the rows by best fit over the most recent open rows, taking documents in the given order. A pure function of
-    its arguments."""
+    """Assign documents, in the given order, to rows of `length`: each piece goes to the fullest open row it fits into
+    (best fit). At most _OPEN_ROWS rows are open. A pure function of its arguments."""
     rows: list[list[Piece]] = []
     room: list[tuple[int, int]] = []  # (free pairs, row), sorted: the smallest room that fits is found by bisection
     for document in order.tolist():
@@ -101,8 +101,8 @@ def fill_row(
     tokens_of: Callable[[int], NDArray[np.int64]],
     weights_of: Callable[[int], NDArray[np.float32]] | None = None,
 ) -> Row:
-    """Fill a row with its pieces. `weights_of(document)[i]` is the weight of token i as a target; without it every
-    target has weight 1."""
+    """Build a row from its pieces. `weights_of(document)[i]` is the loss weight of the document's token i as a target;
+    without it every target has weight 1."""
     row = Row(
         np.zeros(length, dtype=np.int64),
         np.zeros(length, dtype=np.int64),

@@ -1,9 +1,9 @@
-"""Packs traces into rows: tokens the agent sampled have weight 1; tool output and prompts have weight
+"""Packs traces into rows for SFT: tokens that the agent sampled have loss weight 1; prompts and tool output have weight
 `other_token_loss`.
 
-A segment is one document with the trace's token ids, never re-tokenised. Short segments share a row without attending
-to each other. A segment longer than a row continues in another one, preceded by half a row of itself as context, so
-that every sampled token is trained exactly once and never without the text it responded to.
+Each segment of a trace (a conversation's token ids) is one document and is never re-tokenised. Short segments share a
+row without attending to each other. A segment longer than a row continues in another row, after half a row of its
+preceding tokens as context, so that every sampled token is trained exactly once and with context.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SPLIT = "train"
 
 
 class TraceRows:
-    """The segments of demonstrations, as a document store for row streams."""
+    """The token ids and loss weights of the segments of demonstrations, which row streams read as documents."""
 
     def __init__(self, traces: Sequence[Trace], *, other_token_loss: float) -> None:
         self._tokens: list[NDArray[np.int64]] = []
@@ -51,9 +51,9 @@ class TraceRows:
 
 
 def hold_out(traces: Sequence[Trace], share: float) -> tuple[list[Trace], list[Trace]]:
-    """Split traces into (train, held out) by a hash of the task id: all demonstrations of a task fall on one side.
+    """Split traces into (train, held out) by a hash of the task id, so that all traces of a task fall on one side.
 
-    If the hash holds nothing out (few tasks), the task with the smallest hash is held out.
+    About `share` of the tasks are held out; if that is none, the task with the smallest hash is.
     """
     points = {trace.task: _point(trace.task) for trace in traces}
     held = {task for task, point in points.items() if point < share}

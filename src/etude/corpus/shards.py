@@ -1,4 +1,4 @@
-"""Token shards on disk: documents end to end, with their boundaries and kinds, read through memory maps.
+"""Token shards on disk: documents stored end to end, with their boundaries, kinds and sources, read by memory maps.
 
     <split>-00000.tokens.npy      every token of the shard's documents, uint16 (uint32 for large vocabularies)
     <split>-00000.documents.npy   one row per document: start, length, kind, source
@@ -39,7 +39,7 @@ class Tokens:
 
 
 class Shards:
-    """The documents of one split."""
+    """The tokenised documents of one split ("train" or "valid"), numbered across all its shard files."""
 
     def __init__(
         self, tokens: list[NDArray[Any]], documents: list[NDArray[Any]], kinds: list[str], sources: list[str]
@@ -61,15 +61,15 @@ class Shards:
         return self._tokens[shard][row["start"] : row["start"] + row["length"]].astype(np.int64)
 
     def of_kind(self, kind: str) -> NDArray[np.int64]:
-        """Indices of the documents of a kind."""
+        """Return the indices of the documents of a kind, such as "code"."""
         return self._matching(self._kind_of, self._kinds, kind)
 
     def of_source(self, source: str) -> NDArray[np.int64]:
         return self._matching(self._source_of, self._sources, source)
 
     def reaching(self, position: int) -> NDArray[np.int64]:
-        """Indices of the documents long enough to train this position: n tokens have n - 1 trained positions, counted
-        from 0."""
+        """Return the indices of the documents that have a target at this position, counted from 0. A document of n
+        tokens has targets at n - 1 positions."""
         return np.flatnonzero(self.lengths > position + 1)
 
     @staticmethod
@@ -94,7 +94,7 @@ def write_shards(
     shard_tokens: int,
     provenance: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write a whole corpus ("train" and "valid") and return its manifest."""
+    """Write a whole corpus, given the documents of each split ("train" and "valid"), and return its manifest."""
     (folder / MANIFEST).unlink(missing_ok=True)  # without a manifest the folder counts as unfinished
     names: dict[str, list[str]] = {"kind": [], "source": []}
     files: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Inference engines, one folder per engine. They take and return token ids.
+"""Inference engines, one folder per engine, which take and return token ids.
 
-The protocol (`protocol.py`) and the client for workers (`remote.py`) do not need torch.
+The interface (`protocol.py`) and the client that workers use (`remote.py`) do not need torch.
 """

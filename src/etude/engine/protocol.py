@@ -1,8 +1,8 @@
-"""The interface of an engine, which generates token ids from a prompt of token ids.
+"""The interface of an inference engine, which generates token ids from a prompt of token ids.
 
 An engine returns everything that training needs: token ids, log-probs under the distribution sampled from, the weights
 version of every token and, for mixture-of-experts models, the experts used at every position. This file needs no torch,
-so that harness and rollout workers can use an engine without installing torch.
+so that the harness and rollout workers can use an engine without installing torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StopReason(StrEnum):
     STOP = "stop"
     """A stop id was sampled; it is the last token returned."""
     LENGTH = "length"
-    """`max_tokens` or the end of the context was reached."""
+    """The generation reached `max_tokens` or the end of the context."""
     ABORTED = "aborted"
     """The caller aborted the request; the tokens sampled until then are returned."""
 
@@ -50,7 +50,7 @@ class Sampling:
     stop: tuple[int, ...]
     """Token ids that end the generation."""
     temperature: float = 1.0
-    """0 means greedy decoding; the log-probs are then reported at temperature 1."""
+    """Sampling temperature. 0 means greedy decoding, with log-probs reported at temperature 1."""
     seed: int = 0
 
 
@@ -62,10 +62,10 @@ class GenerateRequest:
     prompt: IntArray
     sampling: Sampling
     conversation: str = ""
-    """Id of the conversation, whose requests continue each other, so that the engine can reuse its cache. May be
-    empty."""
+    """Id of the conversation that the request belongs to; may be empty. Requests of a conversation continue each other,
+    so the engine can reuse its cache."""
     experts_from: int = 0
-    """First position for which the answer shall contain the experts."""
+    """First position for which the answer must contain the experts."""
 
 
 @dataclass(slots=True)
@@ -74,21 +74,21 @@ class Usage:
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Prompt tokens whose latents were in the cache."""
+    """Number of prompt tokens whose latents were in the cache."""
     drafted: int = 0
-    """Tokens that speculation proposed."""
+    """Number of tokens that speculative decoding proposed."""
     accepted: int = 0
-    """Proposed tokens that were accepted."""
+    """Number of proposed tokens that were accepted."""
     seconds_waiting: float = 0.0
     seconds_running: float = 0.0
 
 
 @dataclass(slots=True)
 class Generation:
-    """The answer to a request."""
+    """The answer to a generation request."""
 
     id: str
-    """The request's id."""
+    """Id of the request that this answers."""
     tokens: IntArray
     """The sampled tokens, without the prompt."""
     logprobs: FloatArray
@@ -96,8 +96,8 @@ class Generation:
     """The weights version that sampled each token. It changes within a generation if weights are swapped in flight."""
     stop: StopReason
     experts: ExpertArray | None
-    """[positions, MoE layers, top k], for positions `experts_from` to len(prompt) + len(tokens) - 1; None for dense
-    models. The last position holds trace.UNKNOWN_EXPERT, because its token has not been fed to the network.
+    """Expert ids [positions, MoE layers, top k] of positions `experts_from` to len(prompt) + len(tokens) - 1; None for
+    dense models. The last position holds trace.UNKNOWN_EXPERT, because its token has not been fed to the network.
     """
     experts_from: int = 0
     usage: Usage = field(default_factory=Usage)
@@ -105,7 +105,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Properties of an engine and its current weights version."""
+    """Properties of an engine: its current weights version, context length, vocabulary size and experts."""
 
     version: int
     context: int
@@ -165,7 +165,7 @@ class Engine(Protocol):
         ...
 
     async def update(self, version: int) -> None:
-        """Swap to a weights version of the store; return once the engine uses it."""
+        """Load a weights version from the version store; return once the engine uses it."""
         ...
 
     async def stats(self) -> EngineStats: ...

@@ -1,9 +1,9 @@
-"""Client of an engine that runs as a service of the cluster, for workers. It needs no torch and can be pickled.
+"""Client with which workers call an engine that runs as a cluster service. It needs no torch and can be pickled.
 
 A request gives the same result however often it is sent. So if the engine's process dies, requests are sent again,
-until their deadline, to the process that replaces it. In lockstep mode that is not possible, because the batches depend
-on the open conversations, which died with the engine: an EngineError is raised, and the caller has to replay the whole
-step.
+until their deadline, to the process that replaces it. In lockstep mode this is not possible, because the batches depend
+on the open conversations, which the dead process held: `generate` raises EngineError, and the caller has to replay the
+whole step.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 
 class RemoteEngine:
-    """An engine in another process of the cluster."""
+    """Client of an engine in another process of the cluster; implements the Engine protocol."""
 
     def __init__(self, remote: Remote, *, deadline: float, lockstep: bool = False) -> None:
-        """`deadline` is how many seconds a request may take from first sending to answer, engine restarts included."""
+        """`deadline` is the maximum seconds from sending a request to its answer, engine restarts included."""
         self._remote = remote
         self._deadline = deadline
         self._lockstep = lockstep
@@ -56,7 +56,7 @@ class RemoteEngine:
         return answer
 
     async def _unless_dead(self, method: str, argument: str) -> None:
-        """Call a method, but ignore that the engine died: a dead engine has nothing left to abort or close."""
+        """Call a method of the engine. If the engine died, ignore that: a dead engine has nothing to abort or close."""
         try:
             await self._remote.call(method, argument, deadline=self._deadline)
         except ClusterError as error:
@@ -64,7 +64,8 @@ class RemoteEngine:
                 raise EngineError(f"{self.name}.{method}({argument!r}): {error}") from error
 
     async def _answer(self, method: str, *arguments: Any, resend: bool = True) -> Any:
-        """Call a method and return its result. With `resend`, call again if the engine died and was restarted."""
+        """Call a method of the engine and return its result. With `resend`, call again if the engine died and was
+        restarted."""
         until = time.monotonic() + self._deadline
         while True:
             try:
@@ -80,7 +81,8 @@ class RemoteEngine:
                 await self._wait_until_alive(method, until, error)
 
     async def _wait_until_alive(self, method: str, until: float, cause: ClusterError) -> None:
-        """Wait until the restarted engine is alive. Raises EngineError at the time `until`, with the last error."""
+        """Wait until the restarted engine is alive. Raises EngineError, with the last error, at the monotonic time
+        `until`."""
         pause = FIRST_PAUSE
         while True:
             left = until - time.monotonic()

@@ -1,7 +1,7 @@
 """Services outside the workspace that tools use: a user to ask, the web, an embedder.
 
-Each service is optional; a tool whose service is missing says so in its result. `FixtureWeb` answers from a folder, for
-tests and for training, which must not depend on the current state of the web.
+Each service is optional; a tool whose service is missing says so in its result. `FixtureWeb` serves pages from a
+folder, for tests and for training, which must not depend on the current state of the web.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from etude.harness.chunks.embedder import Embedder
 
 Ask = Callable[[str], Awaitable[str]]
-"""Asks the user a question and returns the answer."""
+"""Function that asks the user a question and returns the answer."""
 
 
 class WebError(Exception):
-    """A search or a fetch failed (no such page, no connection). The text is for the model."""
+    """A web search or the fetch of a page failed (no such page, no connection). The message is written for the
+    model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Web(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExternalServices:
-    """The services that are available to a run's tools; None for missing ones."""
+    """The services that are available to a run's tools; a missing service is None."""
 
     ask: Ask | None = None
     web: Web | None = None
@@ -55,9 +56,9 @@ class ExternalServices:
 
 
 class FixtureWeb:
-    """A web of fixed pages from `folder`/pages.json, a list of {url, title, text}.
+    """Web access that serves fixed pages from `folder`/pages.json, a list of {url, title, text}.
 
-    A search ranks pages by the number of the query's words that they contain, so it is deterministic.
+    A search ranks pages by how many of the query's words they contain, so that results are deterministic.
     """
 
     def __init__(self, folder: Path) -> None:

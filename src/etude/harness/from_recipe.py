@@ -1,4 +1,4 @@
-"""Builds from the recipe what a run of the agent needs: budgets, limits, profile, tool schemas and format."""
+"""Builds the parts of an agent run from the recipe: budgets, limits, profile, tool schemas and format."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tool_limits(recipe: SandboxRecipe, *, edits: int | None = None, strict: bool
 
 
 def limits_text(recipe: SandboxRecipe) -> str:
-    """Return the line that describes the limits of commands to the agent."""
+    """Return the line that tells the agent which limits commands have."""
     seconds, memory = recipe.command_seconds, recipe.memory_mb
     return f"a command has {seconds:g} seconds, {memory} MB of memory, {recipe.processes} processes and no network"
 

@@ -35,14 +35,15 @@ class Observer:
     async def answered(
         self, turn: Turn, tools: Sequence[ToolEvent], told: Sequence[Message], usage: TraceUsage
     ) -> None:
-        """Called at the end of each turn, when its calls have results and the harness has appended its nudges.
+        """Called at the end of each turn, after its calls have results and the harness has appended its nudges.
 
-        `tools` are the turn's tool events, up to the call that ended the run, if one did; interrupted calls are
-        included. `told` are the nudges. `usage` is that of the run so far.
+        `tools` are the turn's tool events, interrupted calls included; if a call ended the run, its event is the last.
+        `told` are the nudges. `usage` covers the run so far.
         """
 
     async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
-        """Called after a self-summary. `conversation` is the new one; its parent ends with the request and `turn`."""
+        """Called after a self-summary. `conversation` is the new conversation; the last messages of its parent are the
+        summary request and `turn`."""
 
 
 async def run_agent(
@@ -55,10 +56,11 @@ async def run_agent(
     observer: Observer | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
-    """Run the agent until it stops. `conversation` ends with a user message, or is that of an interrupted run.
+    """Run the agent until it stops. `conversation` must end with a user message, or be the conversation of an
+    interrupted run.
 
-    Failures of the policy or the sandbox end up in the outcome; only cancellation is raised. Pass `outcome` to keep the
-    result of a cancelled run.
+    Failures of the policy or the sandbox are reported in the outcome; only cancellation is raised. Pass `outcome` to
+    keep the result of a cancelled run.
     """
     outcome = outcome or Outcome(conversation)
     run = _Run(conversation, policy, toolbox, budgets, profile, observer or Observer(), outcome)
@@ -77,7 +79,7 @@ async def run_agent(
 
 
 class _Run:
-    """One run of the loop, and its state."""
+    """State of one run of the agent loop."""
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class _Run:
         self.usage = outcome.usage
         self.nudges = Nudges(profile)
         self.told = len(outcome.tools)
-        """Number of tool events of completed turns, which were already passed to `Observer.answered`."""
+        """Number of tool events that were already passed to `Observer.answered`."""
         self.open: Turn | None = None
         """The turn in progress; None once it is completed."""
         toolbox.context = conversation.summaries
@@ -133,7 +135,7 @@ class _Run:
                 await self.interrupted(self.open)
 
     def spent(self) -> StopCause | None:
-        """Return the budget that the model has used up, or None."""
+        """Return the StopCause of the first budget that is used up, or None."""
         budgets, usage = self.budgets, self.usage
         if usage.turns >= budgets.turns:
             return StopCause.TURNS
@@ -216,13 +218,14 @@ class _Run:
         return await self.toolbox.carry_out(call), time.monotonic() - begun
 
     def summary_due(self) -> bool:
-        """Return whether to summarise now: the context is long, and a turn was sampled since the last summary."""
+        """Return whether to summarise now: the context has reached the trigger length, and this conversation has a
+        turn."""
         trigger = self.budgets.summary_trigger
         acted = any(message.role is Role.ASSISTANT for message in self.conversation.messages)
         return bool(trigger) and acted and self.policy.tokens(self.conversation) >= trigger
 
     async def summarise(self) -> None:
-        """Ask for a summary in the current conversation, and continue in a new one that begins with the summary."""
+        """Ask the model for a self-summary, and continue in a new conversation that begins with the summary."""
         old, usage = self.conversation, self.usage
         size, before = len(old.messages), self.policy.tokens(old)
         self.tell(self.profile.summary_request)
@@ -253,13 +256,13 @@ class _Run:
         await self.observer.summary(self.conversation, turn, usage)
 
     def tell(self, text: str) -> Message:
-        """Append a message of the harness to the conversation."""
+        """Append a message from the harness to the conversation, in the user role."""
         message = Message(Role.USER, text)
         self.conversation.messages.append(message)
         return message
 
     async def interrupted(self, turn: Turn) -> None:
-        """Complete a turn in the middle of which the run ended.
+        """Complete the current turn after the run ended in the middle of it.
 
         The effects of its calls remain, so the turn stays in the conversation. Calls without a result get one that says
         that they were interrupted, for a run that resumes this conversation.

@@ -1,8 +1,8 @@
 """Budgets of a run of the agent loop, and its outcome.
 
-Turns, tool calls, sampled tokens, command seconds and money are the model's budgets: running out of one is the model's
-failure. The wall-clock limit is a safety net: reaching it is an infrastructure error. Of the time that tools take, only
-the seconds of commands count as the model's, and only on a host that gave them CPU time.
+Turns, tool calls, sampled tokens, command seconds and money are the model's budgets: using one up is the model's
+failure. The wall-clock limit is a safety net: reaching it is an infrastructure error. Only the running time of commands
+counts as command seconds, and not on a host that was short of CPU time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _MILLION = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices per million tokens."""
+    """Prices per million tokens, in any one currency."""
 
     input: float = 0.0
     cached: float = 0.0
     output: float = 0.0
 
     def of(self, turn: Turn) -> float:
-        """Return the cost of a turn."""
+        """Return the cost of a turn's prompt and sampled tokens."""
         fresh = turn.prompt_tokens - turn.cached_tokens
         cost = fresh * self.input + turn.cached_tokens * self.cached + turn.sampled_tokens * self.output
         return cost / _MILLION
@@ -32,7 +32,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Limits of one run."""
+    """Limits of one run of the agent loop."""
 
     turns: int = 50
     """Maximum number of turns. Summaries do not count as turns, but their tokens count."""
@@ -47,10 +47,11 @@ class Budgets:
     """Context length in tokens at which the harness asks for a self-summary; 0 never asks."""
     summary_tokens: int = 2_000
     tool_seconds: float = 0.0
-    """Maximum seconds of all commands of the run (`Output.seconds`); 0 means no limit. Checked between turns, since
+    """Maximum total running time of the run's commands in seconds; 0 means no limit. It is checked between turns, since
     each command has its own time limit."""
     money: float = 0.0
-    """Maximum cost of the run; 0 means no limit. Checked between turns, so the last turn may exceed it."""
+    """Maximum cost of the run, in the currency of `prices`; 0 means no limit. It is checked between turns, so the last
+    turn may exceed it."""
     prices: Prices = Prices()
     wall_seconds: float = 3_600.0
 
@@ -60,7 +61,7 @@ class Outcome:
     """Result of a run. It is filled in during the run, so that it is also available if the run is cancelled."""
 
     conversation: Conversation
-    """The last conversation; earlier ones are its parents."""
+    """The run's latest conversation; after self-summaries, its chain of parents holds the earlier ones."""
     stop: StopCause = StopCause.CANCELLED
     error: str = ""
     """Description of the failure, for StopCause.ERROR and WALL_CLOCK."""

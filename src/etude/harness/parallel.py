@@ -1,8 +1,8 @@
 """Runs the calls of one turn in parallel if they cannot conflict, with the same results as if they ran in order.
 
-Invariant: a call begins only after every earlier call that it could conflict with. So the files, and what each call
-reads of them, are the same as if the calls had run one after the other. A call that may end the run conflicts with all
-others, so no later call has begun when it ends the run.
+Invariant: a call begins only after every earlier call that it could conflict with has ended. So the files, and what
+each call reads, are the same as if the calls had run one after the other. A call that may end the run conflicts with
+all others, so no later call has begun when it ends the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Literal, TypeAlias, TypeVar
 from etude.harness.paths import within
 
 Access: TypeAlias = Literal["none", "read", "write", "all"]
-""""none": uses no file. "read", "write": reads or writes a file or folder. "all": may use anything, not only files."""
+"""How a call uses files. "none": it uses none. "read" or "write": it reads or writes one file or folder. "all": it may
+use anything, not only files."""
 T = TypeVar("T")
 
 
@@ -29,7 +30,7 @@ class CallScope:
 
 
 def collide(one: CallScope, other: CallScope) -> bool:
-    """Return whether two calls could conflict."""
+    """Return whether two calls could conflict over files."""
     if "none" in (one.access, other.access):
         return False
     if "all" in (one.access, other.access):
@@ -42,10 +43,11 @@ def collide(one: CallScope, other: CallScope) -> bool:
 async def run_in_call_order(
     scopes: Sequence[CallScope], carry_out: Callable[[int], Awaitable[T]], ends: Callable[[T], bool]
 ) -> AsyncGenerator[T, None]:
-    """Run calls, in parallel if possible, and yield their results in call order, up to the first that `ends` the run.
+    """Run a turn's calls, in parallel if possible, and yield their results in call order. The first result for which
+    `ends` returns true is the last.
 
-    `scopes` are the calls' scopes; `carry_out` runs the call with a given index. If the iteration ends early, even by
-    an exception, the remaining calls are cancelled.
+    `scopes` has the scope of each call; `carry_out` runs the call with a given index. If the iteration ends early, even
+    by an exception, the remaining calls are cancelled.
     """
     if len(scopes) == 1:
         yield await carry_out(0)

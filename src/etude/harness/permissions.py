@@ -1,10 +1,10 @@
 """Permissions of an agent on the user's own machine: rules, and a question to the user if no rule decides.
 
-Invariants: a deny rule takes precedence over all others, an ask rule over an allow rule. If no rule decides, the user
-is asked; if nobody can be asked, the action is denied. An allow rule matches a command by its words only if the shell
-reads nothing else in them, so a rule for `git status` does not allow `git status; rm x`. Exactly the action that was
-allowed is taken. A rule checks the words of a command, not its effect: allowing `make` allows everything in the
-Makefile.
+Invariants: a deny rule takes precedence over all others, and an ask rule over an allow rule. If no rule decides, the
+user is asked; if nobody can be asked, the action is denied. The agent takes exactly the action that was allowed. Allow
+rules for a command's first words apply only to a line of simple commands, and each of these must be allowed: a rule for
+`git status` does not allow `git status; rm x`. A rule checks the words of a command, not its effect: allowing `make`
+allows everything in the Makefile.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ _OPERATORS = {";", "&&", "||", "|"}
 
 
 class PermissionsError(Exception):
-    """A rule cannot be parsed. The message says which one, and what rules look like."""
+    """A rule cannot be parsed, or the file of remembered rules cannot be read or written. The message says what is
+    wrong."""
 
 
 class Denied(RequestRefused):
-    """The user, or a rule of the user, did not allow an action. The text is for the model."""
+    """The user, or one of the user's rules, did not allow an action. The message is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedAction:
-    """An action that the agent wants to take."""
+    """An action of the agent for which permission is checked."""
 
     kind: Kind
     what: str
     """The complete command, the path within the folder, or the URL."""
     shown: str = ""
-    """More to show to the user: the diff of a write, or the running command that the input is for."""
+    """Details to show to the user: the diff of a write, or the running command that receives the input."""
     plain: bool = True
-    """False for input to a running command, which is not a command itself."""
+    """Whether `what` is a command; False for input to a running command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,13 @@ class Answer:
 
     allowed: bool
     always: bool = False
-    """Also allow what `always_rules` returns, for the rest of the session."""
+    """Whether to add the rules from `always_rules`, which allow similar actions for the rest of the session."""
     remember: bool = False
-    """With `always`: keep these rules for later sessions on this folder."""
+    """With `always`: whether to store these rules for later sessions on this folder."""
     instead: str = ""
     """The command as the user rewrote it; empty if unchanged."""
     reason: str = ""
-    """The user's reason for a no, for the agent; may be empty."""
+    """The user's reason for refusing, which is passed on to the agent; may be empty."""
 
 
 AskUser: TypeAlias = Callable[[RequestedAction], Awaitable[Answer]]
@@ -68,7 +69,7 @@ AskUser: TypeAlias = Callable[[RequestedAction], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule, written `kind` or `kind:pattern`.
+    """A permission rule, written as `kind` or `kind:pattern`.
 
     The pattern of a write rule is a glob for paths (`src/**`). The pattern of an execute rule is the first words of a
     command (`git status`), or `=` and a complete command. The pattern of a fetch rule is a host (`*.python.org`) or the
@@ -93,8 +94,8 @@ class Rule:
         return f"{self.kind}:{self.pattern}" if self.pattern else self.kind
 
     def allows(self, action: RequestedAction) -> bool:
-        """Return whether the rule covers the whole action. For a line with several commands, see
-        `Permissions.verdict`."""
+        """Return whether the rule by itself covers the whole action. `Permissions.verdict` handles rules for the first
+        words of a command."""
         if action.kind != self.kind:
             return False
         if not self.pattern:
@@ -106,7 +107,7 @@ class Rule:
         return self.pattern == f"={action.what}"
 
     def begins(self, words: list[str]) -> bool:
-        """Return whether the rule covers a simple command, given as its words."""
+        """Return whether the rule's pattern is the beginning of a simple command, given as a list of words."""
         if self.kind != "execute" or not self.pattern or self.pattern.startswith("="):
             return False
         try:
@@ -130,20 +131,20 @@ class Rule:
 
 @dataclass(slots=True)
 class Permissions:
-    """The rules of one session."""
+    """The permission rules of one session, and the callback that asks the user."""
 
     ask: AskUser | None = None
-    """Asks the user. If None, actions that need a question are denied."""
+    """Callback that asks the user. If None, actions that need a question are denied."""
     allow: list[Rule] = field(default_factory=list)
     deny: list[Rule] = field(default_factory=list)
     asked: list[Rule] = field(default_factory=list)
-    """Rules for actions that need a question even if another rule allows them."""
+    """Rules for actions about which the user is always asked, even if another rule allows them."""
     remember: Callable[[list[Rule]], None] | None = None
-    """Saves rules for later sessions."""
+    """Callback that stores rules for later sessions; None if they are not stored."""
     _one_question: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def verdict(self, action: RequestedAction) -> Verdict:
-        """Return what the rules decide about an action."""
+        """Return whether the rules allow an action, deny it, or require that the user is asked."""
         if any(rule.touches(action) for rule in self.deny):
             return "deny"
         if any(rule.touches(action) for rule in self.asked):
@@ -156,9 +157,10 @@ class Permissions:
         return "ask"
 
     async def agree(self, action: RequestedAction) -> RequestedAction:
-        """Ask the user about an action if the rules require it.
+        """Check an action against the rules, and ask the user if they require it.
 
-        Return the allowed action, which has another command if the user rewrote it. Raises Denied if it is not allowed.
+        Return the allowed action, whose command may be one that the user rewrote. Raises Denied if the action is not
+        allowed.
         """
         async with self._one_question:
             return await self._agree(action)
@@ -202,8 +204,8 @@ class AskedWeb:
 
 
 def always_rules(action: RequestedAction) -> list[Rule]:
-    """Return the rules that the answer "always" adds: all files of the folder, commands with these words, or this
-    host."""
+    """Return the rules that the answer "always" adds. They allow writes to all files of the folder, commands that begin
+    with these words, or this host."""
     if action.kind == "write":
         return [Rule("write")]
     if action.kind == "fetch":
@@ -215,10 +217,10 @@ def always_rules(action: RequestedAction) -> list[Rule]:
 
 
 def commands_in(command: str) -> list[list[str]] | None:
-    """Split a command line into the words of each simple command.
+    """Split a command line into simple commands, and return each as a list of words.
 
-    Return None if a shell might read anything else in it: substitutions, redirections, groups, background jobs,
-    assignments, several lines.
+    Return None if a shell might interpret the line in any other way: substitutions, redirections, groups, background
+    jobs, assignments, several lines.
     """
     command = command.strip()
     if any(sign in command for sign in "$`<>(){}\\#!") or any(ord(sign) < 32 or ord(sign) == 127 for sign in command):
@@ -242,7 +244,7 @@ def commands_in(command: str) -> list[list[str]] | None:
 
 
 def rules_of(texts: Iterable[str]) -> list[Rule]:
-    """Parse rules."""
+    """Parse the texts of permission rules. Raises PermissionsError."""
     return [Rule.parse(text) for text in texts]
 
 
@@ -254,7 +256,8 @@ _WORDS_OF_THE_SHELL = {
     "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "function", "time",
     "coproc", "select", "eval", "exec", "source", ".", "alias", "trap", "command", "builtin", "env", "[[", "!",
 }  # fmt: skip
-"""First words of a command after which the shell, or the program, runs or changes more than its arguments show."""
+"""Shell keywords, builtins and programs that run or change more than a simple command does. If a command begins with
+one of them, only rules for the complete command apply."""
 
 
 def _address(pattern: str, address: str) -> bool:
@@ -266,7 +269,7 @@ def _address(pattern: str, address: str) -> bool:
 
 
 def _named(action: RequestedAction) -> str:
-    """Describe an action in a message."""
+    """Return a short description of an action, for messages."""
     if action.kind == "write":
         return f"changing {action.what}"
     if action.kind == "fetch":

@@ -1,7 +1,7 @@
-"""The interface of a policy, which chooses the agent's next turn, and the types of conversations.
+"""The interface of a policy, which produces the agent's turns, and the types of conversations.
 
-The loop only calls `policy.act(conversation) -> Turn` and does not depend on the kind of policy: a token policy over an
-engine, a chat policy over any OpenAI-compatible endpoint, or a scripted policy for tests and reference solutions.
+The loop only calls `policy.act(conversation) -> Turn` and works with any kind of policy: a token policy over an engine,
+a chat policy over any OpenAI-compatible endpoint, or a scripted policy for tests and reference solutions.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Protocol, runtime_checkable
 
 
 class PolicyError(Exception):
-    """The policy could not act because infrastructure failed (engine lost, endpoint down). The rollout is an error."""
+    """The policy could not act because infrastructure failed (engine lost, endpoint down). The rollout ends as an
+    error, not as the model's failure."""
 
 
 class ContextFull(Exception):
-    """The conversation fills the model's context. The run stops with StopCause.CONTEXT."""
+    """The conversation no longer fits into the model's context. The run stops with StopCause.CONTEXT."""
 
 
 class Role(StrEnum):
@@ -33,16 +34,16 @@ class ToolCall:
     id: str
     name: str
     arguments: dict[str, object] | None
-    """None if the call did not parse."""
+    """The parsed arguments by name; None if the call did not parse."""
     raw: str
-    """The call exactly as the model wrote it, so that malformed calls are preserved."""
+    """The call exactly as the model wrote it, even if it is malformed."""
     problem: str = ""
-    """Why the call did not parse, as text for the agent; empty if it did."""
+    """Why the call did not parse, as a text for the agent; empty if the call parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One action of the policy: a message and any number of tool calls."""
+    """One turn of the agent, as sampled from the policy: thinking, a message and any number of tool calls."""
 
     text: str = ""
     thinking: str = ""
@@ -52,7 +53,7 @@ class Turn:
     call_tokens: int = 0
     message_tokens: int = 0
     cut_off: bool = False
-    """Whether the turn's token budget or the context limit ended the turn."""
+    """Whether the turn was cut off by its token budget or the context limit."""
     prompt_tokens: int = 0
     """Number of tokens of the prompt; 0 if the policy does not know it."""
     cached_tokens: int = 0
@@ -66,7 +67,7 @@ class Message:
     role: Role
     text: str = ""
     turn: Turn | None = None
-    """For assistant messages: the turn, so that it need not be parsed again."""
+    """For assistant messages: the turn with its calls, so that the text need not be parsed again."""
     call: ToolCall | None = None
     """For tool messages: the call that this message answers."""
 
@@ -78,9 +79,9 @@ class Conversation:
     id: str
     messages: list[Message] = field(default_factory=list)
     task: str = ""
-    """The user's request, which the conversation after a self-summary repeats."""
+    """The user's request, which is repeated in the conversation after a self-summary."""
     parent: Conversation | None = None
-    """The conversation that was summarised; None before the first self-summary."""
+    """The conversation that was summarised into this one; None before the first self-summary."""
     summaries: int = 0
     """Number of self-summaries before this conversation."""
 
@@ -103,5 +104,5 @@ class Policy(Protocol):
     def tokens(self, conversation: Conversation) -> int: ...
 
     def count(self, text: str) -> int:
-        """Return the number of tokens in a text, which limits tool output."""
+        """Return the number of tokens in a text. The loop uses it to limit tool output."""
         ...

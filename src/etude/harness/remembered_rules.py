@@ -1,6 +1,7 @@
-"""Stores permission rules that users asked to remember, for all folders in one file.
+"""Stores the permission rules that users asked to remember, for all folders in one file.
 
-Only allow rules are stored, and only if a user asked for it in answer to a question. Only its owner can read the file.
+A rule is stored only if it is an allow rule and the user asked for it when answering a question. The file is readable
+only by its owner.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FORMAT = "etude-permissions/1"
 
 
 class RememberedRules:
-    """The stored rules of all folders."""
+    """The remembered permission rules of all folders, stored in one file."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -25,7 +26,7 @@ class RememberedRules:
         return rules_of(self._read().get(str(folder.resolve()), []))
 
     def add(self, folder: Path, rules: list[Rule]) -> None:
-        """Store rules for a folder."""
+        """Add rules to those stored for a folder."""
         known = self._read()
         texts = known.setdefault(str(folder.resolve()), [])
         texts += [str(rule) for rule in rules if str(rule) not in texts]

@@ -1,6 +1,6 @@
 """Tool schemas, read from data files: each tool's name, description and parameters.
 
-Arguments reach a tool only through `check`, with declared names and types.
+A tool gets its arguments only after `ToolSchema.check` has checked their names and types.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from etude.text.calls import TO_THE_END, CallSchema, Parameter, unnumbered
 
 
 class SchemaError(Exception):
-    """The data file of a tool or profile cannot be used; the message names file, field and what was expected."""
+    """The data file of a tool, profile or linter cannot be used; the message names the file and says what is wrong."""
 
 
 class BadArguments(Exception):
-    """The model's arguments do not match the schema. The text is for the model."""
+    """The model's arguments do not match the tool's schema. The message is for the model."""
 
 
 ToolKind: TypeAlias = Literal["word", "int", "line", "numbered", "rest", "text", "flag", "number"]
@@ -54,7 +54,7 @@ class ToolSchema:
     """Name of the parameter with the file or folder that a call uses; empty if calls use the whole workspace."""
 
     def call_schema(self) -> CallSchema:
-        """Return the schema for the compact call grammar, without the parameters that it cannot express."""
+        """Return the schema for the compact call grammar. Parameters that this grammar cannot express are left out."""
         positional = [
             Parameter(p.name, p.kind, p.required)
             for p in self.parameters
@@ -80,9 +80,9 @@ class ToolSchema:
         return f"{self.name}{arguments}: {self.description}"
 
     def check(self, arguments: Mapping[str, object], *, strict: bool = False) -> dict[str, Any]:
-        """Return the given arguments after checking names and types. Raises BadArguments.
+        """Check the names and types of a call's arguments, and return the arguments. Raises BadArguments.
 
-        `null` counts as an absent argument, because many models write it; with `strict` it is an error.
+        A value of `null` counts as an absent argument, because many models write it; with `strict` it is an error.
         """
         known = {p.name: p for p in self.parameters}
         for name in arguments:
@@ -105,7 +105,7 @@ _JSON_TYPES = {"int": "integer", "number": "integer", "flag": "boolean"}
 
 
 def _typed(name: str, kind: ToolKind, value: object) -> str | int:
-    """Return an argument's value after checking its type. Raises BadArguments."""
+    """Check the type of an argument and return its value. Raises BadArguments."""
     if kind == "flag":
         if not isinstance(value, bool):
             raise BadArguments(f"{name} must be true or false")
@@ -128,7 +128,7 @@ def _typed(name: str, kind: ToolKind, value: object) -> str | int:
 
 
 def parse_schema(text: str, source: str) -> ToolSchema:
-    """Parse a tool's data file; `source` names it in errors. Raises SchemaError."""
+    """Parse a tool's data file; `source` names the file in error messages. Raises SchemaError."""
     try:
         data = tomllib.loads(text)
         parameters = tuple(ToolParameter(**entry) for entry in data.pop("parameters", []))

@@ -1,8 +1,8 @@
 """A chat session: the agent works on a copy-on-write view of the user's folder until `apply` writes its changes.
 
-Invariant: only `apply` writes the user's files, only those whose change `diff` shows, and only if they still have the
-contents that the agent started from. With `permissions` the agent works in the folder itself instead, and the user is
-asked before each change.
+Invariant: only `apply` writes the user's files. It writes only changes that `diff` shows, and only to files that still
+have the contents that the agent started from. With `permissions` the agent works in the folder itself instead, and the
+user is asked before each change.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 from etude.trace.trace import StopCause, TraceUsage
 
 ON_THE_HOST = "commands run on the user's own machine, in the user's own files; the user is asked before each change"
-"""The limits that the agent is told if it works in the user's folder."""
+"""Description of the limits for the agent's system prompt, used when the agent works in the user's folder itself."""
 
 
 class ChatSession:
     """A conversation between a user and the agent about one folder.
 
-    Use `async with ChatSession(...) as session`, then `run` for each request, `diff` to see the changes, `apply` to
-    write them. `policy` must offer the tools of `session_schemas(harness)`. Without `sandboxes` there is no shell.
+    Use `async with ChatSession(...) as session`, then `run` for each request, `diff` to see the changes, and `apply` to
+    write them. `policy` must offer the tools of `session_schemas(harness)` to the model. Without `sandboxes` the agent
+    has no shell.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class ChatSession:
         self._before: Mapping[str, bytes] | None = None
         """The files when the last request began; None before the first request."""
         self._note = _reverted_note(saved.reverted) if saved else ""
-        """Text to put before the next request, about changes that the user reverted."""
+        """Text about changes that the user reverted, which is put before the next request."""
 
     async def __aenter__(self) -> ChatSession:
         await self._open()
@@ -107,7 +108,7 @@ class ChatSession:
         return self._workspace
 
     async def _place(self) -> OverlayWorkspace:
-        """Create the workspace: the folder itself with permissions, else a view of it."""
+        """Create the workspace: the folder itself if there are permissions, else a copy-on-write view of it."""
         if self._permissions is not None:
             return await asyncio.to_thread(FolderWorkspace, self.folder, self._permissions)
         files = await asyncio.to_thread(FolderFiles, self.folder)
@@ -115,7 +116,7 @@ class ChatSession:
 
     @property
     def place(self) -> Path | None:
-        """Folder of the session's record; None if the session is not recorded."""
+        """Folder that the session is recorded in; None if it is not recorded."""
         return self._record.folder if self._record is not None else None
 
     def contents(self) -> Mapping[str, bytes]:
@@ -134,8 +135,8 @@ class ChatSession:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a kill, the user, the wall clock or an infrastructure failure ended the last request, so that
-        `resume` can continue it."""
+        """Whether `resume` can continue the last request, because a kill, the user, the wall clock or an infrastructure
+        failure ended it."""
         ended = self._saved.stop if self._saved is not None else ""
         return self.interrupted or (ended not in ("", REBASED) and StopCause(ended).ours)
 
@@ -164,7 +165,7 @@ class ChatSession:
         return await self._act(self.conversation, self._saved.usage)
 
     async def _act(self, conversation: Conversation, usage: TraceUsage) -> Outcome:
-        """Run the agent loop and record it; `usage` is what the request has already used."""
+        """Run the agent loop on the conversation and record it. `usage` is what the request has already used."""
         workspace, toolbox, observer = await self._open(), self._toolbox, self._observer
         assert toolbox is not None
         if self._record is not None:
@@ -200,13 +201,14 @@ class ChatSession:
         )
 
     async def diff(self) -> str:
-        """Return the diff of all changes that `apply` would write. Of files that are not text only the names appear."""
+        """Return the diff of all changes that `apply` would write. For files that are not text, it contains only the
+        names."""
         workspace = await self._open()
         before, after = _sides(workspace, _known(workspace.changed()))
         return unified_diff(before, after) + binary_changes(before, after)
 
     async def changes(self) -> dict[str, str]:
-        """Return the diff of each changed file that `apply` would write, by path."""
+        """Return, by path, the diff of each changed file that `apply` would write."""
         workspace = await self._open()
         shown = {}
         for path, data in _known(workspace.changed()).items():
@@ -237,21 +239,22 @@ class ChatSession:
         return list(changed)
 
     async def refuse(self) -> None:
-        """Record that the user rejects the changes. They stay in the agent's view of the folder."""
+        """Record that the user rejects the changes. The agent's view of the folder still contains them."""
         if self._record is not None:
             self._record.signal("edits_rejected", files=list(_known((await self._open()).changed())))
 
     def agree_to_training(self) -> None:
-        """Record the user's general consent to training for a resumed session, unless the user has answered for this
-        session."""
+        """Record, for a resumed session, that the user generally consents to training, unless the user has already
+        answered for this session."""
         saved = self._saved
         if self._record is not None and saved is not None and not saved.consent and saved.training_answer is None:
             self._record.signal("consent", given=True)
 
     async def revert(self, paths: Collection[str] | None = None) -> list[str]:
-        """Revert all changed files, or the given ones, to their contents at the start or when last applied.
+        """Revert all changed files, or only the given ones, to their original or last applied contents, and return
+        their paths.
 
-        The next request mentions it to the agent. Raises ApplyConflict if the user has changed the files since then.
+        The next request tells the agent about it. Raises ApplyConflict if the user has changed the files since then.
         """
         workspace = await self._open()
         changed = _chosen(workspace.changed(), paths)
@@ -259,7 +262,7 @@ class ChatSession:
         return list(changed)
 
     async def undo(self) -> list[str]:
-        """Revert the changes of the last request, and return the paths."""
+        """Revert the changes that the agent made in the last request, and return their paths."""
         workspace = await self._open()
         if self._before is None:
             return []
@@ -292,7 +295,8 @@ class ChatSession:
 
 
 async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: SandboxRecipe) -> OverlayWorkspace:
-    """Create a copy-on-write view of the folder, whose commands run in a box if there are sandboxes."""
+    """Create a copy-on-write view of the folder. If there are sandboxes, its commands run in a box; otherwise it has no
+    shell."""
     searcher = searcher_of(files)
     if sandboxes is None:
         return OverlayWorkspace(files, searcher=searcher)
@@ -327,14 +331,14 @@ async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
 
 
 def _reverted_note(paths: Collection[str]) -> str:
-    """Return the note for the agent about reverted files; "" if there are none."""
+    """Return the text that tells the agent which files the user reverted; "" if there are none."""
     return f"(The user took back your changes to {', '.join(sorted(paths))}.)\n\n" if paths else ""
 
 
 def _sides(
     workspace: OverlayWorkspace, changed: Mapping[str, bytes | None]
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """Return the original and the current contents of changed files, for a diff."""
+    """Return the original and the current contents of the changed files, as the two inputs of a diff."""
     before = {path: workspace.start[path] for path in changed if path in workspace.start}
     return before, {path: data for path, data in changed.items() if data is not None}
 
@@ -344,14 +348,14 @@ def _chosen(changed: Mapping[str, bytes | None], paths: Collection[str] | None) 
 
 
 def _known(changed: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
-    """Return the changes without files that are too large to read."""
+    """Return the changes, leaving out files that are too large to read."""
     return {path: data for path, data in changed.items() if data != TOO_LARGE}
 
 
 def write_sample(folder: Path) -> Path:
     """Write the sample micro-repository (two modules and a failing check) into a folder.
 
-    It resembles the training tasks of `recipes/tiny.toml`, so that an agent of that size can solve it.
+    It resembles the training tasks of `recipes/tiny.toml`, so that an agent trained by this recipe can solve it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for file in (resources.files("etude.harness") / "sample").iterdir():

@@ -1,8 +1,8 @@
 """The tools of one run: checks each call, runs it in the workspace, and limits its output.
 
-No call of the model makes `run` raise: if a call cannot be run, its result says why, and the call counts as invalid if
-it was malformed. Only infrastructure failures (SandboxError) are raised. Outputs contain no times, temporary paths or
-addresses, so that equal runs give equal text.
+No call of the model makes `Toolbox.run` raise: if a call cannot be run, its result says why, and a malformed call
+counts as invalid. Only infrastructure failures (SandboxError) are raised. Outputs contain no times, temporary paths or
+memory addresses, so that equal runs give equal text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from etude.sandbox.contract import RequestRefused
 
 @dataclass(slots=True)
 class ToolResult:
-    """The result of a call, as the model reads it."""
+    """The result of a tool call, in the form that the model reads."""
 
     output: str
     ok: bool = True
@@ -36,7 +36,8 @@ class ToolResult:
 
 
 class Toolbox(ToolContext):
-    """The tools of one run on one workspace. `tools` adds implementations for schemas other than the built-in ones."""
+    """The tools of one run on one workspace. `tools` has the implementations for schemas of tools that are not built
+    in."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Toolbox(ToolContext):
         self.schemas = {schema.name: schema for schema in schemas}
 
     def scope(self, call: ToolCall) -> CallScope:
-        """Return the files that a call may use, as far as that is known before it runs."""
+        """Return the files that a call may use, as far as its arguments tell before it runs."""
         schema = self.schemas.get(call.name)
         if schema is None or call.arguments is None:
             return CallScope("none")
@@ -74,7 +75,8 @@ class Toolbox(ToolContext):
         return self.bounded(await self.carry_out(call), max_tokens=max_tokens, count=count)
 
     async def carry_out(self, call: ToolCall) -> Output:
-        """Run a call and return its complete output. `bounded` limits it later, since a turn's calls share a limit."""
+        """Run a call and return its complete output. Callers limit it later with `bounded`, since a turn's calls share
+        one limit."""
         schema = self.schemas.get(call.name)
         if schema is None:
             return _refusal(self.say("unknown_tool", name=call.name, tools=", ".join(self.schemas)), valid=False)
@@ -96,7 +98,7 @@ class Toolbox(ToolContext):
             return _refusal(self.say("no_shell"))
 
     def bounded(self, output: Output, *, max_tokens: int, count: Count) -> ToolResult:
-        """Limit an output to `max_tokens`."""
+        """Cut an output to at most `max_tokens` tokens; `count` returns the number of tokens of a text."""
         cut = cut_middle if output.keep_end else cut_end
         text = cut(output.lines, max_tokens, count, lambda lines: self.say("cut", lines=lines), self.say("cut_text"))
         return ToolResult(text, output.ok, output.valid, output.finished)

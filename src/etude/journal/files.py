@@ -35,7 +35,8 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """fsync a file that another function or process wrote. For a folder, fsync its entries, renames included."""
+    """fsync a file that another function or process wrote. For a folder, this makes its entries durable, renames
+    included."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,7 +1,7 @@
 """The writing side of the journal: one append-only file per process.
 
 Invariants: only the process that opened a file writes to it. An entry has reached the kernel when the call returns, so
-killing the process loses none. A failed write leaves no partial line. Times within a file never decrease.
+killing the process loses no entry. A failed write leaves no partial line. Times within a file never decrease.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Journal:
         self._open()
 
     def __reduce__(self) -> tuple[type[Journal], tuple[Path, str]]:
-        """Unpickled in another process, the journal opens a new file there."""
+        """Pickle only the folder and the process name: unpickling in another process opens a new file there."""
         return Journal, (self.folder, self.process)
 
     def event(self, kind: str, /, **fields: object) -> None:
@@ -58,7 +58,8 @@ class Journal:
         self._write("progress", {"stage": stage, "done": done, "total": total, "rate": rate, "unit": unit})
 
     def waiting(self, *, on: str, deadline: float) -> Waiting:
-        """Return a context manager (`with` or `async with`) that records a wait: for whom, and how long.
+        """Return a context manager (`with` or `async with`) that records a wait for the process `on`, and how long it
+        took.
 
         Every wait for another process goes through this. When the deadline passes, `async with` cancels its body and
         raises WaitExpired, which names the process. A plain `with` cannot interrupt its body, so give the deadline to
@@ -113,7 +114,7 @@ class Journal:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder and its missing parents, accessible by their owner only (0700)."""
+    """Create a folder and its missing parents, accessible by their owner only (0700)."""
     missing = []
     while not folder.exists():
         missing.append(folder)

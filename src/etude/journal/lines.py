@@ -18,8 +18,8 @@ from etude.journal.journal import JournalError
 
 
 def whole_lines(file: Path) -> Iterator[bytes]:
-    """Yield the complete lines of a file, without newlines; none if the file is missing. Another process may still be
-    appending."""
+    """Yield the complete lines of a file, without newlines; none if the file is missing. Another process may be
+    appending to it meanwhile."""
     if not file.exists():
         return
     with file.open("rb") as lines:
@@ -30,7 +30,7 @@ def whole_lines(file: Path) -> Iterator[bytes]:
 
 
 def read_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a file in order."""
+    """Yield the JSON objects of a JSON Lines file in order."""
     for number, line in enumerate(whole_lines(file), start=1):
         try:
             row = json.loads(line)

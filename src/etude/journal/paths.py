@@ -52,7 +52,7 @@ class RunPaths:
 
     @property
     def sandboxes(self) -> Path:
-        """Sandbox images and boxes; removed when a stage ends."""
+        """Folder for sandbox images and running sandboxes. The sandboxes are removed when a stage ends."""
         return self.root / "sandboxes"
 
     @property
@@ -61,13 +61,13 @@ class RunPaths:
 
     @property
     def live(self) -> Path:
-        """Traces of rollouts in progress."""
+        """Folder for the traces of rollouts in progress."""
         return self.root / "live"
 
     @property
     def continued(self) -> Path:
-        """Rollouts, tasks and demonstrations of the stage `continued` (SFT continued in place of RL), one folder per
-        round."""
+        """Folder of the stage `continued` (SFT continued in place of RL): rollouts, tasks and demonstrations, one
+        subfolder per round."""
         return self.root / "continued"
 
     @property
@@ -89,7 +89,7 @@ class RunPaths:
         return self.stage(stage) / "checkpoints"
 
     def model(self, stage: str) -> Path:
-        """The Hugging Face checkpoint of a finished stage."""
+        """Folder of a finished stage's Hugging Face checkpoint."""
         return self.stage(stage) / "model"
 
     def metrics(self, stage: str) -> Path:

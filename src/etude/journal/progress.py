@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _WINDOW_SECONDS = 30.0
-"""Throughput and time left are estimated from this many last seconds."""
+"""Length of the sliding window, in seconds, over which throughput and time left are estimated."""
 _JOURNAL_SECONDS = 1.0
 
 
 class ProgressLine:
     """The progress line of one stage; use it as a context manager.
 
-    `start` is where a resumed stage begins: this work counts as done, but not towards throughput.
+    `start` is where a resumed stage begins. The work before it counts as done, but not towards throughput.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ProgressLine:
         return self
 
     def update(self, done: float, *, rate: float | None = None, rate_unit: str = "", note: str = "") -> None:
-        """Report that `done` of the total is done.
+        """Report how much of the total is done.
 
         `rate` is a throughput in other units than `done` per second (tokens/s, for example); `note` is shown verbatim.
         """
@@ -84,7 +84,7 @@ class ProgressLine:
             self._write_journal()
 
     def text(self) -> str:
-        """The text beside the bar: `120/600 steps  12.3k tokens/s  0:40 left  loss 1.2`."""
+        """Return the text beside the bar, such as `120/600 steps  12.3k tokens/s  0:40 left  loss 1.2`."""
         parts = [f"{_short(self.done)}/{_short(self.total)} {self.unit}"]
         pace = self._per_second()
         if self._rate is not None:

@@ -17,13 +17,13 @@ from etude.journal.journal import JournalError
 from etude.journal.lines import whole_lines
 
 Span = tuple[float, float]
-"""(start, end) in Unix seconds."""
+"""Start and end of a time span, in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     time: float
-    """Unix seconds."""
+    """Time of writing, in Unix seconds."""
     process: str
     pid: int
     kind: str
@@ -32,7 +32,7 @@ class Entry:
 
 
 def read_journal(folder: Path, *, kind: str | None = None) -> Iterator[Entry]:
-    """Yield all entries, or those of one kind, oldest first; none if the folder does not exist."""
+    """Yield all journal entries, or those of one kind, oldest first; none if the folder does not exist."""
     files = sorted(Path(folder).glob("*.jsonl"))
     merged = heapq.merge(
         *(_read_file(file) for file in files), key=lambda entry: (entry.time, entry.process, entry.pid)
@@ -41,10 +41,10 @@ def read_journal(folder: Path, *, kind: str | None = None) -> Iterator[Entry]:
 
 
 def wait_spans(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Span]]:
-    """Return when each process waited for which other: {(waiter, on): spans}.
+    """Return when each process waited for which other process: {(waiter, on): spans}.
 
     Overlapping waits of one process are merged. Otherwise a process with a hundred rollouts waiting for the engine
-    would wait for longer than it ran.
+    would seem to have waited for longer than it ran.
     """
     spans: dict[tuple[str, int, str], list[Span]] = defaultdict(list)
     for entry in entries:
@@ -58,7 +58,7 @@ def wait_spans(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Span]]:
 
 
 def waits(folder: Path) -> dict[str, dict[str, float]]:
-    """Return how long each process waited for which other: {waiter: {on: seconds}}."""
+    """Return how long each process waited for which other process: {waiter: {on: seconds}}."""
     totals: dict[str, dict[str, float]] = {}
     for (process, on), spans in wait_spans(read_journal(folder, kind="wait")).items():
         totals.setdefault(process, {})[on] = round(sum(end - start for start, end in spans), 3)

@@ -9,7 +9,7 @@ from types import TracebackType
 
 
 class WaitExpired(TimeoutError):
-    """The deadline of a wait passed; the message names who waited, for whom, and how long."""
+    """The deadline of a wait passed. The message names the waiting process, what it waited for, and how long."""
 
     def __init__(self, process: str, on: str, deadline: float) -> None:
         super().__init__(f"{process} waited {deadline:g} s for {on}, which did not answer")
@@ -20,8 +20,8 @@ class WaitExpired(TimeoutError):
 
 
 class Waiting:
-    """Context manager around one wait for another process: it measures the wait and records its outcome; `async with`
-    also enforces the deadline. Made by `Journal.waiting`, and usable once."""
+    """Context manager around one wait for another process. It measures the wait and records its outcome; `async with`
+    also enforces the deadline. Created by `Journal.waiting`, and usable once."""
 
     def __init__(self, process: str, on: str, deadline: float, record: Callable[[dict[str, object]], None]) -> None:
         if deadline <= 0:

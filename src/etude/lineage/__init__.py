@@ -1,6 +1,6 @@
 """Run a recipe's stages in order, resume them, record where each result came from, and write the run's summary.
 
-One recipe produces one line of checkpoints.
+A run follows one recipe, and its stages produce one line of checkpoints.
 """
 
 from etude.lineage.guard import require_room, require_supported, sole_driver

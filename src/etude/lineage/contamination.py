@@ -1,10 +1,10 @@
 """Contamination checks: no training data may contain a function of a dev or test task, neither its broken nor its
 repaired version.
 
-Functions are compared by fingerprints of their syntax trees (`tasks/hashes.py`), so renaming hides nothing. If a
-held-out task's family is also trained on, training data must not contain the same function with the same numbers (the
-instance). For every other held-out task it must not contain the function with any numbers (the shape). A train task
-that breaks the rule is refused; a corpus document that breaks it is dropped and counted.
+Functions are compared by fingerprints of their syntax trees (`tasks/hashes.py`), so renaming hides nothing. How strict
+the check is depends on a held-out task's family. If train tasks share the family, training data must not contain the
+same function with the same numbers (the instance). Otherwise it must not contain the function with any numbers (the
+shape). A train task that breaks the rule is refused; a corpus document that breaks it is dropped and counted.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from etude.tasks.overlap import code_in, solution_files
 
 
 def task_functions(task: Task) -> dict[Fingerprint, str]:
-    """Map the fingerprint of every function in the task's repository to its place, before and after each solution.
+    """Map the fingerprint of every function in the task's repository, before and after each solution, to its name and
+    file.
 
-    The tests (check.py) are left out: they are scaffolding that is the same in every task."""
+    The tests (check.py) are left out: they are scaffolding that is the same in every task.
+    """
     return {
         found: f"{found.name} in {path}"
         for path, versions in solution_files(task).items()
@@ -37,10 +39,12 @@ def task_functions(task: Task) -> dict[Fingerprint, str]:
 
 
 def forbidden_by(task: Task) -> dict[str, str]:
-    """Map each fingerprint that training data must not contain because of this held-out task to its place in the task.
+    """Return the fingerprints that this held-out task forbids in training data, each with the function's place in the
+    task.
 
-    Shapes and instances share one namespace: they are equal only for functions without numbers, where both mean the
-    same."""
+    Shapes and instances are kept in one mapping: they are equal only for functions without numbers, where both mean the
+    same.
+    """
     family_seen = task.cell is not None and task.cell.family_seen
     found = task_functions(task)
     return {one.instance if family_seen else one.shape: where for one, where in found.items()}
@@ -48,7 +52,7 @@ def forbidden_by(task: Task) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Learnt:
-    """Functions, families and kinds of the train tasks, each with one task that contains it."""
+    """Functions, families and kinds of the train tasks, each mapped to one train task that contains it."""
 
     functions: dict[str, Task] = field(default_factory=dict)
     families: dict[str, Task] = field(default_factory=dict)
@@ -56,9 +60,11 @@ class _Learnt:
 
 
 def require_separate(tasks: Iterable[Task], proven: Path | None = None) -> None:
-    """Raise LineageError if the train split shares a function with dev or test, or if a task's cell is wrong.
+    """Raise LineageError if the train split shares a function with dev or test, or if a held-out task is wrongly marked
+    as having a family or kind that training has not seen.
 
-    `proven` is a file with the digest of the last set of tasks that passed; an unchanged set is not checked again."""
+    `proven` is a file with the digest of the last set of tasks that passed; an unchanged set is not checked again.
+    """
     tasks = list(tasks)
     digest = hashlib.sha256("".join(sorted(f"{_identity(task)}\n" for task in tasks)).encode()).hexdigest()
     if proven is not None and proven.is_file() and proven.read_text(encoding="utf-8") == digest:
@@ -92,9 +98,10 @@ def _require_unlearnt(task: Task, learnt: _Learnt) -> None:
 
 
 def _require_true(task: Task, cell: Cell, learnt: _Learnt) -> None:
-    """Raise if a train task has the family or kind that the cell says is unseen.
+    """Raise LineageError if a train task has the family or kind that `cell` marks as unseen in training.
 
-    The reverse is not checked: a small set of train tasks may lack a rare kind that counts as seen."""
+    The reverse is not checked: a small set of train tasks may lack a rare kind that counts as seen.
+    """
     for what, name, seen, others in (
         ("family", task.family, cell.family_seen, learnt.families),
         ("kind", task.kind, cell.kind_seen, learnt.kinds),
@@ -107,7 +114,8 @@ def _require_true(task: Task, cell: Cell, learnt: _Learnt) -> None:
 
 
 def without_held_out(gathered: Gathered, held_out: Iterable[Task]) -> tuple[Gathered, dict[str, int]]:
-    """Return the corpus without documents that contain a function of these tasks, and the dropped counts by source."""
+    """Return the corpus without documents that contain a function which these tasks forbid, and the number of dropped
+    documents by source."""
     forbidden = set().union(*map(forbidden_by, held_out))
     dropped: Counter[str] = Counter()
 

@@ -1,5 +1,5 @@
-"""The context passed to every stage: recipe, run folder, journal, screen, and a cluster and a fleet of boxes that start
-on first use."""
+"""The context passed to every stage: recipe, run folder, journal, screen, and a cluster and a fleet of sandboxes that
+start on first use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunContext:
         self.state.save(self.paths.lineage)
 
     def compute(self) -> Compute:
-        """The run's dtype and threads: probed once, then read from lineage.json."""
+        """Return the run's device, dtype and threads. They are probed once, then read from lineage.json."""
         # Imported here so that what needs no torch (a lock, a mistake in the recipe, a report) does not load it.
         from etude.training.compute import Compute, choose_compute
 
@@ -48,7 +48,8 @@ class RunContext:
         return self._compute
 
     def resolved_recipe(self) -> Recipe:
-        """The recipe with the probed dtype and threads filled in, so that services compute alike after a restart."""
+        """Return the recipe with the probed dtype and threads filled in, so that services compute alike after a
+        restart."""
         chosen = self.compute()
         fixed = self.recipe.compute.model_copy(update={"dtype": chosen.dtype_name, "threads": chosen.threads})
         return self.recipe.model_copy(update={"compute": fixed})
@@ -62,7 +63,8 @@ class RunContext:
         return self._cluster
 
     async def fleet(self) -> Fleet | None:
-        """The fleet that runs boxes on all nodes; None if the recipe runs boxes inside the process that uses them."""
+        """Return the fleet that runs sandboxes on all nodes; None if each process that uses sandboxes runs them
+        itself."""
         if self.recipe.sandbox.hosts and self._fleet is None:
             self._fleet = await open_fleet(await self.cluster(), self.recipe.sandbox, self.paths.sandboxes)
             keeping = self._fleet.keep(self.recipe.cluster.restarts, self.journal.event)

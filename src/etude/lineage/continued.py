@@ -1,9 +1,9 @@
 """SFT continued in place of RL, as a baseline at equal wall-clock time: rounds of sampling, demonstrating and training.
 
-The engine, worker, boxes, grader and train tasks are the same as in RL. Each part of a round is written to
-`continued/round-0000/`, so a killed round resumes where it was. The clock counts the finished rounds and the current
-session since its services came up. It does not count the start of services, nor what a killed session spent on a round
-that it did not finish.
+The engine, worker, sandboxes, grader and train tasks are the same as in RL. Each part of a round is written to
+`continued/round-0000/`, so a killed round resumes where it was. The stage's clock counts all finished rounds and the
+current session from the moment its services are up. It does not count the start of services, nor the time that a killed
+session spent on an unfinished round.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from etude.tasks import Split, Task, write_task
 from etude.tasks.sources import open_source
 
 _TASKS_PER_DEMONSTRATION = 2
-"""Fresh tasks generated per demonstration: more than one, since tasks of kinds outside sft.kinds are skipped."""
+"""Number of fresh tasks generated per demonstration: more than one, since tasks of kinds outside sft.kinds are
+skipped."""
 
 
 async def run_continued(context: RunContext) -> dict[str, Any]:
@@ -69,7 +70,8 @@ async def run_continued(context: RunContext) -> dict[str, Any]:
 
 
 def _half_a_round(took: Sequence[float]) -> float:
-    """Half of the last round's seconds. A round starts only if that much is left, so the stage ends near its time."""
+    """Return half of the last round's seconds. A round starts only if at least that much time is left, so the stage
+    ends near its time limit."""
     return took[-1] / 2 if took else 0.0
 
 
@@ -88,7 +90,7 @@ class _Rounds:
         self._order = np.random.default_rng(context.recipe.seed).permutation(len(self._tasks))
 
     async def begin(self) -> int:
-        """Return the number of the next round, which the trainer knows, with its weights loaded into the engine."""
+        """Load the trainer's newest weights into the engine, and return the number of the next round."""
         status: Mapping[str, Any] = await self._trainer.call("status", deadline=self._deadline)
         await self._engine.update(status["rounds"])
         return int(status["rounds"])
@@ -105,9 +107,10 @@ class _Rounds:
         return {**metrics, "sampled": sampled, "passed": len(passed), "demonstrations": made}
 
     async def _sample(self, number: int, folder: Path) -> tuple[int, list[str]]:
-        """Sample the round's train tasks; return the count of valid rollouts and the traces of those that passed.
+        """Sample the round's train tasks. Return the number of valid rollouts, and the trace ids of those that passed.
 
-        Tasks are used in a fixed random order, which starts again when all have been used."""
+        Tasks are used in a fixed random order, which starts again when all have been used.
+        """
         recipe = self._context.recipe
         first = number * recipe.continued.prompts
         places = range(first, first + min(recipe.continued.prompts, len(self._tasks)))
@@ -144,7 +147,8 @@ class _Rounds:
     def _fresh_tasks(self, number: int, folder: Path) -> list[Task]:
         """Generate this round's train tasks: a block of the source's tasks that follow those of the recipe.
 
-        They are not gated: a demonstration that passes grading proves that its task can be solved."""
+        The tasks need no gate: a demonstration that passes grading proves that its task can be solved.
+        """
         recipe = self._context.recipe
         count = recipe.continued.demonstrations * _TASKS_PER_DEMONSTRATION
         source, first = open_source(recipe.tasks.source), recipe.tasks.train + number * count

@@ -18,7 +18,8 @@ _NEEDED_BYTES = 500_000_000
 
 @contextmanager
 def sole_driver(root: Path, lock: Path) -> Iterator[None]:
-    """Hold the run folder's lock. The kernel releases it when the process ends, however it ends."""
+    """Hold the run folder's lock during the block, so that only one process drives the run. The kernel releases the
+    lock however the process ends."""
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         root.chmod(0o700)
@@ -43,7 +44,7 @@ def sole_driver(root: Path, lock: Path) -> Iterator[None]:
 
 
 def require_supported(recipe: Recipe) -> None:
-    """Refuse a recipe that a later stage could not run, before hours of training are spent on it."""
+    """Raise LineageError for a recipe that a later stage could not run, before hours of training are spent on it."""
     if recipe.compute.device != "cpu":
         raise LineageError(
             f'compute.device = "{recipe.compute.device}": RL and the built-in engine run on the CPU only so far; '

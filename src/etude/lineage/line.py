@@ -1,7 +1,7 @@
 """Runs the stages of a recipe in order. Each stage is completed once, and an interrupted one resumes.
 
-A stage is an async function of the run's context that can be called again after the process died, and then continues.
-Its return value is its result, kept in lineage.json with digests of the recipe and of the code that made it.
+A stage is an async function of the run's context. After a kill it can be called again, and continues where it was. Its
+return value is its result, kept in lineage.json with digests of the recipe and of the code that made it.
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ from etude.recipe import Recipe
 class Stage:
     name: str
     title: str
-    """The stage's name on the screen."""
+    """The stage's name as shown on the screen."""
     sections: tuple[str, ...]
-    """Parts of the recipe that the result depends on directly. The seed, and the sections of the stages in `needs`,
-    count as well."""
+    """Sections or fields of the recipe that the result depends on directly. The seed, and the sections of the stages in
+    `needs`, count as well."""
     outputs: tuple[str, ...]
-    """Files and folders in the run folder that later stages read; their digest is recorded."""
+    """Files and folders in the run folder that later stages read. Their common digest is recorded."""
     run: Callable[[RunContext], Awaitable[dict[str, Any]]]
     require: Callable[[RunContext], None] | None = None
-    """Raises if this stage or a later one could not work with the earlier stages' outputs. Called before the stage is
-    recorded, so that its part of the recipe can still be changed."""
+    """Check that raises if this stage or a later one could not work with the earlier stages' outputs. It is called
+    before the stage is recorded, so that the stage's part of the recipe can still be changed."""
     needs: tuple[str, ...] = ()
-    """Earlier stages whose outputs it reads."""
+    """Names of the earlier stages whose outputs this stage reads."""
     beside: tuple[str, ...] = ()
-    """Glob patterns of further files that reports read; a run that takes the stage over from another copies these
-    too."""
+    """Glob patterns of further files that reports read. They are copied too when another run takes the stage over."""
 
 
 async def run_line(
@@ -52,10 +51,11 @@ async def run_line(
     take: Callable[[RunContext, Stage], StageRecord | None] = lambda context, stage: None,
     until: str | None = None,
 ) -> None:
-    """Run every stage that is not done yet. A stage's exception is raised; stages finished before it stay finished.
+    """Run every stage that is not done yet. An exception of a stage is raised; the stages before it stay finished.
 
-    `take`: called for each stage that has not begun; takes it over from another run and returns its record, or None.
-    `until`: the last stage to run; None runs all."""
+    `take` is called for each stage that has not begun. It takes the stage over from another run and returns its record,
+    or returns None. `until` is the last stage to run; None runs all.
+    """
     require_unchanged(context.recipe, context.state, stages)
     context.compute()
     code = code_digest()
@@ -89,7 +89,8 @@ async def run_line(
 def require_unchanged(recipe: Recipe, state: LineageState, stages: Sequence[Stage]) -> None:
     """Raise LineageError, naming the stage, if the recipe changed in a part that a begun stage depends on.
 
-    Invariant: a lineage is the product of one recipe."""
+    Invariant: all stages of a run come from the same recipe.
+    """
     names = [stage.name for stage in stages]
     if strange := [name for name in state.stages if name not in names]:
         raise LineageError(

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def this_machine() -> dict[str, Any]:
-    """Number of CPUs that this process may use, their model name, and GiB of memory."""
+    """Return the number of CPUs that this process may use, their model name, and the memory in GiB."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {"cpus": len(os.sched_getaffinity(0)), "kind": _kind(), "memory_gib": round(memory, 1)}
 

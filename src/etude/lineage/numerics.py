@@ -1,7 +1,7 @@
 """Measures what each low-precision format does to a run's checkpoint, on held-out sequences.
 
 Invariant: the report is free of faults only if all numbers of the checkpoint are finite and valid, and so is everything
-computed from them in every format asked for. A format with faults is not measured, since a mean over NaN says nothing.
+computed from them in each requested format. A format with faults is not measured, since a mean over NaN says nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FORMATS: tuple[str, ...] = get_args(PrecisionRecipe.model_fields["experts"].anno
 SEQUENCES = 8
 """Default number of held-out demonstration segments to measure on."""
 _SAMPLED = 64
-"""Most tokens that the engine samples after a prompt."""
+"""Maximum number of tokens that the engine samples after a prompt."""
 
 
 @dataclass(slots=True)
 class FormatReport:
-    """What one format does: drift of each layer from fp32, and how far trainer and engine agree."""
+    """Measurements of one number format: drift of each layer from fp32, and how far trainer and engine agree."""
 
     name: str
     layers: list[LayerDrift] = field(default_factory=list)
@@ -43,32 +43,34 @@ class FormatReport:
 
 @dataclass(slots=True)
 class NumericsReport:
-    """Result of `examine` or `examine_checkpoint`."""
+    """What the examination of a checkpoint found: faults, doubts, and the measurements of each number format."""
 
     run: str
     stage: str
-    """Empty, like `dtype` and `own`, if a checkpoint was examined without its run."""
+    """Name of the stage that made the checkpoint. Empty, like `dtype` and `own`, if the checkpoint does not belong to a
+    run."""
     checkpoint: str
     dtype: str
     """The run's compute dtype, used for everything that a format does not round."""
     own: str
-    """The format that the stage was trained in."""
+    """The number format that the stage's experts were trained in."""
     sequences: int = 0
     tokens: int = 0
     formats: list[FormatReport] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    """Formats whose block sizes do not fit the network's widths, and the reason."""
+    """Formats that were not measured since their block sizes do not fit the network's widths, each with the reason."""
     faults: list[Fault] = field(default_factory=list)
     doubts: list[Fault] = field(default_factory=list)
-    """Suspicious but not faulty: rows that may have been clipped when they were quantised."""
+    """Rows that may have been clipped when they were quantised: suspicious, but not faults."""
 
 
 def examine(
     run: Path, stage: str | None = None, formats: Sequence[str] = (), sequences: int = SEQUENCES
 ) -> NumericsReport:
-    """Examine the checkpoint of a run's stage in each format: layer drift and agreement of trainer and engine.
+    """Examine the checkpoint of a run's stage in each format: layer drift, and agreement of trainer and engine.
 
-    Without `formats`: every format that fits. A requested format that does not fit raises CannotQuantise."""
+    Without `formats`, every format that fits is examined. A requested format that does not fit raises CannotQuantise.
+    """
     if unknown := [name for name in formats if name not in FORMATS]:
         raise LineageError(f"there is no format {unknown[0]!r}: expected some of {', '.join(FORMATS)}")
     found = finished_stage(run, stage)
@@ -107,7 +109,8 @@ def examine(
 
 
 def examine_checkpoint(folder: Path) -> NumericsReport:
-    """Check the stored numbers, codes and scales of any checkpoint, without a forward pass (see `examine`)."""
+    """Check the stored numbers, codes and scales of a checkpoint that need not belong to a run. No forward pass is
+    made."""
     report = NumericsReport(str(folder), "", str(folder), "", "")
     report.faults, report.doubts = checkpoint_faults(folder), checkpoint_doubts(folder)
     return report
@@ -116,7 +119,8 @@ def examine_checkpoint(folder: Path) -> NumericsReport:
 def held_out_sequences(found: Finished, positions: int, count: int) -> list[Tensor]:
     """Return the first `count` token sequences of SFT's held-out demonstrations, cut to the context length.
 
-    They look like what RL trains on, and no stage was trained on them."""
+    These sequences resemble what RL trains on, and no stage was trained on them.
+    """
     _, held = learnt_and_held_out(demonstrations(found.paths.root, found.recipe.sft))
     most = min(positions, found.recipe.engine.context)
     segments = [segment.tokens[:most] for trace in held for segment in trace.segments]
@@ -124,10 +128,11 @@ def held_out_sequences(found: Finished, positions: int, count: int) -> list[Tens
 
 
 def _engine_faults(answers: Mapping[str, Sequence[Scored]]) -> list[Fault]:
-    """Faults for engine log-probs that are not finite.
+    """Return a fault for each way of feeding the engine whose log-probs are not all finite.
 
     The engine projects queries into the latent space (model/attention.py), so it can overflow where the trainer does
-    not."""
+    not.
+    """
     logprobs = {way: torch.cat([one.logprobs_t for one in scored]) for way, scored in answers.items()}
     return [
         Fault(f"the engine's log-probs, {way},", f"are not finite: {int((~said.isfinite()).sum())} of {len(said)}")
@@ -137,7 +142,8 @@ def _engine_faults(answers: Mapping[str, Sequence[Scored]]) -> list[Fault]:
 
 
 def _on_its_own_tokens(trainer: Transformer, engine: BuiltinEngine, tokens: Sequence[Tensor]) -> Agreement:
-    """Agreement of trainer and engine on tokens that the engine samples after the first half of each sequence."""
+    """Return the agreement of trainer and engine on tokens that the engine samples after the first half of each
+    sequence."""
     prompts = [sequence[: len(sequence) // 2] for sequence in tokens]
     made = sampled(engine, prompts, _SAMPLED)
     scored = [
@@ -154,9 +160,11 @@ def _network(folder: Path, dtype: torch.dtype, precision: PrecisionRecipe) -> Tr
 
 
 def _in_format(recipe: PrecisionRecipe, name: str) -> PrecisionRecipe:
-    """The run's precision recipe with the format `name`, emulated in plain torch whatever kernels the run uses.
+    """Return the run's precision recipe with the experts' format `name`, emulated in plain torch whatever kernels the
+    run uses.
 
-    bf16 leaves experts in the compute dtype. Settings of the recipe that the format does not support are reset."""
+    bf16 leaves experts in the compute dtype. Settings of the recipe that the format does not support are reset.
+    """
     said = recipe.model_dump() | {"experts": name, "emulate": True, "kernels": "auto"}
     if name == "bf16":
         said |= {"also": [], "emulate": False}

@@ -1,8 +1,8 @@
 """Estimates what a recipe will take before it runs: parameters, memory, and tokens and seconds per stage.
 
-A stage's seconds are its amount of work, in tokens, gradings or documents, times the seconds that `probe` measures for
-one of these on this machine. The constants below convert a stage into such units. They were measured by hand with the
-tiny recipe on two cores, and are relative: none is a time of a particular machine.
+A stage's seconds are its amount of work, in units of tokens, gradings or documents, times the seconds that `probe`
+measures for one unit on this machine. The constants below convert a stage into such units. They were measured by hand
+with the tiny recipe on two cores. All are ratios, so they do not depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -18,38 +18,40 @@ from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
 from etude.training.compute import Compute, choose_compute
 
 _BYTES_PER_PARAMETER = 4 + 8 + 4 + 2
-"""fp32 master weights (4), two optimizer moments (8), gradient (4) and a bf16 copy (2)."""
+"""Bytes of memory per parameter: fp32 master weight (4), two optimizer moments (8), gradient (4) and a bf16 copy
+(2)."""
 _STAGE_TOKENS = {"pretrain": 1.65, "long": 2.6, "mtp": 1.35, "sft": 3.0}
-"""Cost of training on one token of a stage, relative to forward and backward of the bare network. The surplus is the
-optimizer, draft heads and longer rows."""
+"""Cost of training on one token, per stage, relative to a forward and backward pass of the network alone. The surplus
+is the optimizer, draft heads and longer rows."""
 _ROLLOUT_TOKENS = 0.7
 """Cost of sampling and training on one RL rollout, relative to training on a whole context of tokens."""
 _TRIED_TOKENS = 0.5
-"""The same for one rollout of an evaluation, where nothing is trained."""
+"""Cost of sampling one rollout of an evaluation, relative to training on a whole context of tokens."""
 _ROLLOUT_GRADINGS, _TRIED_GRADINGS = 0.7, 1.0
-"""Cost of the boxes of one rollout, in gradings: in RL, where equal changes are graded once, and in an evaluation,
-which also grades first edits."""
+"""Cost of one rollout's sandboxes, in units of one grading. The first value is for RL, where equal changes are graded
+once; the second is for an evaluation, which also grades first edits."""
 _GATE_GRADINGS = 3.3
-"""Cost of gating one task, in gradings, beyond those of its reference solution: grading no change, checking for leaks,
-and a slowdown since all cores are busy."""
+"""Cost of gating one task, in units of one grading, on top of grading its reference solution: grading an empty change,
+checking for leaks, and the slowdown from keeping all cores busy."""
 _SHOWN_GRADINGS, _EPISODE_GRADINGS = 2.2, 0.2
-"""Cost of demonstrations, in gradings: per task, whose episodes share results of commands, and per episode on top."""
+"""Cost of demonstrations, in units of one grading. The first value is per task, whose episodes share results of
+commands; the second is added per episode."""
 _CORPUS_DOCUMENTS = 1.7
-"""Cost of one generated document over the whole corpus stage (generating, comparing, vocabulary, tokenising), relative
-to generating it."""
+"""Cost of one generated document in the whole corpus stage (generating, comparing, vocabulary, tokenising), relative to
+generating it alone."""
 _CODE_DOCUMENTS = 1.8e-3
-"""The same for one byte of code, which is parsed as well."""
+"""Cost of one byte of code in the corpus stage, which includes parsing it, relative to generating one document."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a recipe will take on this machine."""
+    """Estimated parameters, memory, tokens and seconds that a recipe will take on this machine."""
 
     compute: Compute
     pace: Pace
     parameters: int
     active: int
-    """Parameters that one token uses."""
+    """Number of parameters that one token uses."""
     memory_bytes: float
     stages: list[tuple[str, int, float]]
     """Name, tokens and seconds of each stage."""
@@ -67,7 +69,7 @@ def plan_run(recipe: Recipe) -> RunPlan:
 
 
 def plan_stages(recipe: Recipe, pace: Pace) -> list[tuple[str, int, float]]:
-    """Name, tokens and seconds of every stage of the recipe, in order."""
+    """Return name, tokens and seconds of every stage of the recipe, in order."""
     tasks, context, rl, test = recipe.tasks, recipe.engine.context, recipe.rl, recipe.evaluation
 
     def supervised(name: str, steps: int, batch: int, length: int) -> tuple[str, int, float]:
@@ -99,13 +101,14 @@ def plan_stages(recipe: Recipe, pace: Pace) -> list[tuple[str, int, float]]:
 
 
 def _corpus_documents(recipe: Recipe) -> float:
-    """Cost of the corpus stage, in units of generating one document."""
+    """Return the cost of the corpus stage, in units of generating one document."""
     generated = recipe.corpus.generated_documents if "generated" in recipe.corpus.sources else 0
     return generated * _CORPUS_DOCUMENTS + code_bytes(recipe.corpus) * _CODE_DOCUMENTS
 
 
 def _demonstration_gradings(recipe: Recipe) -> float:
-    """Cost of the demonstrations stage, in gradings. A task is demonstrated again once every task of its kinds was."""
+    """Return the cost of the demonstrations stage, in units of one grading. Tasks are demonstrated a second time only
+    after all tasks of the recipe's kinds."""
     count, kinds = recipe.sft.demonstrations, recipe.sft.kinds
     tasks = recipe.tasks.train * len(set(kinds or SEEN_KINDS)) / len(SEEN_KINDS)
     return min(count, tasks) * _SHOWN_GRADINGS + count * _EPISODE_GRADINGS

@@ -24,9 +24,10 @@ _SAID_WEIGHT = 300
 
 
 def require_own_format(context: RunContext) -> None:
-    """Refuse recipes with a published model's format or tokenizer.
+    """Raise LineageError for a recipe with a published model's chat format or tokenizer.
 
-    A run trains its tokenizer on its own corpus; starting from published weights is not supported yet."""
+    A run trains its tokenizer on its own corpus; starting from published weights is not supported yet.
+    """
     harness = context.recipe.harness
     if harness.format != "compact" or harness.tokenizer:
         raise LineageError(
@@ -37,8 +38,8 @@ def require_own_format(context: RunContext) -> None:
 
 
 async def make_tasks(context: RunContext) -> dict[str, Any]:
-    """Generate the tasks and gate them: an unchanged repository must fail, and the reference solution must pass in
-    every one of tasks.gate_runs gradings."""
+    """Generate the tasks and gate them: each task's unchanged repository must fail, and its reference solution must
+    pass in every one of tasks.gate_runs gradings."""
     recipe, paths = context.recipe, context.paths
     tasks = await asyncio.to_thread(generate_tasks, recipe.tasks, recipe.seed, paths.tasks)
     await asyncio.to_thread(require_separate, tasks, paths.tasks / "separate")
@@ -62,7 +63,8 @@ async def make_tasks(context: RunContext) -> dict[str, Any]:
 
 
 async def make_corpus(context: RunContext) -> dict[str, Any]:
-    """Write the documents of the train families, train the tokenizer on the corpus, and write the tokenised shards."""
+    """Generate documents, gather the corpus without functions of held-out tasks, train the tokenizer on it, and write
+    the tokenised shards."""
     recipe, paths = context.recipe, context.paths
 
     def part(number: int) -> None:
@@ -87,9 +89,11 @@ async def make_corpus(context: RunContext) -> dict[str, Any]:
 
 
 def require_long_documents(context: RunContext) -> None:
-    """Refuse a corpus without documents long enough for the long stage, before hours of pretraining are spent.
+    """Raise LineageError if the corpus has no documents long enough for the long stage, before hours of pretraining are
+    spent.
 
-    Only the finished corpus can tell, so the recipe alone cannot be checked for this."""
+    This depends on the finished corpus, so it cannot be checked from the recipe alone.
+    """
     length = context.recipe.pretrain.length
     corpus = open_corpus(context.paths.corpus)
     splits = {"train": corpus.train, "held-out": corpus.valid}
@@ -106,7 +110,8 @@ def require_long_documents(context: RunContext) -> None:
 
 
 async def make_demonstrations(context: RunContext) -> dict[str, Any]:
-    """Record demonstrations: the oracle acts in the unchanged harness, on train tasks of the recipe's kinds."""
+    """Record demonstrations: a scripted expert, the oracle, solves train tasks of the recipe's kinds in the unchanged
+    harness."""
     recipe, paths = context.recipe, context.paths
     form = format_of(recipe.harness, paths.tokenizer)
     async with boxes(context) as setup:
@@ -127,15 +132,16 @@ async def make_demonstrations(context: RunContext) -> dict[str, Any]:
 
 
 def usable_tasks(context: RunContext, split: Split) -> list[Any]:
-    """Return the tasks of a split that passed the gate."""
+    """Return the tasks of a split that passed the gate, which checks that a task can be solved and graded."""
     discarded = set(context.state.stages["tasks"].result["discarded"])
     return [task for task in list_tasks(context.paths.tasks, split) if task.id not in discarded]
 
 
 def require_held_out(context: RunContext) -> None:
-    """Check again, before training or evaluation, that train tasks share nothing with dev and test.
+    """Check again, before training or evaluation, that no train task shares a function with a dev or test task.
 
-    Somebody may have added tasks to the folder since they were generated."""
+    Somebody may have added tasks to the folder since they were generated.
+    """
     tasks = [task for split in Split for task in usable_tasks(context, split)]
     require_separate(tasks, context.paths.tasks / "separate")
 

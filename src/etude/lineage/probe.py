@@ -1,8 +1,8 @@
-"""Measures this machine's speed at the units that a plan counts in: tokens through the recipe's network, gradings, and
+"""Measures this machine's speed in the units that a plan counts in: tokens through the recipe's network, gradings, and
 generated documents.
 
-The three measurements take about two seconds together on an idle machine. On a busy one they take longer, as the run
-will.
+The three measurements take about two seconds together on an idle machine. On a busy machine they take longer, as the
+run itself will.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from etude.training.compute import Compute
 
 _STEPS = 3
 _AT_ONCE = 4
-"""Gradings that run concurrently, as when tasks are gated."""
+"""Number of gradings that run concurrently, as when tasks are gated."""
 _GRADINGS = 8
-"""Timed gradings per task."""
+"""Number of timed gradings per task."""
 _DOCUMENTS = 200
 _USUAL_GRADING = 0.019
-"""Seconds per grading assumed if no box can run here; measured on two cores."""
+"""Seconds per grading that are assumed if no sandbox can run here; measured on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,14 @@ class Pace:
     """Seconds per unit of work on this machine."""
 
     token: float
-    """Forward and backward of one token through the bare network."""
+    """Seconds for the forward and backward pass of one token, without optimizer."""
     grading: float
-    """Grading one reference solution in a fresh box, several at a time."""
+    """Seconds for grading one reference solution in a fresh sandbox, with several gradings at a time."""
     document: float
-    """Generating one document."""
+    """Seconds for generating one document."""
     unprobed: str = ""
-    """Why nothing could be graded here, in one line. `grading` is then a typical value from another machine."""
+    """Reason why no grading could be timed on this machine, in one line, or empty. With a reason, `grading` is a
+    typical value from another machine."""
 
     def __str__(self) -> str:
         graded = f"a typical value, since no box runs here: {self.unprobed}" if self.unprobed else "graded here"
@@ -84,7 +85,8 @@ def _seconds_of_token(recipe: Recipe, compute: Compute) -> float:
 
 
 async def _seconds_of_grading(recipe: Recipe) -> float:
-    """Time gradings of reference solutions in a temporary folder. SandboxError if boxes cannot be made or fail."""
+    """Return the seconds per grading of a reference solution, measured in a temporary folder. Raise SandboxError if
+    sandboxes cannot be made or fail."""
     with TemporaryDirectory(prefix="etude-probe-") as place:
         paths = RunPaths(Path(place))
         source = open_source(recipe.tasks.source, recipe.tasks)

@@ -32,7 +32,8 @@ from etude.weights.torch_bridge import into_module
 async def run_rl(context: RunContext) -> dict[str, Any]:
     """Run RL, then the evaluations on dev that the recipe postpones (rl.evaluate_after).
 
-    RL's result is written to rl/ended.json first, so a run killed in these evaluations resumes with them only."""
+    RL's result is written to rl/ended.json first, so a run killed during these evaluations resumes with them only.
+    """
     recipe, paths = context.recipe, context.paths
     on_dev = recipe.evaluation.model_copy(update={"samples": recipe.rl.evaluate_samples})
     ended = paths.rl / "ended.json"
@@ -98,14 +99,14 @@ def dev_evaluation(step: int) -> str:
 
 
 def _is_evaluated(paths: RunPaths, step: int) -> bool:
-    """Whether an earlier session finished this evaluation; its summary.json is written last, so that it exists is
-    enough."""
+    """Whether an earlier session finished the dev evaluation of this step. Its summary.json is written last, so the
+    file's existence proves that."""
     return (paths.evaluation(dev_evaluation(step)) / "summary.json").exists()
 
 
 async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, version: int) -> None:
-    """Evaluate one published version on dev. A damaged or missing version is skipped: a point of the curve is not worth
-    failing the run."""
+    """Evaluate one published weight version on dev. A damaged or missing version is skipped: one point of the curve is
+    not worth failing the run."""
     paths, name = context.paths, str(version)
     context.screen.note(f"on dev with the weights of step {version}")
     aside = paths.model("rl").with_name(f"model-{version:06d}")
@@ -124,7 +125,8 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
 
 
 def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
-    """Save a version that RL published as a checkpoint, from which an engine can also be restarted after it dies."""
+    """Write a weight version that RL published to `folder` as a checkpoint, from which an engine can also be
+    restarted."""
     model = load_hf(context.paths.model("sft"), context.compute().dtype)
     compute_with(model, context.recipe.precision)
     serve(model)
@@ -136,7 +138,7 @@ def _save_version(context: RunContext, store: WeightStore, version: int, folder:
 
 
 async def evaluate_test(context: RunContext) -> dict[str, Any]:
-    """Evaluate the models of SFT and of the stage after it on the same test tasks: the lineage's only use of the test
+    """Evaluate the models of SFT and of the stage after it on the same test tasks. No other stage uses the test
     split."""
     await asyncio.to_thread(require_held_out, context)
     results: dict[str, Any] = {}
@@ -180,9 +182,12 @@ async def _serving(
 async def start_engine(
     context: RunContext, name: str, model: Path, store: str | None = None, version: int = 0
 ) -> Supervised:
-    """Start an engine that serves a finished model as weight version `version`; with a store it can load newer ones.
+    """Start an engine that serves a finished model as weight version `version`. With `store`, it can load newer
+    versions.
 
-    It does not use every core: boxes and grading need some, and both were slower when a small model used all."""
+    By default it uses one thread (engine.threads): sandboxes and grading need cores too, and both were slower when a
+    small model used all.
+    """
     recipe, compute = context.recipe, context.compute()
     return await start_supervised(
         await context.cluster(),
@@ -218,7 +223,8 @@ async def start_worker(context: RunContext, engine: Supervised, name: str, split
 
 
 def rollouts_of(context: RunContext, worker: Supervised) -> Callable[[RolloutJob], Awaitable[RolloutResult]]:
-    """Return a function that runs one rollout on this worker, which may be restarted in between."""
+    """Return a function that runs one rollout on this worker. If the worker dies, it is restarted and the rollout is
+    repeated."""
 
     async def rollout(job: RolloutJob) -> RolloutResult:
         result: RolloutResult = await worker.call("rollout", job, deadline=context.recipe.harness.wall_seconds * 2)
@@ -228,7 +234,7 @@ def rollouts_of(context: RunContext, worker: Supervised) -> Callable[[RolloutJob
 
 
 def _free_running(recipe: Recipe) -> Recipe:
-    """The recipe with lockstep turned off: evaluations outside RL never use it."""
+    """Return the recipe with lockstep (rl.mode = "sync") turned off: evaluations outside RL never use it."""
     return recipe.model_copy(update={"rl": recipe.rl.model_copy(update={"mode": "async"})})
 
 
@@ -259,7 +265,7 @@ async def _evaluate(
 
 
 def _prompts(context: RunContext) -> list[str]:
-    """The train tasks that RL uses, each at most once, in an order that only the seed determines."""
+    """Return the ids of the train tasks that RL uses, each at most once, in an order that only the seed determines."""
     recipe = context.recipe
     names = sorted(task.id for task in usable_tasks(context, Split.TRAIN))
     needed = recipe.rl.steps * recipe.rl.prompts_per_step

@@ -1,10 +1,10 @@
 """Takes a finished stage over from another run (the donor) if this run would produce the same.
 
-Invariant: a stage is taken only if the donor finished it with the same parts of the recipe (including the seed) for it
-and for every stage it depends on, from inputs with the same digests, with the same compute settings, and only if its
-files still have their recorded digest. Files are first collected in a temporary folder, then moved into place, and the
-record is written last, so a stage that was taken only in part counts as not done. The record keeps the digest of the
-code that made the stage.
+Invariant: a stage is taken only if the donor finished it with the same parts of the recipe (including the seed) for the
+stage and for every stage it depends on, from inputs with the same digests, with the same compute settings, and only if
+its files still have their recorded digest. Files are first collected in a temporary folder, then moved into place, and
+the record is written last, so a stage that was taken only in part counts as not done. The record keeps the digest of
+the code that made the stage.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ class Donor:
     paths: RunPaths
     state: LineageState
     recipe: Recipe | None
-    """None if the recipe cannot be read, being of another version; no stage of the run is taken then."""
+    """The donor's recipe; None if this version of Étude cannot read it. Then no stage of the donor is taken."""
 
     def says_of_compute(self, ours: Recipe) -> Recipe:
-        """Return our recipe with the donor's compute section, if ours asks for what the donor's probe chose.
+        """Return our recipe, with the donor's compute section if ours asks for what the donor's probe chose.
 
-        Digests of recipes can then be compared, even if one names a dtype and the other leaves it to the probe."""
+        Digests of both recipes can then be compared, even if one names a dtype and the other leaves it to the probe.
+        """
         dtype = self.state.compute.get("dtype_name")
         if self.recipe is None or dtype is None:
             return ours
@@ -54,7 +55,7 @@ class Donor:
 
 
 def find_donors(folder: Path, own: Path) -> list[Donor]:
-    """Return the run in `folder`, or all runs in its subfolders, without the run `own` that asks."""
+    """Return the run in `folder`, or all runs in its subfolders, except `own`, the run that would take stages over."""
     if not folder.is_dir():
         raise LineageError(f"{folder} is no folder: expected a run, or a folder of runs, to take stages over from")
     roots = [folder] if (folder / "lineage.json").is_file() else sorted(p.parent for p in folder.glob("*/lineage.json"))
@@ -76,7 +77,8 @@ class Reuse:
     def adopt_compute(self, context: RunContext) -> None:
         """Adopt the probed compute settings of the first donor that fits the recipe, if this run has none yet.
 
-        Its own probe might choose another dtype or thread count, and then no trained stage could be taken."""
+        This run's own probe might choose another dtype or thread count, and then no trained stage could be taken.
+        """
         if context.state.compute:
             return
         for donor in self._donors:
@@ -87,7 +89,8 @@ class Reuse:
                 return
 
     def take(self, context: RunContext, stage: Stage) -> StageRecord | None:
-        """Put the stage's files in place and return its record; None, with the reason on screen, if no donor fits."""
+        """Put the stage's files from a donor in place and return its record. If no donor fits, show the reason and
+        return None."""
         if not self._donors:
             return None
         closest = (0, "no run there has done it")
@@ -111,8 +114,8 @@ class Reuse:
         return replace(found, taken_from=source, recipe_digest=own)
 
     def _unlike(self, context: RunContext, stage: Stage, donor: Donor) -> tuple[int, str] | None:
-        """None if the donor's stage is what this run would produce; else a closeness (higher is closer) and the reason
-        why it is not."""
+        """Return None if the donor's stage is what this run would produce. Otherwise return how close it is (higher is
+        closer) and the reason why it differs."""
         name = donor.paths.root.name
         record = donor.state.stages.get(stage.name)
         if record is None or not record.done:
@@ -130,14 +133,15 @@ class Reuse:
         return None
 
     def _closure(self, stage: Stage) -> Iterator[Stage]:
-        """The stages it depends on, directly or not, then the stage itself."""
+        """Yield the stages that `stage` depends on, directly or not, then `stage` itself."""
         for need in stage.needs:
             yield from self._closure(self._stages[need])
         yield stage
 
 
 def _computing(state: LineageState) -> dict[str, Any]:
-    """The compute settings that results depend on. The probe's `reason` is left out: it contains measured seconds."""
+    """Return the compute settings that results depend on. The probe's `reason` is left out: it contains measured
+    seconds."""
     return {name: value for name, value in state.compute.items() if name != "reason"}
 
 
@@ -149,7 +153,8 @@ def _recipe_of(paths: RunPaths) -> Recipe | None:
 
 
 def _place(root: Path, stage: Stage, donor: Donor) -> tuple[int, str] | None:
-    """Link the stage's files into `root` after checking their digest; return what is wrong if it does not match."""
+    """Link the stage's files into `root` if their digest is as recorded, and return None. Otherwise return how close
+    the donor came and the reason."""
     aside = root / _ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     source = donor.paths.root

@@ -1,4 +1,4 @@
-"""The terminal output of a run: one line per stage, updated while it works, then its result."""
+"""The terminal output of a run: one line per stage, updated while the stage works, then its result."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Screen:
             self.say(f"{title:<17} was interrupted: going on where it was")
 
     def update(self, stage: str, values: dict[str, Any]) -> None:
-        """Update the stage's progress line. `values` has "step" and "total", and whatever is known of loss, solved,
-        staleness and tokens_per_second."""
+        """Update the stage's progress line. `values` has "step" and "total", and optionally loss, solved, staleness and
+        tokens_per_second."""
         if values.get("total") is None or values.get("step") is None:
             return
         if self._line is None:

@@ -113,5 +113,5 @@ _WITH_SFT_CONTINUED = (*_TO_SFT, _CONTINUED, _evaluation("continued"))
 
 
 def stages_of(recipe: Recipe) -> tuple[Stage, ...]:
-    """Return a recipe's stages: RL after SFT, or continued SFT if continued.seconds is set."""
+    """Return a recipe's stages: after SFT comes RL, or continued SFT if continued.seconds is set."""
     return _WITH_SFT_CONTINUED if recipe.continued.seconds else STAGES

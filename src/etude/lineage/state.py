@@ -1,7 +1,7 @@
 """lineage.json: which stages of a run are done, from which inputs and by which code.
 
-A finished stage never runs again. If its part of the recipe has changed since, the run is refused, so a lineage is
-always the product of the recipe.toml beside it.
+A finished stage never runs again. If the stage's part of the recipe has changed since, the run is refused. So all
+results of a run come from the recipe.toml in its folder.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class StageRecord:
     seconds: float = 0.0
     """Wall-clock seconds over all sessions that worked on the stage."""
     sessions: int = 0
-    """How many sessions worked on the stage: more than one if it was interrupted and resumed."""
+    """Number of sessions that worked on the stage: more than one if it was interrupted and resumed."""
     done: bool = False
     inputs: dict[str, str] = field(default_factory=dict)
-    """Output digest of each stage that it needs, when it started."""
+    """Output digests of the stages that this stage reads, by stage name, as of its last start."""
     output: str = ""
-    """Digest of the files that it left for later stages."""
+    """Digest of the files that the stage left for later stages."""
     result: dict[str, Any] = field(default_factory=dict)
     taken_from: str = ""
-    """If the stage was taken over: the run it came from, as a path relative to this run's folder. All other fields but
-    recipe_digest are then copied from that run's record."""
+    """The run that the stage was taken over from, as a path relative to this run's folder; empty if this run made it.
+    All other fields but recipe_digest are then copied from that run's record."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,8 @@ class LineageState:
 
     stages: dict[str, StageRecord] = field(default_factory=dict)
     compute: dict[str, Any] = field(default_factory=dict)
-    """Dtype and threads that the probe chose at the start; kept so that a resumed run computes the same bits."""
+    """Device, dtype and threads that the probe chose at the start; kept so that a resumed run computes the same
+    bits."""
 
     @classmethod
     def load(cls, path: Path) -> LineageState:
@@ -77,7 +78,7 @@ class Finished:
     paths: RunPaths
     stage: str
     recipe: Recipe
-    """The recipe as this stage used it (`recipe_of`)."""
+    """The recipe as this stage used it (see `recipe_of`)."""
 
     @property
     def model(self) -> Path:
@@ -99,7 +100,7 @@ def finished_stage(run: Path, asked: str | None = None, stages: Sequence[str] = 
 
 
 def dtype_of(paths: RunPaths) -> str:
-    """Name of the dtype that a run computes in."""
+    """Return the name of the dtype that a run computes in."""
     compute = LineageState.load(paths.lineage).compute
     if "dtype_name" not in compute:
         raise LineageError(
@@ -110,7 +111,8 @@ def dtype_of(paths: RunPaths) -> str:
 
 
 def recipe_of(recipe: Recipe, stage: str) -> Recipe:
-    """The recipe as one stage uses it: stages before `precision.since` have the default precision, without rounding."""
+    """Return the recipe as one stage uses it: stages before `precision.since` get the default precision, without
+    rounding."""
     order = ("pretrain", "long", "mtp", "sft", "rl")
     if stage in order[: order.index(recipe.precision.since)]:
         return recipe.model_copy(update={"precision": PrecisionRecipe()})
@@ -118,14 +120,15 @@ def recipe_of(recipe: Recipe, stage: str) -> Recipe:
 
 
 def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:
-    """Digest of the parts of the recipe that a stage depends on: whole sections, or single fields ("rl.steps")."""
+    """Return the digest of the parts of the recipe that a stage depends on: whole sections, or single fields
+    ("rl.steps")."""
     values = recipe.made_from()
     parts = {name: _at(values, name) for name in sections if name in values or name not in recipe.LATER}
     return _digest(parts | {"seed": recipe.seed})
 
 
 def output_digest(root: Path, outputs: Sequence[str]) -> str:
-    """Digest of the names and bytes of every file in these outputs."""
+    """Return a digest of the names and bytes of all files in these outputs."""
     whole = hashlib.sha256()
     for output in outputs:
         place = root / output

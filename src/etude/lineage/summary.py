@@ -1,5 +1,5 @@
-"""summary.json: the numbers of a run, collected from the files of its stages. Stages that a run has not reached are
-absent."""
+"""Writes summary.json: the numbers of a run, collected from the files of its stages. Stages that a run has not reached
+are absent."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
 
 
 def one_edit(evaluation: str) -> str:
-    """Name of the same evaluation with at most one edit per rollout."""
+    """Return the name of the variant of an evaluation that allows at most one edit per rollout."""
     return f"{evaluation}-one-edit"
 
 
@@ -73,7 +73,8 @@ def _one_edit(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compared(before: dict[str, Any], after: dict[str, Any], scores: Iterable[str]) -> dict[str, Any]:
-    """Return `<score>_before`, `<score>_before_interval` and the same for after; None if there was nothing to score."""
+    """Return each score's mean and interval, as `<score>_before`, `<score>_before_interval` and the same for "after". A
+    score that an evaluation does not have is None."""
     compared: dict[str, Any] = {}
     for score in scores:
         for when, evaluation in (("before", before), ("after", after)):
@@ -102,7 +103,8 @@ def _rl(result: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ends(rows: list[dict[str, Any]], key: str) -> dict[str, float | None]:
-    """Means over the first and the last quarter of the steps, since one step's tasks may all be easy."""
+    """Return the means of `key` over the first and the last quarter of the steps, since a single step's tasks may all
+    be easy."""
     quarter = -(-len(rows) // 4)
     return {
         f"{key}_first": _mean(rows[:quarter], key) if rows else None,
@@ -130,8 +132,8 @@ def _weights(rows: list[dict[str, Any]], engine: dict[str, Any]) -> dict[str, An
 
 
 def _engine_totals(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Add up the engine's counters over its restarts: they start at 0 in each process, so a lower value means a new
-    one."""
+    """Sum the engine's counters over its restarts. Each engine process counts from 0, so a lower value means a new
+    process."""
     totals: dict[str, float] = {}
     last: dict[str, float] = {}
     for row in rows:

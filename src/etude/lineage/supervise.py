@@ -1,4 +1,4 @@
-"""A supervised stage: its work runs as a service in its own process, which is restarted and resumes if it dies."""
+"""Runs a stage's work as a service in its own process, which is restarted and resumes if it dies."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from etude.lineage.context import RunContext
 
 
 async def run_service_stage(context: RunContext, stage: str, service: str, *args: Any) -> dict[str, Any]:
-    """Stream the service's `run()` until it ends, then return its result. A service that dies or hangs is restarted, as
-    often as the recipe allows."""
+    """Show the updates of the service's stream `run()` until it ends, then return its result. A service that dies or
+    hangs is restarted, as often as the recipe allows."""
     limits, journal = context.recipe.cluster, context.journal
     supervised = await start_supervised(await context.cluster(), limits, journal, stage, service, *args, cpus=1.0)
     deadline = limits.call_seconds

@@ -1,3 +1,1 @@
-"""Real-time RL from production.
-
-Empty for now: signals, gate, canary and rollback will live here."""
+"""Package for real-time RL from production use: signals, gate, canary and rollback. Empty for now."""

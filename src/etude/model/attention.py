@@ -24,7 +24,8 @@ from etude.model.step import LayerStep
 from etude.model.tiles import per_head
 
 LONG = 2048
-"""Sequence length from which attention no longer materialises the score matrix of a whole sequence."""
+"""Sequence length from which attention on a CPU, too, runs in the fused kernel, which does not materialise the whole
+score matrix."""
 QUERY_BLOCK = 128
 """Queries per matmul in the explicit attention loop. Each block skips the keys after its last query, which saves nearly
 half of the causal score matrix."""
@@ -57,14 +58,15 @@ class Mask:
 
 
 Context = Mask | Packed | LayerStep
-"""The keys that tokens attend to: those of the same forward pass (Mask, Packed), or the latent cache (LayerStep)."""
+"""Attention context of a forward pass. It determines which keys a token attends to: those of the same pass (Mask,
+Packed) or those in the latent cache (LayerStep)."""
 
 
 class LatentAttention(nn.Module):
     """Multi-head latent attention of one layer."""
 
     invariant = False
-    """Whether a token's result must not depend on the other rows of its batch."""
+    """Whether to compute batch-invariantly: the result of a token then does not depend on the rest of its batch."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ class FeedForward(nn.Module):
     """SwiGLU feed-forward: down(silu(gate x) * up x)."""
 
     invariant = False
-    """Whether a token's result must not depend on the other rows of its batch."""
+    """Whether to compute batch-invariantly: the result of a token then does not depend on the rest of its batch."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -45,9 +45,9 @@ class Experts(nn.Module):
     numerics: Numerics | None = None
     """Emulated rounding of the matmuls; None computes them in the weights' dtype."""
     invariant = False
-    """Whether a token's result must not depend on the other rows of its batch."""
+    """Whether to compute batch-invariantly: the result of a token then does not depend on the rest of its batch."""
     kernels: ExpertKernels | None = None
-    """Low-precision kernels that compute the layer instead of plain torch."""
+    """Low-precision kernels that compute the layer; None computes it in plain torch."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Block(nn.Module):
         replay: Replay | None = None,
         replayed_btk: Tensor | None = None,
     ) -> tuple[Tensor, Routing | None]:
-        """Return the residual stream after this layer, and the experts chosen (None in a dense layer)."""
+        """Return the residual stream after this layer, and its routing (None in a dense layer)."""
         x_btd = x_btd + self.self_attn(self.input_layernorm(x_btd), rotation, context)
         inner = self.post_attention_layernorm(x_btd)
         if not self.moe:

@@ -1,8 +1,8 @@
-"""The latent cache: what attention keeps of earlier tokens, in one slot per sequence.
+"""The latent cache: the latents of earlier tokens, which attention reads, in one slot per sequence.
 
 Invariant: a step (step.py) writes the latents of its tokens at [start, start + length) of their slots. Its padding
-tokens are written to one spare slot after the last, which is never read. Positions after a slot's live length hold
-garbage of earlier steps; attention always masks them.
+tokens are written to one spare slot after the last, which is never read. Positions beyond a sequence's current length
+may hold stale latents of earlier steps; attention always masks them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from etude.model.step import Step
 
 
 class LatentCache:
-    """Latents per layer, [slots + 1, context, latent width]. The last layer belongs to the first MTP head."""
+    """Cache of the latents of all layers, [layers, slots + 1, context, latent width]. The last layer is the first MTP
+    head's, if the network has one."""
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class LatentCache:
         *,
         invariant: bool = False,
     ) -> None:
-        """Allocate `slots` sequences of up to `context` tokens.
+        """Allocate memory for `slots` sequences of up to `context` tokens.
 
         With `invariant`, steps are planned so that no row's result depends on the other rows.
         """
@@ -45,9 +46,9 @@ class LatentCache:
     def copy_prefix(self, source: int, targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions of one slot to other slots.
 
-        The MTP head's latent at a position also depends on the next token, so its latent at length - 1 is only right
-        for a target that continues like the source. Only drafting reads it: for any other continuation, run `draft`
-        again from that position.
+        The MTP head's latent at a position also depends on the next token. So the head's latent at length - 1 is only
+        valid for a target whose next token equals that of the source. For other targets, run `Transformer.draft`, which
+        alone reads these latents, again from position length - 1.
         """
         prefix = self.latents[:, source, :length].clone()
         self.latents[:, torch.as_tensor(targets, device=self.latents.device), :length] = prefix.unsqueeze(1)
@@ -58,7 +59,7 @@ class LatentCache:
         return self.slots * self.context
 
     def step(self, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plan a forward pass over several sequences.
+        """Plan a forward pass over new tokens of several sequences.
 
         Row b feeds lengths_b[b] tokens to slot slots_b[b], at positions from starts_b[b] on. Slots must be distinct.
         """
@@ -66,7 +67,7 @@ class LatentCache:
         return plan(self, slots_b, starts_b, lengths_b)
 
     def scratch(self, pieces: int, window: int) -> Tensor:
-        """Return memory for `pieces` gathered windows; the same memory is reused for every call."""
+        """Return a buffer [pieces, window, latent width] for gathered latents. Every call reuses the same memory."""
         shape = (pieces, window, self.latents.shape[-1])
         if self._gathered.numel() < math.prod(shape):
             self._gathered = torch.empty(math.prod(shape), dtype=self.latents.dtype, device=self.latents.device)

@@ -78,7 +78,7 @@ def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: 
     """Build a network from a checkpoint folder.
 
     With `dtype` None, plain weights keep their stored dtype and quantised ones get config.json's torch_dtype.
-    `mtp_heads` loads fewer MTP heads than the configuration names. Weights that are not finite or were clipped raise
+    `mtp_heads` is the number of MTP heads to load; None loads all. Weights that are not finite or were clipped raise
     PoisonedWeights.
     """
     folder = Path(folder)
@@ -105,12 +105,12 @@ def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: 
 
 
 def load_codes(folder: Path | str) -> dict[str, Quantised]:
-    """Return the quantised weights under their published names, as codes and scales."""
+    """Return the quantised weights of a checkpoint as codes and scales, by published name."""
     return split_quantised(_read(Path(folder))[1])[1]
 
 
 def checkpoint_faults(folder: Path | str) -> list[Fault]:
-    """Return a fault for every tensor that is not finite or was clipped.
+    """Return a `Fault` for every tensor of a checkpoint that is not finite or was clipped.
 
     Stored numbers, codes and scales are checked first; if they pass, the dequantised weights are checked as well.
     """
@@ -119,7 +119,7 @@ def checkpoint_faults(folder: Path | str) -> list[Fault]:
 
 
 def checkpoint_doubts(folder: Path | str) -> list[Fault]:
-    """Return the weights that may have been clipped when the checkpoint was quantised."""
+    """Return a `Fault` for every weight that may have been clipped when the checkpoint was quantised."""
     return doubts(load_codes(folder))
 
 
@@ -146,12 +146,13 @@ def published_tensors(model: Transformer) -> dict[str, Tensor]:
 
 
 def _values(quantised: dict[str, Quantised], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Yield each weight dequantised, one at a time: all of them together take several times the memory of the codes."""
+    """Yield the name and dequantised value of each weight. They are dequantised one at a time, because all together
+    take several times the memory of the codes."""
     return ((name, dequantise(q, dtype)) for name, q in sorted(quantised.items()))
 
 
 def _public_name(name: str, config: ModelConfig) -> str:
-    """Return the published name of a parameter of `Transformer`."""
+    """Return the name that a parameter of `Transformer` has in published checkpoints."""
     head = _MTP.fullmatch(name)
     if head is not None:
         return f"model.layers.{config.num_hidden_layers + int(head[1])}.{head[2]}"
@@ -159,7 +160,8 @@ def _public_name(name: str, config: ModelConfig) -> str:
 
 
 def _take(name: str, target: Tensor, tensors: dict[str, Tensor], config: ModelConfig, folder: Path) -> Tensor:
-    """Return the stored value of the network's parameter `name`; an expert parameter is stacked from all experts."""
+    """Return the stored value of the network's parameter `name`. A routed-expert parameter is the stack of the
+    checkpoint's tensors, one per expert."""
     public = _public_name(name, config)
     stacked = _STACKED.fullmatch(public)
     try:
@@ -174,7 +176,8 @@ def _take(name: str, target: Tensor, tensors: dict[str, Tensor], config: ModelCo
 
 
 def _unfold_embedding(config: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
-    """Divide the embedding scale out of the stored embedding, in `tensors`, and return the matching configuration."""
+    """Undo the embedding scale that was multiplied into the stored embedding, changing `tensors` in place. Return the
+    configuration that matches."""
     if config.embedding_scale == 1 or _HEAD not in tensors or _EMBED not in tensors:
         return config
     if config.tie_word_embeddings:

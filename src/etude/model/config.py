@@ -1,4 +1,4 @@
-"""The shape of a network: the recipe's fields, the vocabulary size and YaRN.
+"""`ModelConfig`, the shape of a network: the fields of the recipe's `[model]` section, the vocabulary size and YaRN.
 
 Invariant: `from_hf(to_hf(config)) == config`, and a setting that is not implemented raises UnsupportedCheckpoint, which
 names it. Field names are those of the published `config.json`. Two of our own settings are stored there under the key
@@ -23,7 +23,8 @@ LATENT_NORM_EPS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Yarn:
-    """Context extension by rescaling the rotary frequencies, with the published defaults."""
+    """Parameters of YaRN, which extends the context by rescaling the rotary frequencies. Defaults are the published
+    ones."""
 
     factor: float
     original_max_position_embeddings: int
@@ -34,14 +35,14 @@ class Yarn:
 
     @property
     def rotation_scale(self) -> float:
-        """Factor on the cosines and sines."""
+        """Factor by which YaRN multiplies the rotary cosines and sines."""
         if self.mscale and self.mscale_all_dim:
             return self._magnitude(self.mscale) / self._magnitude(self.mscale_all_dim)
         return self._magnitude(1.0)
 
     @property
     def softmax_scale(self) -> float:
-        """Factor on the attention scores."""
+        """Factor by which YaRN multiplies the attention scores."""
         return self._magnitude(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
     def _magnitude(self, mscale: float) -> float:
@@ -55,7 +56,7 @@ class Parameters:
     total: int
     """All trained parameters, MTP heads included."""
     active: int
-    """Parameters that one token uses: without MTP heads, and without experts that it is not routed to."""
+    """Parameters that one token uses: all but MTP heads and the experts that the token is not routed to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, data: Mapping[str, Any]) -> ModelConfig:
-        """Read a published config.json. Raises UnsupportedCheckpoint for what is missing or not implemented."""
+        """Read a published config.json. Raises UnsupportedCheckpoint if a setting is missing or not implemented."""
         _refuse_unknown_variants(data)
         rope = dict(data.get("rope_parameters") or data.get("rope_scaling") or {})
         ours = data.get("etude") or {}

@@ -1,7 +1,8 @@
 """Measures how far a number format moves a network from fp32, layer by layer, on given sequences.
 
-There are two errors. `experts` is the error of one layer's experts when they get the inputs of the fp32 network, so it
-excludes earlier layers. `residual` is the error of the residual stream after the layer, and includes them.
+Two errors are measured per layer. `experts` is the error of the layer's experts when they get the inputs of the fp32
+network, so it excludes errors of earlier layers. `residual` is the error of the residual stream after the layer, so it
+includes them.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class LayerDrift:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Inputs and outputs of one layer's routed experts in one forward pass."""
+    """Recorded inputs and outputs of one layer's routed experts in one forward pass."""
 
     x_nd: Tensor
     routing: Routing
@@ -80,7 +81,8 @@ class Pass:
 
 @torch.enable_grad()
 def record_pass(model: Transformer, tokens_t: Tensor) -> Pass:
-    """Run and record a forward pass with gradients enabled, as a trainer does. Without them other matmuls would run."""
+    """Run a forward pass over one sequence and record it. Gradients are enabled as in training, because without them
+    the network uses other matmuls."""
     residual: list[Tensor] = []
     routed: dict[int, Routed] = {}
 
@@ -105,9 +107,9 @@ def record_pass(model: Transformer, tokens_t: Tensor) -> Pass:
 def layer_drift(
     model: Transformer, passes: Sequence[Pass], exact_model: Transformer, exact: Sequence[Pass]
 ) -> list[LayerDrift]:
-    """Return each layer's errors of `model` and its `passes` against `exact_model` and its passes `exact`.
+    """Return the errors of each layer: `model` and its recorded `passes` against `exact_model` and its passes `exact`.
 
-    Both networks must hold the same weights and have run the same sequences; the exact one computes in fp32.
+    Both networks must hold the same weights and have run the same sequences; `exact_model` computes in fp32.
     """
     found = []
     pairs = list(zip(passes, exact, strict=True))
@@ -131,7 +133,7 @@ def layer_drift(
 
 
 def activation_faults(passes: Sequence[Pass]) -> list[Fault]:
-    """Return a fault for each intermediate result that is not finite, in the order of computation."""
+    """Return a `Fault` for each intermediate result that is not finite, in the order of computation."""
     found: dict[str, Fault] = {}
     for one in passes:
         for where, x in _computed(one):
@@ -159,19 +161,19 @@ def relative_error(found_td: Tensor, exact_td: Tensor) -> Tensor:
 
 
 def flips(one_nk: Tensor, other_nk: Tensor) -> Tensor:
-    """Return, for each token, the share of its experts in `one_nk` that `other_nk` does not have, in any order."""
+    """Return for each token the share of its experts in `one_nk` that are not among its experts in `other_nk`."""
     return (one_nk.unsqueeze(-1) != other_nk.unsqueeze(-2)).all(-1).double().mean(-1)
 
 
 @torch.enable_grad()
 def _own_error(experts: Experts, exact: Routed) -> Tensor:
-    """Return the error of these experts when they get the fp32 network's inputs and routing."""
+    """Return each token's relative error of `experts` when they get the fp32 network's inputs and routing."""
     found: Tensor = experts(exact.x_nd.to(experts.gate_proj.dtype), exact.routing)
     return relative_error(found.detach(), exact.y_nd)
 
 
 def _values(experts: Experts) -> list[Tensor]:
-    """Return the experts' weights after rounding."""
+    """Return the experts' weights after rounding to their number format, in fp32 if they are rounded."""
     groups = (experts.gate_proj, experts.up_proj), (experts.down_proj,)
     if experts.numerics is None:
         return [weight for group in groups for weight in group]

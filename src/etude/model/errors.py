@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ModelError(Exception):
-    """Base class: the network cannot do what was asked of it."""
+    """Base class of this package's exceptions."""
 
 
 class UnsupportedCheckpoint(ModelError):
@@ -20,7 +20,7 @@ class CacheOverrun(ModelError):
 
 
 class CannotQuantise(ModelError):
-    """A low-precision format cannot hold the tensor, or no published reader knows the requested layout."""
+    """A tensor cannot be quantised to the requested format, or no published reader knows the requested layout."""
 
 
 class PoisonedWeights(ModelError):

@@ -29,15 +29,15 @@ from etude.model.precision.rounded import rounded_experts
 from etude.model.tiles import grouped, silu, tile_rows, weighted_sum
 
 WIDE_MAX_PAIRS = 256
-"""Maximum token-expert pairs for the wide form."""
+"""Maximum number of token-expert pairs for which `experts_wide` is used."""
 PADDED_MAX_PAIRS = 4096
-"""Maximum token-expert pairs for the padded form. Its matmul shape changes with the busiest expert; beyond this number
-of pairs the first call of a new shape costs little relative to the work."""
+"""Maximum number of token-expert pairs for which `experts_padded` is used. With more pairs, the cost of a new matmul
+shape, which padding avoids, is small relative to the work."""
 SMALL_WIDTH = 4096
-"""Maximum total width of all experts for which the wide and padded forms pay off."""
+"""Maximum total inner width of a layer's experts for which `experts_wide` and `experts_padded` pay off."""
 ROWS_STEP = 32
-"""On a CPU, an expert's rows are padded to a multiple of this, so that few matmul shapes occur: the first matmul of a
-shape takes 0.6 ms there, a later one 0.03 ms."""
+"""Multiple to which an expert's rows are padded on a CPU, so that few matmul shapes occur: the first matmul of a shape
+takes 0.6 ms there, a later one 0.03 ms."""
 
 
 def expert_matmul(
@@ -142,7 +142,6 @@ def experts_tiled(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tens
 
 
 def _grouped_fits(x_nd: Tensor, gate: Tensor) -> bool:
-    """Return whether torch's grouped_mm can be used. It needs rows that are a multiple of 16 bytes, and bf16 on
-    CUDA."""
+    """Return whether torch's grouped_mm can be used: it needs rows of a multiple of 16 bytes, and on CUDA bf16."""
     aligned = all(size * x_nd.element_size() % 16 == 0 for size in gate.shape[1:])
     return aligned and x_nd.shape[0] > 0 and (x_nd.device.type == "cpu" or x_nd.dtype == torch.bfloat16)

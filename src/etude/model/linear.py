@@ -14,11 +14,11 @@ class Linear(nn.Linear):
     """A linear layer from `width` to `out` features, without bias."""
 
     invariant = False
-    """Whether a row's result must not depend on the other rows; if so, the matmul runs in tiles."""
+    """Whether to run the matmul in tiles of fixed size, so that a row's result does not depend on the other rows."""
     numerics: Numerics | None = None
     """Emulated rounding of the matmul; None computes it in the weight's dtype."""
     served: Operand | None = None
-    """The rounded weight, cached by `prepare` once the weight is no longer trained."""
+    """The rounded weight that `prepare` caches for inference; None rounds the weight in every call."""
 
     def __init__(self, width: int, out: int) -> None:
         super().__init__(width, out, bias=False)

@@ -20,7 +20,7 @@ from etude.model.router import Routing
 
 
 class SharedHead(nn.Module):
-    """The norm an MTP head applies before the trunk's output head."""
+    """The norm that an MTP head applies before the output head, which it shares with the trunk."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -28,7 +28,8 @@ class SharedHead(nn.Module):
 
 
 class MtpLayer(nn.Module):
-    """One MTP head: joins the embedded token with the hidden state before it and runs one transformer layer."""
+    """One MTP head: combines an embedded token with an earlier position's hidden state and runs one transformer
+    layer."""
 
     def __init__(self, config: ModelConfig, head: int) -> None:
         super().__init__()

@@ -21,14 +21,14 @@ from torch import Tensor
 from etude.model.tiles import product
 
 QUERY_ROWS = 16
-"""Tokens times heads per piece. A decoding row has only one token, so larger pieces would waste computation on it."""
+"""Tokens times heads per piece. A decoding row has only one token, so larger pieces would mostly compute padding."""
 KEYS = 64
-"""Keys per chunk."""
+"""Number of keys per chunk."""
 PAIRS = 128
-"""Pairs of a piece and a chunk per matmul."""
+"""Number of pairs of a piece and a chunk that one matmul computes."""
 UNSEEN = -1e30
-"""Stands for the largest score of a query for which a whole chunk is masked. It is finite, so that the difference of
-two such scores is never NaN."""
+"""Maximum score of a query for which all keys of a chunk are masked. It is finite, so that the difference of two such
+scores is never NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +38,24 @@ class Pieces:
     tokens_pq: Tensor
     """Index in the token list of each query of each piece; 0 for the unused queries of an incomplete piece."""
     places_t: Tensor
-    """Index of each token among the queries of all pieces."""
+    """Index of each token in the flattened list of all pieces' queries."""
     piece_n: Tensor
-    """The piece of each pair. Pairs that pad the last matmul name piece 0, but no piece's `pairs_pc` names them."""
+    """Index of each pair's piece. Padding pairs, which fill up the last matmul, have 0 and do not occur in
+    `pairs_pc`."""
     keys_ns: Tensor
-    """Index of each pair's keys among the latents."""
+    """Index of each key of each pair in the flat list of latents."""
     hidden_nqs: Tensor
-    """Whether a key of the pair is masked for a query."""
+    """Whether each key of a pair is masked for each query of the pair."""
     pairs_pc: Tensor
-    """The pair of each piece and chunk, or the index after the last pair if the piece ends before the chunk."""
+    """Index of the pair that each piece forms with each chunk; one past the last pair if the piece ends before the
+    chunk."""
 
     @classmethod
     def cut(cls, first_r: Tensor, starts_r: Tensor, lengths_r: Tensor, base_r: Tensor, heads: int) -> Pieces:
         """Cut rows into pieces.
 
-        Row r has lengths_r[r] tokens, from index first_r[r] of the token list on. They are at positions starts_r[r] and
-        following of its sequence, whose position 0 has its latent at index base_r[r].
+        Row r has lengths_r[r] tokens, which begin at index first_r[r] of the token list and at position starts_r[r] of
+        their sequence. The latent of the sequence's position 0 is at index base_r[r].
         """
         device, queries = first_r.device, max(1, QUERY_ROWS // heads)
         query, key = torch.arange(queries, device=device), torch.arange(KEYS, device=device)
@@ -84,12 +86,12 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The attention context of a forward pass without a cache, over documents packed into [B, T]. Each document counts
-    as a row."""
+    """Attention context of a batch-invariant forward pass without a cache: the keys that each token of [B, T] packed
+    documents attends to. Each document is a row."""
 
     pieces: Pieces
     bias: Tensor
-    """[B or 1, 1, T, T], the same as in `Mask`; the backward pass uses it."""
+    """Causal and document mask [B or 1, 1, T, T] to add to the scores (0 or -inf). Only the backward pass uses it."""
 
     @classmethod
     def of(cls, bias: Tensor, documents_bt: Tensor, heads: int) -> Packed:
@@ -141,8 +143,8 @@ def attend_latents(q_pnw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: flo
 
 
 class _AttendPacked(torch.autograd.Function):
-    """Attention in pieces with a gradient. The backward pass recomputes the forward pass with plain matmuls of whole
-    rows and differentiates that."""
+    """Attention in pieces, with a gradient. The backward pass recomputes the attention of whole sequences with plain
+    matmuls and differentiates that."""
 
     @staticmethod
     def forward(ctx: Any, q_thw: Tensor, latents_tw: Tensor, packed: Packed, scale: float) -> Tensor:
@@ -163,7 +165,7 @@ class _AttendPacked(torch.autograd.Function):
 
 
 def _repeated(count_r: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each row index r repeated count_r[r] times, and the number of each repetition, from 0."""
+    """Return each row index r repeated count_r[r] times, and each entry's number within its row, from 0."""
     row_p = torch.arange(len(count_r), device=count_r.device).repeat_interleave(count_r)
     before_r = count_r.cumsum(0) - count_r
     return row_p, torch.arange(len(row_p), device=count_r.device) - before_r[row_p]

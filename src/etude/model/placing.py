@@ -1,7 +1,7 @@
 """Moves tokens to rows sorted by expert, and back: each token has one row at each of its experts.
 
 The rows of an expert are adjacent; rows between its last one and the next expert's first are unused. Plain torch moves
-tokens with `Spread` and `Gather`, kernels with their own permutations (`precision/kernels`), to the same rows.
+tokens with `Spread` and `Gather`; kernels move them to the same rows with their own functions (`precision/kernels`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def pair_rows(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
 
 
 def tokens_of_rows(row_of_pair: Tensor, rows: int, choices: int, nobody: int = 0) -> Tensor:
-    """Return the token of each row. `row_of_pair` is each pair's row, `choices` the experts per token; unused rows get
-    `nobody`."""
+    """Return the index of the token in each row. `row_of_pair` is the row of each token-expert pair, `choices` the
+    number of experts per token; unused rows get `nobody`."""
     token = torch.arange(row_of_pair.numel(), device=row_of_pair.device) // choices
     return torch.full((rows,), nobody, dtype=torch.int64, device=row_of_pair.device).scatter_(0, row_of_pair, token)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The rows of all token-expert pairs, in the form that kernels take. Expert e has rows `ends_e[e - 1]` (0 for the
-    first expert) to `ends_e[e]`."""
+    """The rows of all token-expert pairs, as kernels take them. Expert e has the rows from `ends_e[e - 1]` (0 for the
+    first expert) to `ends_e[e]`, exclusive."""
 
     row_nk: Tensor
     """int32: the row of each token-expert pair."""
@@ -49,9 +49,9 @@ class Placement:
 def place_pairs(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
     """Assign a row to each token-expert pair, sorted by expert.
 
-    Each expert's number of rows is rounded up to a multiple of `multiple`: 1, or the block size (32, 128) if columns
-    are going to be quantised. The total number of rows is an upper bound, so that the CPU need not wait for the GPU;
-    rows from `ends_e[-1]` on are unused.
+    Each expert's number of rows is rounded up to a multiple of `multiple`: 1, or the block size (32, 128) if blocks
+    along the rows are going to be quantised. The total number of rows is an upper bound, so that the CPU need not wait
+    for the GPU; rows from `ends_e[-1]` on are unused.
     """
     flat, choices = experts_nk.flatten(), experts_nk.shape[-1]
     pairs = flat.numel()
@@ -90,8 +90,8 @@ class Spread(torch.autograd.Function):
 
 
 class Gather(torch.autograd.Function):
-    """Read the row of each token-expert pair. Pairs have distinct rows, so the gradient is a copy; unused rows get
-    zero."""
+    """Return the row of each token-expert pair. Pairs have distinct rows, so the gradient is a copy, and zero for
+    unused rows."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, row_of_pair: Tensor) -> Tensor:

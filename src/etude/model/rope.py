@@ -15,7 +15,7 @@ from etude.model.config import ModelConfig, Yarn
 
 
 class Rotary:
-    """Computes cosines and sines of the rotary angles from positions. It is not part of a checkpoint."""
+    """Computes cosines and sines of the rotary angles from positions. It has no parameters, so checkpoints lack it."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._frequencies = frequencies(config.qk_rope_head_dim, config.rope_theta, config.yarn)
@@ -36,7 +36,7 @@ def rotate(x_bthr: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def frequencies(width: int, theta: float, yarn: Yarn | None) -> Tensor:
-    """Return the rotation per position of each pair of dimensions, in radians."""
+    """Return for each pair of dimensions the rotation per position, in radians."""
     powers = theta ** (torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width)
     if yarn is None:
         return 1.0 / powers
@@ -48,6 +48,7 @@ def frequencies(width: int, theta: float, yarn: Yarn | None) -> Tensor:
 
 
 def _dimension_of(rotations: float, width: int, theta: float, yarn: Yarn) -> float:
-    """Return the (fractional) index of the pair that makes this many rotations within the original context."""
+    """Return the (fractional) index of the dimension pair that makes this many full rotations within the original
+    context."""
     original = yarn.original_max_position_embeddings
     return width * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))

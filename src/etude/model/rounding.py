@@ -1,8 +1,9 @@
-"""Sets up a network for low precision: for training, for inference, and for weights versions.
+"""Sets up a network for low precision in training and in inference.
 
-A trainer's network keeps its weights and rounds them in every pass. In an engine's network, and in weights versions,
-codes and scales replace the weights of the routed experts. Invariant: they equal the codes of the trainer's forward
-pass bit by bit, because `Numerics.codes` computes both. An engine dequantises them once per version, not once per step.
+A trainer's network keeps its weights and rounds them in every pass. In an engine's network, and in the weights versions
+that a trainer publishes to engines, codes and scales replace the weights of the routed experts. Invariant: these codes
+equal those of the trainer's forward pass bit by bit, because `Numerics.codes` computes both. An engine dequantises the
+codes once per version, not once per step.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class ServedExperts(nn.Module):
 
     gate_up: Operand
     down: Operand
-    """The dequantised weights. They are set only if no kernels are used; kernels read the codes instead."""
+    """Dequantised weights (`gate_up` and `down`), set by `prepare` if no kernels are used; kernels read the codes."""
 
     def __init__(self, experts: Experts, numerics: Numerics) -> None:
         super().__init__()
@@ -82,10 +83,10 @@ def compute_with(model: nn.Module, recipe: PrecisionRecipe) -> None:
 
 
 def round_with(model: nn.Module, numerics: Numerics | None) -> None:
-    """Set the rounding of a network's matmuls, forward and backward; None removes it.
+    """Set the emulated rounding of a network's matmuls, forward and backward; None removes it.
 
-    Kernels stay as they are; `compute_with` chooses them. The router, the dense layers, the embedding, the head, and
-    attention's projection from the latent to keys and values are never rounded.
+    Low-precision kernels are not changed; `compute_with` chooses them. The router, the dense layers, the embedding, the
+    head, and attention's projection from the latent to keys and values are never rounded.
     """
     for module in model.modules():
         if isinstance(module, ServedExperts):
@@ -124,7 +125,8 @@ def serve(model: nn.Module) -> None:
 
 @torch.no_grad()
 def prepare(model: nn.Module) -> None:
-    """Recompute what is derived from weights and codes. Call it after loading weights into a network for inference."""
+    """Recompute the rounded and dequantised weights that a network for inference caches. Call it after loading
+    weights."""
     for module in model.modules():
         if isinstance(module, ServedExperts | Linear):
             module.prepare()
@@ -132,7 +134,7 @@ def prepare(model: nn.Module) -> None:
 
 @torch.no_grad()
 def restore(model: nn.Module) -> None:
-    """Undo `serve`: replace codes by the dequantised weights, as needed for writing a checkpoint."""
+    """Undo `serve`: replace the experts' codes by dequantised weights, so that a checkpoint can be written."""
     for mixture in _mixtures(model):
         if isinstance(served := mixture.experts, ServedExperts):
             gate, up, down = (
@@ -152,7 +154,7 @@ def restore(model: nn.Module) -> None:
 def served_state(model: nn.Module) -> dict[str, Tensor]:
     """Return the state dict that the model would have after `serve`, without changing the model.
 
-    This is the content of a weights version. Weights that are not finite or were clipped raise PoisonedWeights.
+    A weights version for engines has this content. Weights that are not finite or were clipped raise PoisonedWeights.
     """
     weights = model.state_dict()
     state = dict(weights)
@@ -180,9 +182,9 @@ def _round_linears(name: str, module: nn.Module, numerics: Numerics) -> None:
 
 
 def _require_blocks(name: str, module: nn.Module, numerics: Numerics) -> None:
-    """Check that the block size divides both axes of every weight, since the backward pass contracts the second axis.
+    """Raise CannotQuantise unless the block size divides both axes of every weight of the module.
 
-    Block FP8 pads incomplete blocks instead.
+    Both are needed, because the backward pass contracts the other axis. Block FP8 pads incomplete blocks instead.
     """
     for weight, matrix in module.named_parameters():
         if numerics.rounding not in ("fp8_block", "bf16") and any(size % numerics.block for size in matrix.shape[-2:]):

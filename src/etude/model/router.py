@@ -1,11 +1,11 @@
 """The router chooses each token's experts and their gates (weights).
 
 Scores are sigmoids. A bias per expert affects only the choice of experts; `balance` changes it, gradients do not. The
-gates are the normalised scores of the chosen experts, without the bias. So load is balanced without a loss term that
-would disturb learning.
+gates are the normalised scores of the chosen experts, without the bias. This balances the experts' load without an
+auxiliary loss.
 
 Router replay, for training on tokens that an engine sampled: the engine's recorded experts replace the router's choice.
-Scores are recomputed here, so that the router learns. In mode "filter", a replayed expert whose score is below
+Scores are recomputed, so that the router gets gradients. In mode "filter", a replayed expert whose score is below
 `threshold` times the lowest score among the router's own choice is replaced by the best expert that the token does not
 use yet. With a threshold up to 1, an expert that the router itself would choose is never replaced.
 """
@@ -25,23 +25,25 @@ from etude.model.errors import ReplayMismatch
 from etude.model.tiles import linear, sigmoid
 
 UNKNOWN = 0xFFFF
-"""Stands for the experts of a position that the engine's network never processed; the router chooses there. Equals the
-trace's UNKNOWN_EXPERT, which is not imported because this package must run with torch alone (`make gpu`)."""
+"""Replayed expert id that means "not recorded": the engine's network never processed the position, and the router
+chooses its experts. Equals the trace's UNKNOWN_EXPERT, which is not imported because this package must run with torch
+alone (`make gpu`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The experts that an engine used for the same tokens, to be used again."""
+    """Expert choices that an engine recorded for the same tokens, to be used instead of the routers' own."""
 
     experts_btlk: Tensor
-    """[B, T, MoE layers, top k], any integer type."""
+    """Ids of the recorded experts: [B, T, MoE layers, top k], any integer type."""
     mode: Literal["on", "filter"] = "filter"
-    """Whether all replayed experts are used ("on"), or only plausible ones ("filter")."""
+    """Which recorded experts are used: all ("on"), or only those that score high enough ("filter")."""
     threshold: float = 0.5
-    """For "filter": smallest score of a replayed expert, relative to the lowest score of the router's own choice."""
+    """For "filter": minimum score of a replayed expert, as a fraction of the lowest score in the router's own
+    choice."""
 
     def checked(self, config: ModelConfig, batch: int, length: int) -> Replay:
-        """Return the same replay with int64 experts. Raises ReplayMismatch if they do not fit the network."""
+        """Return this replay with int64 experts. Raises ReplayMismatch if they do not fit the network or the batch."""
         expected = (batch, length, config.moe_layers, config.num_experts_per_tok)
         if tuple(self.experts_btlk.shape) != expected:
             raise ReplayMismatch(f"replayed experts have shape {tuple(self.experts_btlk.shape)}, expected {expected}")
@@ -64,9 +66,9 @@ class Routing:
     experts_nk: Tensor
     gates_nk: Tensor
     overridden_n: Tensor | None = None
-    """Whether a token used a replayed expert that this router would not have chosen; None without replay."""
+    """Whether each token uses a replayed expert that this router would not have chosen; None without replay."""
     refused_n: Tensor | None = None
-    """Whether the filter replaced a replayed expert of a token; None without replay."""
+    """Whether router replay in mode "filter" replaced a recorded expert of each token; None without replay."""
 
 
 class Router(nn.Module):
@@ -93,12 +95,13 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def balance(self, load_e: Tensor, rate: float) -> None:
-        """Change each expert's bias by `rate`: up if its load is below the mean, down if it is above."""
+        """Change each expert's bias by `rate`: up if the expert's load is below the mean, down if it is above."""
         load = load_e.to(self.e_score_correction_bias)
         self.e_score_correction_bias += rate * torch.sign(load.mean() - load)
 
     def _candidates(self, choice_ne: Tensor) -> Tensor:
-        """Exclude all experts outside the best groups. A group's score is the sum of its two best experts."""
+        """Set the scores of experts outside the best groups to -inf. A group's score is the sum of its two best
+        experts' scores."""
         groups, kept = self.config.n_group, self.config.topk_group
         if kept == groups:
             return choice_ne
@@ -128,8 +131,8 @@ def _merge(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Combine replayed experts with the router's own choice.
 
-    Return the experts to use, and for each token whether a replayed expert was used that the router would not have
-    chosen, and whether one was replaced.
+    Return the experts to use, and two booleans per token: whether it uses a replayed expert that the router would not
+    have chosen, and whether the filter replaced one of its replayed experts.
     """
     known_n1 = (replayed_nk != UNKNOWN).all(-1, keepdim=True)
     wanted_nk = torch.where(known_n1, replayed_nk, own_nk)

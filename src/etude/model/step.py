@@ -1,7 +1,7 @@
 """The plan of one forward pass with the latent cache: rows of any length, laid out as one flat list of tokens.
 
 Everything done per token (projections, norms, experts) runs once over the whole list. Only attention needs rows: each
-row is cut into pieces of equal width, and pieces of similar context length form a part, which attends in one call. So
+row is cut into pieces of equal width, and pieces of similar context length form a part, whose attention is one call. So
 decoding rows and new prompts share a pass with little padding.
 
 Invariants: a row's tokens are adjacent; only its last piece is padded; the latents of padding go to the cache's spare
@@ -27,20 +27,21 @@ from etude.model.errors import CacheOverrun
 from etude.model.pieces import Pieces
 
 NARROW, WIDE = 2, 8
-"""Tokens per piece. Narrow pieces are for decoding rows (pending token and draft); if most rows have no draft, narrow
-pieces have 1 token."""
+"""Tokens per narrow and per wide piece. Narrow pieces are for decoding rows (a pending token and a draft); if most rows
+have no draft, narrow pieces have 1 token instead."""
 PIECES_STEP = 8
 """The number of narrow or wide pieces is rounded up to a multiple of this."""
 WINDOW_STEP = 64
 """The context window of a part is rounded up to a multiple of this."""
 CHUNK = 64
-"""Tokens (padding included) that share a window: below this, a shorter window would not pay for another call."""
+"""Tokens (padding included) of adjacent pieces that get the same context window. Finer windows would save less
+attention work than the additional calls cost."""
 LATENTS_AT_ONCE = 1 << 17
-"""Maximum number of latents that a part gathers. It bounds the memory that attention needs."""
+"""Maximum number of latents that a part gathers from the cache. It bounds the memory that attention needs."""
 
 
 class Cache(Protocol):
-    """The attributes of LatentCache (cache.py) that a plan uses."""
+    """The attributes of LatentCache (cache.py) that planning a `Step` needs."""
 
     slots: int
     context: int
@@ -55,7 +56,7 @@ class Cache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Pieces that attend in one call."""
+    """Adjacent pieces of equal width and context window, whose attention is computed in one call."""
 
     first: int
     """Index in the token list of the first piece's first token; the other pieces follow."""
@@ -64,9 +65,10 @@ class Part:
     slots_p: Tensor
     """Cache slot of each piece."""
     bias_pns: Tensor
-    """Added to the scores, per token and head: 0 for positions the token attends to, -inf for the others."""
+    """Mask to add to the attention scores, per token and head: 0 for visible positions, -inf for the others."""
     scratch_pws: Tensor
-    """Buffer into which each layer gathers the pieces' latents. All layers and steps share its memory."""
+    """Buffer into which each layer gathers the latents that the pieces attend to. All layers and steps share its
+    memory."""
 
     @property
     def end(self) -> int:
@@ -75,8 +77,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The plan of one forward pass. Row b feeds lengths_b[b] tokens to slot slots_b[b], from position starts_b[b]
-    on."""
+    """The plan of one forward pass with the latent cache. Row b feeds lengths_b[b] tokens to cache slot slots_b[b],
+    from position starts_b[b] on."""
 
     cache: Cache
     rows_t: Tensor
@@ -84,7 +86,7 @@ class Step:
     positions_t: Tensor
     """The position of each token in its sequence."""
     real_t: Tensor
-    """Whether a token is real, not padding."""
+    """Whether each token of the list is a real token; False for padding."""
     places_t: Tensor
     """Flat index, within a layer of the cache, of each token's latent."""
     first_b: Tensor
@@ -96,7 +98,7 @@ class Step:
 
     @classmethod
     def plan(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plan a pass whose shapes are rounded up, so that few matmul shapes occur."""
+        """Plan a pass with padding: shapes are rounded up, so that few matmul shapes occur."""
         ends_b = starts_b + lengths_b
         _require_room(cache, ends_b)
         first_b = torch.zeros_like(starts_b)
@@ -158,7 +160,7 @@ def _require_room(cache: Cache, ends_b: Tensor) -> None:
 
 
 def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
-    """Yield the parts of pieces that are sorted by the last position of their rows.
+    """Divide pieces, sorted by the ends `ends_p` of their rows, into parts with one context window each.
 
     A new part begins where the context window grows by a step, or where a part would gather too many latents.
     """
@@ -182,20 +184,20 @@ def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends
 
 @dataclass(frozen=True, slots=True)
 class LayerStep:
-    """A step in one layer: writes the tokens' latents to the cache and reads what they attend to."""
+    """A step in one layer: writes the latents of its tokens to the cache and reads the latents they attend to."""
 
     step: Step
     latents: Tensor
     """The layer's latents in the cache."""
 
     def write(self, latent_tw: Tensor) -> None:
-        """Store the latents of the step's tokens."""
+        """Store the latents of the step's tokens in the cache."""
         self.latents.view(-1, latent_tw.shape[-1]).index_copy_(0, self.step.places_t, latent_tw)
 
     def read(self, part: Part) -> Tensor:
         """Gather the latents that a part attends to: [pieces, window, latent width], valid until the next call.
 
-        They are copied even if a view would suffice, because matmuls on the strided view cost more.
+        The latents are copied even where a view would suffice, because matmuls on the strided view cost more.
         """
         live = self.latents[:, : part.scratch_pws.shape[1]]
         return torch.index_select(live, 0, part.slots_p, out=part.scratch_pws)

@@ -1,10 +1,10 @@
 """Batch-invariant arithmetic: a row's result depends only on the row, not on the number of rows or its position.
 
 Matmul libraries choose kernels, and with them the order of summation, by the number of rows. So here every matmul
-repeats one call on operands of one shape: rows are cut into tiles, and the last tile is padded with zeros. Tests check
-what is expected of the library: the same call gives the same bits, and all rows (or matrices) of one call are computed
-in the same way. SiLU and sigmoid are computed from `exp`, which treats every element in the same way; torch's own
-functions use another routine for the remainder at the end of a tensor.
+repeats one call on operands of one shape: rows are cut into tiles, and the last tile is padded with zeros. Two
+assumptions about the library are tested: the same call gives the same bits, and all rows (or matrices) of one call are
+computed in the same way. SiLU and sigmoid are computed from `exp`, which treats every element in the same way; torch's
+own functions use another routine for the remainder at the end of a tensor.
 
 Gradients use ordinary matmuls, because the gradient of a batch is a sum over its rows anyway.
 
@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 ROWS = 64
-"""Rows per tile."""
+"""Rows per tile, in all dtypes but bf16."""
 ROWS_BF16 = 128
-"""Rows per tile in bf16. Smaller tiles would not be faster there: the cost of a call exceeds that of its arithmetic."""
+"""Rows per tile in bf16. Smaller tiles would not be faster: the overhead of a call exceeds the cost of its
+arithmetic."""
 
 
 def tile_rows(dtype: torch.dtype) -> int:
@@ -60,8 +61,8 @@ def per_head(x_thk: Tensor, weight_hmk: Tensor) -> Tensor:
 
 
 def grouped(x_ngrk: Tensor, weight_gmk: Tensor) -> Tensor:
-    """Multiply each group by its matrix: [n, G, tile, K] -> [n, G, tile, M]. Each of the n calls takes one tile of
-    every group."""
+    """Multiply each of G groups of rows by its own matrix: [n, G, tile, K] -> [n, G, tile, M]. Each of n calls computes
+    one tile of every group."""
     return cast(Tensor, _Grouped.apply(x_ngrk.contiguous(), weight_gmk))
 
 
@@ -74,7 +75,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def weighted_sum(weights_nk: Tensor, y_nkd: Tensor) -> Tensor:
-    """Return the weighted sum over k, added in fp32 from the first to the last."""
+    """Return the weighted sum of y over k, added in fp32 in the order of k."""
     total = y_nkd.new_zeros(len(y_nkd), y_nkd.shape[-1], dtype=torch.float32)
     for choice in range(y_nkd.shape[1]):
         total = total + weights_nk[:, choice, None] * y_nkd[:, choice]
@@ -82,7 +83,7 @@ def weighted_sum(weights_nk: Tensor, y_nkd: Tensor) -> Tensor:
 
 
 def filled(x: Tensor, rows: int) -> Tensor:
-    """Append rows of zeros up to a multiple of `rows`."""
+    """Pad x with rows of zeros until the number of rows is a multiple of `rows`."""
     missing = -len(x) % rows
     return torch.cat((x, x.new_zeros(missing, *x.shape[1:]))) if missing else x
 

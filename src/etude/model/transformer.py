@@ -39,12 +39,13 @@ class Output:
     experts_btlk: Tensor
     """Experts used by each token in each MoE layer."""
     load_le: Tensor
-    """Number of tokens routed to each expert of each MoE layer, without padding (negative document ids)."""
+    """Number of tokens routed to each expert of each MoE layer. Padding (negative document ids) does not count."""
     overridden_bt: Tensor | None = None
-    """Whether a token used, in any layer, a replayed expert that the router would not have chosen; None without
+    """Whether each token uses, in any layer, a replayed expert that the router would not have chosen; None without
     replay."""
     refused_bt: Tensor | None = None
-    """Whether the replay filter replaced a replayed expert of a token in any layer; None without replay."""
+    """Whether router replay in mode "filter" replaced a recorded expert of each token in any layer; None without
+    replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class ExtendOutput:
     logits_rv: Tensor
     """Logits in fp32 at the requested tokens."""
     hidden_th: Tensor
-    """Hidden states after the final norm."""
+    """Hidden states after the final norm, of all tokens of the step."""
     experts_tlk: Tensor
     """Experts used by each token in each MoE layer."""
 
@@ -74,7 +75,7 @@ class Transformer(nn.Module):
     """The network, with the published parameter names (without the prefix "model.")."""
 
     invariant = False
-    """Whether a token's result must not depend on the other rows of its batch."""
+    """Whether to compute batch-invariantly: the result of a token then does not depend on the rest of its batch."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -150,9 +151,9 @@ class Transformer(nn.Module):
         positions_bt: Tensor | None = None,
         documents_bt: Tensor | None = None,
     ) -> MtpOutput:
-        """Run the MTP heads on the output of a forward pass. Pass the same positions and documents.
+        """Run the MTP heads on the output of a forward pass, given the same tokens, positions and documents.
 
-        At a document's last positions the heads read a token of the next document: mask those rows in the loss.
+        At the last positions of a document the heads read a token of the next document, so mask those rows in the loss.
         """
         positions = _positions(tokens_bt, positions_bt, documents_bt)
         hidden, logits, routings = output.hidden_bth, [], []
@@ -173,8 +174,8 @@ class Transformer(nn.Module):
     def extend(self, tokens_t: Tensor, step: Step, read_r: Tensor | None = None) -> ExtendOutput:
         """Feed the tokens of a step (`cache.step(...)`) to the network.
 
-        Logits are computed only at the indices `read_r` of the token list; None means all. Padding and other rows
-        change a row's result only by rounding, and not at all if the network and the cache are `invariant`.
+        Logits are computed only at the indices `read_r` of the token list; None means all. A row's result depends on
+        padding and other rows only through rounding, and not at all if the network and the cache are `invariant`.
         """
         rotation = self.rotary(step.positions_t[None])
         x = self._embed(tokens_t[None])
@@ -200,7 +201,8 @@ class Transformer(nn.Module):
         return self.logits_of(hidden[0, read_r])
 
     def balance(self, load_le: Tensor, rate: float, mtp_load_ke: Tensor | None = None) -> None:
-        """Change every router's bias towards even load. Call it after an optimizer step with the load of its batch."""
+        """Change the biases of every router towards even load. Call it after an optimizer step, with the load of that
+        step's batch."""
         for mixture, load in zip(self._mixtures(self.layers), load_le, strict=True):
             mixture.gate.balance(load, rate)
         if mtp_load_ke is not None:
@@ -249,7 +251,7 @@ class Transformer(nn.Module):
 
 
 def _positions(tokens_bt: Tensor, positions_bt: Tensor | None, documents_bt: Tensor | None) -> Tensor:
-    """Return the given positions, or count them from the beginning of each document."""
+    """Return `positions_bt` if given, else each token's position within its document."""
     if positions_bt is not None:
         return positions_bt
     count = torch.arange(tokens_bt.shape[1], device=tokens_bt.device).expand_as(tokens_bt)
@@ -260,6 +262,6 @@ def _positions(tokens_bt: Tensor, positions_bt: Tensor | None, documents_bt: Ten
 
 
 def _in_any_layer(marks: list[Tensor | None], batch: int, length: int) -> Tensor | None:
-    """Return which tokens are marked in at least one layer; None if no layer has marks."""
+    """Return a mask [batch, length] of the tokens marked in at least one layer; None if no layer has marks."""
     marked = [mark_n for mark_n in marks if mark_n is not None]
     return torch.stack(marked).any(0).view(batch, length) if marked else None

@@ -1,4 +1,4 @@
-"""The supervised stages: base pretraining, context extension, MTP heads by self-distillation, demonstrations (SFT).
+"""The supervised stages: base pretraining, context extension, self-distillation of MTP heads, SFT on demonstrations.
 
 Each public name is loaded on first use, so that importing this package does not import torch.
 """

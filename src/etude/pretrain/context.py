@@ -1,4 +1,4 @@
-"""A stage's context: the run folder, the recipe, the compute, and access to its inputs."""
+"""The context of a supervised stage: run folder, recipe, compute choice, and access to the stage's inputs."""
 
 from __future__ import annotations
 
@@ -48,22 +48,24 @@ class StageContext:
         return file_digest(self.run / "stages" / stage / "model" / "model.safetensors")
 
     def masters(self, model: Transformer) -> MasterWeights:
-        """Move the model to the device, set up its rounding as the recipe says, and split it into fp32 masters and a
-        compute copy."""
+        """Move the model to the device, set up its low precision as the recipe says, and return fp32 master weights.
+
+        The model's own parameters become the copy in the compute dtype.
+        """
         model = model.to(self.compute.device)
         compute_with(model, self.recipe.precision)
         return MasterWeights(model, self.compute.dtype)
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of an input file, for the stage's identity and provenance."""
+    """Return the SHA-256 of an input file, for the stage's identity and provenance."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A batch as tensors on the compute device."""
+    """A `Batch` of packed rows as torch tensors on the compute device."""
 
     tokens: torch.Tensor
     targets: torch.Tensor
@@ -83,7 +85,8 @@ class Rows:
 
 
 def next_token_loss(model: Transformer, rows: Rows, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, Output]:
-    """Weighted mean next-token loss, computed in chunks: the returned output has no logits."""
+    """Return the weighted mean next-token loss and the forward pass's output. The loss is computed in chunks, so the
+    output has no logits."""
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents, logits=False)
     weights = rows.weights if weights is None else weights
     hidden = output.hidden_bth.flatten(0, 1)

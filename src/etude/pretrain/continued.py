@@ -1,9 +1,9 @@
-"""Continued SFT in rounds: each round takes traces and publishes one version of the weights.
+"""Continued SFT in rounds: each round trains on a set of traces and publishes one version of the weights.
 
 A round is one pass over its traces with the SFT loss. Its checkpoint is on disk before its version is published, and
 both before the call returns. So a service that dies resumes after the last complete round, and a finished round is
-never repeated. Only the driver knows how much time there is; the learning rate decays with the share of that time used
-up.
+never repeated. The caller of `train` passes the share of the total time that is used up, by which the learning rate
+decays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_state_dict
 
 _UNKNOWN_END = 1_000_000
-"""Total steps assumed in the first round: how many will fit in the time is not known yet, so nothing decays."""
+"""Total steps assumed in the first round, so large that the learning rate does not decay: how many steps will fit in
+the time is not known yet."""
 
 
 class ContinuedTrainer:
@@ -37,7 +38,7 @@ class ContinuedTrainer:
         self.compute = Compute(**compute)
         self.journal = Journal(self.paths.journal, "trainer")
         self.rounds = 0
-        """Rounds done; also the version published last."""
+        """Number of finished rounds, which is also the number of the last published version."""
         self.metrics: dict[str, Any] = {}
         self.compute.apply()
         self.model = load_hf(self.paths.model("sft"))
@@ -51,14 +52,16 @@ class ContinuedTrainer:
         self._publish(served_state(self.model))
 
     def status(self) -> dict[str, Any]:
-        """Return the rounds done and the metrics of the last one."""
+        """Return the number of finished rounds and the metrics of the last round."""
         return {"rounds": self.rounds, "metrics": self.metrics}
 
     def train(
         self, number: int, demonstrations: str, samples: str, passed: list[str], used_share: float
     ) -> dict[str, Any]:
-        """Train round `number` (counted from 0) on the traces of two folders, and publish version number + 1. Of
-        `samples` only the traces in `passed` are used.
+        """Train round `number` (counted from 0) and publish version `number` + 1.
+
+        The round trains on all traces of the folder `demonstrations` and on those of the folder `samples` whose ids are
+        in `passed`.
         """
         if number == self.rounds - 1:
             return self.metrics
@@ -83,7 +86,7 @@ class ContinuedTrainer:
         return self.metrics
 
     def export(self) -> str:
-        """Write the last round as a Hugging Face checkpoint; returns its folder."""
+        """Write the current weights as a Hugging Face checkpoint and return its folder."""
         self.masters.restore()
         folder = self.paths.model("continued")
         save_hf(self.model, folder, tokenizer_file=self.paths.tokenizer)
@@ -123,6 +126,6 @@ class ContinuedTrainer:
 
     @torch.no_grad()
     def _publish(self, state: dict[str, torch.Tensor]) -> None:
-        """Publish the last round's version, unless an earlier process of this run already did."""
+        """Publish `state` as the version of the last finished round, unless this run published it before a restart."""
         if self.rounds not in self.store.versions():
             self.store.publish(self.rounds, from_state_dict(state))

@@ -1,4 +1,4 @@
-"""The loss of the MTP heads: each learns the main head's full distribution for the token it drafts."""
+"""The loss of the MTP heads: each head learns the main head's full distribution over the token that it drafts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from etude.training import kl_to_teacher
 def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, Tensor]:
     """Return the mean over heads of KL(main head || MTP head), and the load of the heads' experts.
 
-    The main head's distribution gets no gradient. What the heads share with the trunk does; to prevent that, call this
-    inside `trunk_frozen` and on a detached output.
+    The main head's distribution gets no gradient. The trunk gets one through the hidden states and the shared embedding
+    and output head; to prevent that, call this inside `trunk_frozen` and on a detached output.
     """
     drafts = model.mtp_logits(output, rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
     losses = []
@@ -30,14 +30,14 @@ def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, 
 
 
 def detached(output: Output) -> Output:
-    """The same output, detached from the trunk's graph."""
+    """Return the same output, detached from the trunk's autograd graph."""
     return Output(output.logits_btv.detach(), output.hidden_bth.detach(), output.experts_btlk, output.load_le)
 
 
 @contextmanager
 def trunk_frozen(model: Transformer) -> Iterator[None]:
-    """Computations inside this context record no gradient for the trunk's parameters (embedding and output head
-    included)."""
+    """Context manager in which computations record no gradient for the trunk: all parameters except those of the MTP
+    heads."""
     trunk = [p for name, p in model.named_parameters() if not name.startswith("mtp.") and p.requires_grad]
     for parameter in trunk:
         parameter.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Exceptions of a supervised stage, apart from those of training itself."""
+"""The exception of the supervised stages. Those of training itself are in etude.training.errors."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from etude.training.errors import TrainingError
 
 
 class PretrainError(TrainingError):
-    """A stage cannot run. The message names what is missing or does not fit, and what to do."""
+    """A supervised stage cannot run. The message says what is missing or does not fit, and what to do."""

@@ -1,8 +1,8 @@
 """Context extension: YaRN by the recipe's factor, then training on long rows.
 
-Half of the rows are documents longer than the base length, so that late positions occur at all; the other half is the
-base mixture, so that nothing is unlearnt. The measurement is the loss on held-out documents at positions the base model
-never saw: before, by the base model without YaRN; after, by the extended model.
+Half of the rows come from documents longer than the base length, so that late positions occur at all; the other half
+from the base mixture, so that nothing is unlearnt. The stage measures the loss on held-out documents at positions
+beyond the base length: of the base model without YaRN before training, and of the extended model after it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def plan(context: StageContext) -> StagePlan:
 
 
 def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
-    """Return the model with rescaled rotary frequencies and the same weights; a factor of 1 rescales nothing."""
+    """Return a model with the same weights whose rotary frequencies YaRN rescales by `factor`; 1 changes nothing."""
     if factor == 1:
         return base
     yarn = Yarn(factor=float(factor), original_max_position_embeddings=base_length)
@@ -81,7 +81,7 @@ def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
 
 
 def _long(shards: Shards, base_length: int, length: int, seed: int) -> RowStream:
-    """A stream of the documents longer than the base length."""
+    """Return a stream of rows of `length` tokens from the documents that are longer than the base length."""
     documents = shards.reaching(base_length)
     if not len(documents):
         raise PretrainError(

@@ -1,7 +1,7 @@
-"""MTP heads by self-distillation: new heads learn the main head's full distribution while the trunk is frozen.
+"""Self-distillation of MTP heads: new heads learn the main head's full distribution while the trunk is frozen.
 
-If the recipe asks for them, joint steps follow that train trunk and heads together, on the next-token loss plus a share
-of the heads' loss.
+If the recipe sets `joint_steps`, steps follow that train trunk and heads together, on the next-token loss plus a
+fraction of the heads' loss.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from etude.pretrain.stage import StagePlan
 from etude.training import StepLoss, build_optimizer, weighted_cross_entropy
 
 _JOINT_WEIGHT = 0.3
-"""Weight of the heads' loss in joint steps; the published family trains with 0.1 to 0.3."""
+"""Weight of the MTP heads' loss in joint steps; the published models were trained with 0.1 to 0.3."""
 
 
 def plan(context: StageContext) -> StagePlan:

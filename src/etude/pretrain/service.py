@@ -1,4 +1,4 @@
-"""A supervised stage as a service: it trains in a thread of its own and streams its progress.
+"""A supervised stage as a service, which trains in its own thread and streams progress.
 
 The service has no state beyond the run folder: after a kill and restart, `run` continues from the last checkpoint, and
 for a finished stage it yields the result at once.
@@ -25,7 +25,8 @@ class StageService:
         self._recipe = Recipe.model_validate(dict(recipe))
 
     async def run(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield progress dictionaries, see `run_stage`. Leaving the stream stops the training within a few steps."""
+        """Run the stage and yield the progress dictionaries of `run_stage`. To stop training within a few steps, close
+        the stream."""
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[Any] = asyncio.Queue()
         stop = threading.Event()
@@ -55,5 +56,5 @@ class StageService:
             await asyncio.to_thread(thread.join)
 
     def result(self) -> dict[str, Any] | None:
-        """Return the stage's result.json, or None if it is not finished."""
+        """Return the contents of the stage's result.json, or None if the stage is not finished."""
         return finished_result(self._run / "stages" / self._stage)

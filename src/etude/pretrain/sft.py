@@ -1,7 +1,9 @@
-"""SFT on demonstrations: the loss covers the tokens the oracle policy produced; tool output is masked.
+"""SFT on demonstrations: the loss covers the tokens of the scripted expert's turns; tool output is masked or weighted
+low.
 
-The MTP heads are distilled on the same rows, so that drafts stay good while the trunk changes. That loss reaches only
-the heads; the only coupling with the trunk is the common norm by which gradients are clipped.
+The MTP heads are distilled on the same rows, so that drafts stay good while the trunk changes. The distillation loss
+has gradients for the heads only. Its one influence on the trunk is through the gradient norm, by which all gradients
+are clipped together.
 """
 
 from __future__ import annotations
@@ -61,8 +63,8 @@ def plan(context: StageContext) -> StagePlan:
 
 
 def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> StepLoss:
-    """The mean loss over sampled tokens. Its gradient includes that of the draft heads' loss, its reported value does
-    not."""
+    """Return the weighted mean next-token loss on demonstrations. Its gradient includes that of the MTP heads' loss,
+    which its value does not."""
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
     loss = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
     metrics = {}
@@ -75,7 +77,7 @@ def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> Step
 
 
 def demonstrations(run: Path, stage: SftRecipe) -> list[Trace]:
-    """Read the run folder's demonstrations, sorted by id, at most the recipe's number."""
+    """Read the demonstrations of a run folder, sorted by trace id, and return at most as many as the recipe says."""
     folder = run / "demonstrations"
     files = sorted(folder.glob("*.parquet"))
     if not files:
@@ -92,7 +94,8 @@ def learnt_and_held_out(traces: list[Trace]) -> tuple[list[Trace], list[Trace]]:
 
 
 def _digest(traces: list[Trace]) -> str:
-    """Digest of the token ids, not of the files: parquet may store the same traces as different bytes."""
+    """Return a digest of the traces' token ids. It is not computed from the files, because parquet may store equal
+    traces as different bytes."""
     whole = hashlib.sha256()
     for trace in traces:
         whole.update(trace.id.encode())

@@ -29,15 +29,15 @@ from etude.training.compute import remembered_compute
 from etude.training.files import write_file
 
 STAGES = {"pretrain": "base", "long": "long", "mtp": "mtp", "sft": "sft"}
-"""Stage names, and the modules of this package that plan them."""
+"""For each stage name, the module of this package whose `plan` function prepares the stage."""
 
 _UNREAD = {"checkpoint_seconds", "log_every", "measure_every"}
-"""Recipe fields that do not affect the result."""
+"""Fields of a stage's recipe that do not affect its result, so they may change before a resume."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What is specific to one stage; everything else is the same for all of them."""
+    """The parts of a training run that differ between stages: model, optimizer, loss, measurements and inputs."""
 
     recipe: StageRecipe
     model: Transformer
@@ -46,17 +46,17 @@ class StagePlan:
     total_steps: int
     compute_loss: Callable[[int], StepLoss]
     measure: Callable[[], dict[str, float]]
-    """Measures the stage's metrics on the model in its current state."""
+    """Returns the stage's metrics, measured on the model in its current state."""
     inputs: dict[str, Any]
-    """What the result depends on besides the recipe: digests of the corpus and of the model it starts from."""
+    """Digests of the stage's inputs, such as the corpus and the model it starts from; the result depends on them."""
     after_step: Callable[[int], None] | None = None
     measure_before: Callable[[], dict[str, float]] | None = None
-    """Measures the metrics before training, if another model than the planned one is to be measured."""
+    """Returns the metrics before training if they must be measured on another model; None uses `measure`."""
 
 
 def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
-    """Run a stage, yielding progress dictionaries {"stage", "step", "total", "loss", "tokens_per_second", ...}; the
-    last one has "result".
+    """Run or resume a stage. Yields progress dictionaries {"stage", "step", "total", "loss", "tokens_per_second", ...},
+    the last of which has "result".
 
     Stop iterating to stop the stage.
     """
@@ -101,7 +101,7 @@ def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
 
 
 def finished_result(folder: Path) -> dict[str, Any] | None:
-    """Return the result of a finished stage, else None."""
+    """Return the contents of result.json in a stage's folder, or None if the stage is not finished."""
     path = folder / "result.json"
     if not path.exists():
         return None
@@ -117,8 +117,8 @@ def _plan(context: StageContext) -> StagePlan:
 
 
 def _remembered_before(path: Path, plan: StagePlan) -> dict[str, float]:
-    """Return the metrics before training. They are measured once, at the start: a resumed run must not measure a
-    half-trained model."""
+    """Return the metrics before training, which are measured once and stored at `path`: a resumed run must not measure
+    a half-trained model."""
     if path.exists():
         known: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
         return known

@@ -1,6 +1,6 @@
 """The typed recipe: one TOML file describes all stages of a run.
 
-Each file holds the sections of one area (model, training, RL, ...); every field has its documentation below it.
+Each file holds the sections of one area (model, training, RL, ...), with a docstring below every field.
 """
 
 from etude.recipe.load import RecipeError, load_recipe, save_recipe

@@ -16,16 +16,16 @@ class ComputeRecipe(Section):
     """Compute dtype. "auto" takes the one that a one-second probe finds faster on this machine. Master weights are
     always fp32."""
     threads: int = Field(0, ge=0)
-    """CPU threads of a stage that runs alone; 0 means every core that this process may use."""
+    """Number of CPU threads of a stage that runs alone; 0 means one per core that this process may use."""
 
 
 class ClusterRecipe(Section):
     backend: Literal["processes", "ray", "inline"] = "processes"
-    """"processes" runs each service in a process of its own on this machine, "ray" in a ray actor. "inline" runs all of
+    """How services run: "processes" starts a process on this machine for each, "ray" a ray actor. "inline" runs all of
     them in the driver's process: for debugging, since no service can be restarted after a crash."""
     nodes: int = Field(1, ge=1)
-    """Nodes, including the driver's. With more than one, this machine simulates a cluster of many."""
+    """Number of cluster nodes, including the driver's. More than 1 simulates that many nodes on this machine."""
     call_seconds: float = Field(120.0, gt=0)
     """Deadline of an ordinary call between services, in seconds."""
     restarts: int = Field(5, ge=0)
-    """How often one service may be restarted within a stage before the stage fails."""
+    """Maximum number of restarts of one service within a stage; the next crash fails the stage."""

@@ -1,5 +1,5 @@
-"""Load a Recipe from TOML and dotted overrides, and save it. Every mistake is a one-line RecipeError that names field
-and value."""
+"""Loads a Recipe from TOML and dotted overrides, and saves it. Every mistake raises a one-line RecipeError that names
+the field and its value."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class RecipeError(Exception):
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Load a recipe. Each override is "dotted.field=value" with the value in TOML; a bare word counts as a string.
 
-    A recipe may build on another with `base = "other.toml"`, a path relative to its own folder. Its fields replace
-    those of the base one by one.
+    A recipe may build on another with `base = "other.toml"`, a path relative to its own folder. Fields that it sets
+    replace those of the base, one by one.
     """
     values = _read(path, ())
     for override in overrides:
@@ -40,7 +40,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
-    """Read a recipe and its bases. `above` are the recipes that build on this one, to detect a cycle."""
+    """Read a recipe file, merged over its `base` files. `above` are the recipes that build on this file, to detect a
+    cycle."""
     if path.resolve() in above:
         raise RecipeError(f"recipe {path} builds on itself: follow its `base` and remove the one that leads back to it")
     try:
@@ -62,7 +63,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _merged(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `below` with the values of `over`. Sections are merged field by field; lists and values are replaced."""
+    """Return `below`, overridden by `over`. Sections are merged field by field; lists and other values are replaced."""
     merged = dict(below)
     for name, value in over.items():
         known = merged.get(name)
@@ -130,7 +131,7 @@ def _unknown(place: tuple[str, ...]) -> str:
 
 
 def _values_named(message: str, found: Any, place: tuple[str, ...]) -> str:
-    """Return the values of the fields that an error message names, as " (a = 1, b = 2)"."""
+    """Return, as " (a = 1, b = 2)", the values of the recipe fields whose names occur in an error message."""
     values = []
     for name in dict.fromkeys(re.findall(r"[a-z_]+(?:\.[a-z_]+)*", message)):
         *parents, last = name.split(".")

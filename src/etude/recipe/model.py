@@ -14,52 +14,54 @@ class ModelRecipe(Section):
     hidden_size: int = Field(128, ge=8)
     """Width of the residual stream."""
     num_hidden_layers: int = Field(4, ge=1)
-    """Transformer layers, not counting the MTP heads."""
+    """Number of transformer layers, not counting the MTP heads."""
     first_k_dense_replace: int = Field(1, ge=0)
-    """Number of first layers with a dense feed-forward; all later ones are mixtures of experts."""
+    """Number of layers, from the first on, with a dense feed-forward; all later layers are mixtures of experts."""
     intermediate_size: int = Field(352, ge=8)
     """Width of the dense feed-forward."""
     moe_intermediate_size: int = Field(64, ge=8)
     """Width of one expert."""
     n_routed_experts: int = Field(8, ge=1)
-    """Routed experts per layer, from which the router chooses."""
+    """Number of routed experts per layer, from which the router chooses."""
     n_shared_experts: int = Field(2, ge=0)
     """Width of the shared expert, a single feed-forward, in multiples of `moe_intermediate_size`."""
     num_experts_per_tok: int = Field(2, ge=1)
-    """Routed experts that each token uses."""
+    """Number of routed experts that each token uses."""
     n_group: int = Field(1, ge=1)
-    """Groups that the routed experts are split into; a token uses experts of its `topk_group` best groups only."""
+    """Number of groups of routed experts; a token uses only experts of its `topk_group` best groups."""
     topk_group: int = Field(1, ge=1)
-    """Expert groups that one token may use."""
+    """Number of expert groups that one token may use."""
     routed_scaling_factor: float = 1.0
-    """Factor on the sum of the routed experts' outputs."""
+    """Factor by which the sum of the routed experts' outputs is multiplied."""
     num_attention_heads: int = Field(4, ge=1)
-    """Attention heads per layer."""
+    """Number of attention heads per layer."""
     q_lora_rank: int | None = None
-    """Width of the latent that queries are computed from. If unset, they are computed from the residual stream
+    """Width of the latent from which queries are computed. If unset, queries are computed from the residual stream
     directly."""
     kv_lora_rank: int = Field(48, ge=8)
-    """Width of the latent that keys and values are computed from; the KV cache holds it."""
+    """Width of the latent from which keys and values are computed; the KV cache holds this latent."""
     qk_nope_head_dim: int = Field(32, ge=2)
-    """Dimensions of a head's query and key without position encoding."""
+    """Number of dimensions of a head's query and key without position encoding."""
     qk_rope_head_dim: int = Field(16, ge=2)
-    """Dimensions of a head's query and key with rotary position encoding; all heads share those of the key."""
+    """Number of dimensions of a head's query and key with rotary position encoding; this part of the key is shared by
+    all heads."""
     v_head_dim: int = Field(32, ge=2)
-    """Dimensions of a head's value."""
+    """Number of dimensions of a head's value."""
     rope_theta: float = Field(100.0, gt=1)
     """Base of the rotary frequencies."""
     max_position_embeddings: int = Field(1024, ge=16)
-    """Longest sequence, after the long-context extension."""
+    """Maximum sequence length in tokens, after the long-context extension."""
     rms_norm_eps: float = 1e-6
     """Epsilon that every RMS norm adds to the mean square."""
     tie_word_embeddings: bool = True
     """Whether the output layer shares the input embeddings."""
     num_nextn_predict_layers: int = Field(1, ge=0)
-    """Multi-token-prediction heads."""
+    """Number of multi-token-prediction (MTP) heads."""
     initializer_range: float = 0.02
     """Standard deviation of the initial weights."""
     embedding_scale: float = 1.0
-    """Factor on the embeddings; 1 in the published models. Small models train faster with sqrt(hidden_size)."""
+    """Factor by which the embeddings are multiplied: 1 in the published models; small models train faster with
+    sqrt(hidden_size)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelRecipe:

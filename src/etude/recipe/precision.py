@@ -22,17 +22,17 @@ class PrecisionRecipe(Section):
     - "fp8_block": forward and backward in FP8 with a scale per block: 1 x 128 for activations, 128 x 128 for weights.
     """
     also: list[Literal["shared", "attention"]] = []
-    """What else is rounded like the experts: "shared" is the shared expert, "attention" the projections of queries,
-    latent and output. The projection from the latent to keys and values is never rounded, because the engine absorbs it
-    into the queries."""
+    """Further modules whose matmuls are rounded like the experts': "shared" is the shared expert, "attention" the
+    projections of queries, latent and output. The projection from the latent to keys and values is never rounded,
+    because the engine absorbs it into the queries."""
     since: Literal["pretrain", "long", "mtp", "sft", "rl"] = "pretrain"
-    """The first rounded stage; earlier stages use the compute dtype. With "rl", rounding covers RL (or SFT continued in
-    its place) and the evaluation."""
+    """First stage whose matmuls are rounded; earlier stages use the compute dtype. With "rl", rounding covers RL (or
+    SFT continued in its place) and the evaluation."""
     emulate: bool = False
-    """Emulate rounded matmuls in plain torch: round the operands, then multiply in a wider dtype. The result is exact,
-    and slower than bf16. Without it, a format that the device cannot multiply is refused."""
+    """Emulate rounded matmuls in plain torch: round the operands, then multiply in a wider dtype. This is exact, but
+    slower than bf16. Without `emulate`, a format that the device cannot multiply is refused."""
     kernels: Literal["auto", "torch", "triton", "reference"] = "auto"
-    """Implementation of the routed experts' matmuls. One that is named here but cannot run is refused.
+    """Implementation of the routed experts' matmuls. If the named implementation cannot run, the recipe is refused.
 
     - "torch": torch's own matmuls, grouped where that is faster; bf16 only.
     - "triton": our kernels, for bf16, "mxfp8" and "fp8_block".
@@ -41,19 +41,20 @@ class PrecisionRecipe(Section):
     """
     invariant: bool = False
     """Batch invariance: a sequence has bit-identical logits in training and in the engine, whatever else is in its
-    batch and however it is split into forward passes. Holds from the stage `since` on. Slower; tested on CPUs only."""
+    batch and however it is split into forward passes. It begins with the stage `since`, is slower, and is tested on
+    CPUs only."""
     reciprocal_bits: int | None = Field(None, ge=1, le=24)
     """For studies: compute NVFP4's codes and block scales with reciprocals of this many bits instead of divisions, as
     fast-math kernels do. 22 is what fast division on GPUs guarantees (an error of 2 ulp). Unset: divide exactly."""
 
     @property
     def rounds(self) -> bool:
-        """Whether any matmul is rounded to another format than the compute dtype."""
+        """Whether any matmul's operands are rounded to the format `experts`."""
         return self.experts != "bf16" or self.emulate
 
     @property
     def by_kernels(self) -> bool:
-        """Whether expert layers run on our kernels (Triton or their reference), not on torch's matmuls or emulation."""
+        """Whether expert layers run on this package's kernels: Triton, or their reference without emulation."""
         return not self.emulate if self.rounds else self.kernels in ("triton", "reference")
 
     def __str__(self) -> str:

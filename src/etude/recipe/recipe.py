@@ -21,7 +21,7 @@ SCHEMA: Literal[1] = 1
 class Recipe(Section):
     LATER: ClassVar[frozenset[str]] = frozenset({"precision"})
     schema_version: Literal[1] = Field(SCHEMA, alias="schema")
-    """Version of the recipe format, written as `schema`. A recipe with a newer version is refused."""
+    """Version of the recipe format, named `schema` in the file. A recipe with a newer version is refused."""
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     """Name of the run and of its folder."""
     seed: int = Field(1, ge=0)

@@ -16,9 +16,9 @@ Above = Annotated[float, Field(gt=1)]
 
 class WeightsRecipe(Section):
     store: str = ""
-    """URL or folder of the store of weight versions; empty means the run's own folder."""
+    """URL or folder of the store of weight versions; empty means a folder of the run."""
     anchor_every: int = Field(25, ge=1)
-    """Every so many versions the weights are stored in full; the versions between are deltas."""
+    """Interval, in versions, at which the weights are stored in full; versions in between are stored as deltas."""
 
     def place(self, own: Path) -> str:
         """Return where a run stores its weight versions; `own` is the run's default folder for them."""
@@ -26,104 +26,107 @@ class WeightsRecipe(Section):
 
 
 class LengthCostRecipe(Section):
-    """Cost of a rollout's length: C(x) = ((1 + k x)^(1-q) - 1) / (k (1-q)), where the effort x is a weighted sum of its
-    tokens, tool calls and turns."""
+    """Cost of a rollout's length: C(x) = ((1 + k x)^(1-q) - 1) / (k (1-q)). The effort x is a weighted sum of the
+    rollout's tokens, tool calls and turns."""
 
     scale: float = Field(0.02, ge=0)
-    """Weight of the cost in the reward."""
+    """Weight of the length cost in the reward."""
     k: float = Field(0.5, gt=0)
-    """How soon the cost starts to flatten; with a larger k it does so at less effort."""
+    """Controls where the length cost starts to flatten: a larger k flattens it at less effort."""
     q: float = Field(0.5, ge=0)
-    """How much it flattens: 0 is a straight line, 1 a logarithm, above 1 it has a ceiling."""
+    """How much the length cost flattens as effort grows: linear at 0, logarithmic at 1, bounded above 1."""
     thinking_tokens: float = Field(0.01, ge=0)
-    """Effort of one thinking token. The unit of effort is arbitrary; one turn costs 1 by default."""
+    """Weight of one thinking token in a rollout's effort, which the length cost penalises. The unit is arbitrary; by
+    default one turn is 1."""
     call_tokens: float = Field(0.01, ge=0)
-    """Effort of one token of a tool call."""
+    """Weight of one token of a tool call in a rollout's effort, which the length cost penalises."""
     output_tokens: float = Field(0.002, ge=0)
-    """Effort of one token of tool output."""
+    """Weight of one token of tool output in a rollout's effort, which the length cost penalises."""
     message_tokens: float = Field(0.01, ge=0)
-    """Effort of one token of a message."""
+    """Weight of one token of the model's messages, outside thinking and tool calls, in a rollout's effort, which the
+    length cost penalises."""
     tool_calls: float = Field(0.0, ge=0)
-    """Effort of one tool call."""
+    """Weight of one tool call in a rollout's effort, which the length cost penalises."""
     turns: float = Field(1.0, ge=0)
-    """Effort of one turn."""
+    """Weight of one turn in a rollout's effort, which the length cost penalises."""
 
 
 class RewardRecipe(Section):
     passed: float = Field(1.0, gt=0)
-    """Reward of solving the task. All costs except `kl` together are kept below half of it."""
+    """Reward for solving the task. All costs except `kl` together are kept below half of it."""
     truncated: float = Field(0.1, ge=0)
     """Cost of running out of a budget (turns, tokens, calls...) instead of finishing."""
     false_claim: float = Field(0.1, ge=0)
-    """Cost of ending the rollout within its budget without having solved the task. Otherwise giving up early would be
-    the cheapest way to fail."""
+    """Cost of ending the rollout within its budget without having solved the task. Without this cost, giving up early
+    would be the cheapest way to fail."""
     invalid_call: float = Field(0.02, ge=0)
     """Cost of each malformed tool call; at most five count."""
     length: LengthCostRecipe = LengthCostRecipe()
     kl: float = Field(0.0, ge=0)
     """Weight of the KL penalty (the k1 estimate summed over a rollout) against the policy at the start of RL. Unlike
-    the costs above it is not bounded; 0 turns it off."""
+    the other costs it is not bounded; 0 turns it off."""
 
 
 class ReplayRecipe(Section):
     mode: Literal["off", "on", "filter"] = "filter"
-    """Router replay: whether the trainer uses the experts that the engine chose for each token. "filter" does, except
-    for implausible ones (see `threshold`)."""
+    """Router replay: whether the trainer uses the experts that the engine chose for each token. "filter" uses them
+    except those with a low score in the trainer (see `threshold`)."""
     threshold: float = Field(0.5, gt=0, le=1)
-    """In mode "filter", a replayed expert is refused if its score is below this share of the weakest score among the
-    trainer's own top-k choice."""
+    """In mode "filter", a replayed expert is refused if its score is below this fraction of the lowest score among the
+    trainer's own top-k experts."""
 
 
 class RlRecipe(Section):
     mode: Literal["async", "sync"] = "async"
-    """"async" samples and trains at the same time. "sync" alternates between them and is bit-reproducible."""
+    """Whether RL samples and trains at the same time ("async"), or alternates between both ("sync"), which is
+    bit-reproducible."""
     steps: int = Field(30, ge=0)
-    """RL steps. Each trains on one batch of rollouts and publishes one version of the weights."""
+    """Number of RL steps. Each trains on one batch of rollouts and publishes one version of the weights."""
     prompts_per_step: int = Field(16, ge=1)
-    """Tasks per step; each task is used once."""
+    """Number of tasks per RL step; each task is used once."""
     group: int = Field(8, ge=2)
-    """Rollouts per task. Each one's advantage is computed from the rewards of its group."""
+    """Number of rollouts per task. The advantage of each rollout is computed from the rewards of its group."""
     max_staleness: int = Field(2, ge=0)
-    """Largest number of weight versions between the start of a group's rollouts and the step that trains on them."""
+    """Maximum number of weight versions between the start of a group's rollouts and the step that trains on them."""
     workers: int = Field(1, ge=1)
-    """Worker processes that run rollouts."""
+    """Number of worker processes that run rollouts."""
     rollouts_per_worker: int = Field(192, ge=1)
-    """Rollouts that one worker runs at the same time."""
+    """Number of rollouts that one worker runs at the same time."""
     retries: int = Field(2, ge=0)
-    """How often a rollout that infrastructure failed is sampled again before it is masked."""
+    """How often a rollout is sampled again after an infrastructure failure before it is masked from training."""
     temperature: float = Field(1.0, gt=0)
-    """Sampling temperature; the trainer computes log-probs at the same one."""
+    """Sampling temperature; the trainer computes log-probs at the same temperature."""
     ratio_cap: float = Field(2.0, gt=1)
     """Upper bound of the importance ratio between trainer and engine; larger ratios are truncated to it."""
     trust: tuple[Below, Above] = Field((0.8, 1.28), strict=False)
-    """Trust region of the importance ratio: a token below the first bound is not made less likely, one above the second
-    not more likely."""
+    """Trust region of the importance ratio: a token whose ratio is below the first bound is not made less likely, and
+    a token whose ratio is above the second bound is not made more likely."""
     optimizer: OptimizerRecipe = OptimizerRecipe(name="adamw", lr=4e-4, warmup_steps=4, final_lr_share=1.0)
     minibatches: int = Field(1, ge=1)
-    """Optimizer steps per batch, which is split by prompt."""
+    """Number of optimizer steps per RL step, each on a part of the batch's prompts."""
     min_spread: float = Field(0.05, ge=0)
-    """Groups whose highest and lowest reward differ by no more than this are dropped, as there is little to learn from
-    them."""
+    """Minimum difference between the highest and lowest reward of a group. Groups that do not exceed it are dropped,
+    because there is little to learn from them."""
     drop_unsolved: bool = True
-    """Drop groups in which no rollout solved the task. Their rewards differ only in how cheaply each rollout failed,
-    and training on that teaches the agent to give up."""
+    """Drop groups in which no rollout solved the task. Their rewards differ only in the cost of failing, and training
+    on that teaches the agent to give up."""
     microbatch_tokens: int = Field(16_384, ge=64)
-    """Tokens per forward pass of the trainer, padding included."""
+    """Maximum number of tokens per forward pass of the trainer, padding included."""
     loss_constant: float = Field(5000.0, gt=0)
     """Constant by which summed token losses are divided, in place of each sequence's own length."""
     replay: ReplayRecipe = ReplayRecipe()
     reward: RewardRecipe = RewardRecipe()
     probe_every: int = Field(10, ge=1)
-    """Every so many steps the batch is evaluated three times (without replay, with replay, with its filter) to compare
-    how far trainer and engine log-probs differ."""
+    """Number of steps between probes of router replay. A probe computes the batch's log-probs three times (without
+    replay, with it, with its filter) and measures how far each differs from the engine's."""
     trainer_threads: int = Field(1, ge=0)
-    """CPU threads of the trainer while the engine samples; 0 means every core."""
+    """Number of CPU threads of the trainer while the engine samples; 0 means one per available core."""
     evaluate_every: int = Field(10, ge=0)
-    """Evaluate on the dev split before the first step, every so many steps, and after the last; 0 means never."""
+    """Number of steps between evaluations on the dev split. The first is before RL, the last after it; 0 means none."""
     evaluate_after: bool = False
     """Run the dev evaluations after RL has ended, each with exactly the weights of its step. They then take no time
-    from RL, but show nothing while it runs."""
+    from RL, but show no results while it runs."""
     evaluate_samples: int = Field(4, ge=1)
-    """Rollouts per dev task in the dev evaluations, and the k of their pass@k."""
+    """Number of rollouts per task in the dev evaluations, which is also the k of their pass@k."""
     keep_checkpoints: int = Field(2, ge=1)
-    """How many of the trainer's checkpoints stay on disk; one is written at every step."""
+    """Number of trainer checkpoints to keep on disk; every RL step writes a checkpoint."""

@@ -1,7 +1,7 @@
 """The base class of all recipe sections: unknown keys are refused, values are frozen, types are strict.
 
-A section in TOML may be partial. A field that it leaves out takes the default that the enclosing section sets there,
-which may differ from the field's own default.
+A section in TOML may be partial. A field that is left out takes its value from the enclosing section's default for the
+whole section, which may differ from the field's own default.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ class Section(BaseModel):
     )
 
     LATER: ClassVar[frozenset[str]] = frozenset()
-    """Fields added after runs existed, whose default is the behaviour before. At that default `made_from` leaves them
-    out, so that older runs still resume."""
+    """Names of fields that were added later, whose default is the earlier behaviour. `made_from` leaves them out if
+    they have their default, so that older runs still resume."""
 
     def made_from(self) -> dict[str, Any]:
-        """Return the values that decide whether two runs, or two sessions of one run, used the same recipe."""
+        """Return the section's values for comparison: two runs, or two sessions of one run, used the same recipe if
+        these values are equal."""
         values = self.model_dump(mode="json", by_alias=True)
         for name, about in type(self).model_fields.items():
             value, written = getattr(self, name), about.alias or name
@@ -40,8 +41,8 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        """Fill partial sections from this section's defaults: `rl.optimizer.lr = 1e-4` changes the learning rate of
-        RL's default optimizer and nothing else of it."""
+        """Complete partial sections with this section's defaults: `rl.optimizer.lr = 1e-4` changes only the learning
+        rate of RL's default optimizer."""
         if not isinstance(values, dict):
             return values
         defaults = {field.alias or name: field.default for name, field in cls.model_fields.items()}

@@ -13,8 +13,8 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 class OptimizerRecipe(Section):
     name: Literal["adamw", "muon"] = "adamw"
-    """"muon" orthogonalises the updates of matrices, per head and per expert; embeddings, norms and routers use AdamW.
-    """
+    """Optimizer. "muon" orthogonalises the updates of matrices, per head and per expert, and uses AdamW for embeddings,
+    norms and routers."""
     lr: float = Field(4e-4, gt=0)
     """Peak learning rate."""
     betas: tuple[Beta, Beta] = Field((0.9, 0.95), strict=False)
@@ -24,66 +24,67 @@ class OptimizerRecipe(Section):
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay, as in AdamW."""
     grad_clip: float = Field(1.0, gt=0)
-    """Largest global norm of the gradient; a larger gradient is scaled down to it."""
+    """Maximum global norm of the gradient; a larger gradient is scaled down to it."""
     warmup_steps: int = Field(10, ge=0)
-    """Steps over which the learning rate rises linearly from zero."""
+    """Number of first steps over which the learning rate rises linearly from zero."""
     final_lr_share: float = Field(0.1, ge=0, le=1)
-    """After warm-up the learning rate decays linearly to this share of lr; 1 keeps it constant."""
+    """Fraction of `lr` to which the learning rate decays linearly after warm-up; 1 keeps it constant."""
 
 
 class StageRecipe(Section):
-    """One supervised stage: a number of steps over packed sequences."""
+    """Settings that all supervised stages share. A stage trains for a number of steps on packed sequences."""
 
     steps: int = Field(100, ge=0)
-    """Optimizer steps of the stage."""
+    """Number of optimizer steps of the stage."""
     batch: int = Field(8, ge=1)
-    """Sequences per step."""
+    """Number of packed sequences per step."""
     length: int = Field(256, ge=16)
-    """Tokens per sequence."""
+    """Number of tokens per packed sequence."""
     optimizer: OptimizerRecipe = OptimizerRecipe(name="muon", lr=6e-3)
     checkpoint_seconds: float = Field(20.0, ge=0)
-    """Seconds between checkpoints: one is written at the first step after them; 0 writes one at every step."""
+    """Minimum seconds between two checkpoints, which are written at the end of a step; 0 writes one at every step."""
     log_every: int = Field(5, ge=1)
-    """Steps between two rows of metrics."""
+    """Number of steps between two rows of metrics."""
 
 
 class PretrainRecipe(StageRecipe):
     lookup_share: float = Field(0.2, ge=0, le=1)
-    """Share of the steps, at the start, that train on short look-up documents only, at half the length. It teaches the
-    network to copy before anything else."""
+    """Share of the steps, at the start, that train only on short look-up documents (a listing and questions about it),
+    in rows of half the length. They teach the network to copy before anything else."""
     balance_rate: float = Field(1e-3, ge=0)
-    """Step size of the update of the router's bias, which balances the load of the experts."""
+    """Step size with which the routers' biases are updated to balance the experts' load."""
 
 
 class LongRecipe(StageRecipe):
     factor: int = Field(4, ge=1)
-    """Factor of the YaRN context extension: sequences may be up to pretrain.length times this long."""
+    """Factor of the YaRN context extension: sequences may have up to pretrain.length * factor tokens."""
 
 
 class MtpRecipe(StageRecipe):
     joint_steps: int = Field(0, ge=0)
-    """Further steps, after those that train the MTP heads alone, in which heads and trunk train jointly."""
+    """Number of additional steps that train MTP heads and trunk jointly, after those that train the heads alone."""
 
 
 class SftRecipe(StageRecipe):
     demonstrations: int = Field(3000, ge=1)
-    """Number of passed oracle rollouts to train on."""
+    """Number of demonstrations to train on: rollouts in which a scripted expert solved the task."""
     other_token_loss: float = Field(0.0, ge=0, le=1)
-    """Loss weight of tokens that the agent did not produce, tool output for example; 0 masks them."""
+    """Loss weight of tokens that the agent did not produce, such as tool output; 0 masks them."""
     draft_loss: float = Field(1.0, ge=0)
-    """Weight of the loss that keeps the MTP heads in step with the changing trunk. Only the heads get its gradient."""
+    """Weight of the distillation loss that adapts the MTP heads to the changing trunk. Only the heads get its
+    gradient."""
     measure_every: int = Field(8, ge=0)
-    """The loss on held-out demonstrations is measured at every so many rows of metrics, to show where it stops falling.
-    0 measures it before and after the stage only."""
+    """Number of rows of metrics between measurements of the loss on held-out demonstrations, which show where it stops
+    falling. 0 measures it only before and after the stage."""
     kinds: list[str] = []
     """Kinds of bug that demonstrations cover; empty means all kinds of the train tasks."""
     rewrites: float = Field(0.15, ge=0, le=1)
-    """Share of the demonstrations that rewrite the whole failing function. The others change only the wrong line, as
-    people do. RL finds out which of the two works better for this agent."""
+    """Share of the demonstrations that rewrite the whole failing function; the others change only the wrong line. RL
+    can then learn which of the two works better."""
 
 
 class ContinuedRecipe(Section):
-    """SFT continued in place of RL, as a baseline for RL: what the same time of supervised training achieves.
+    """SFT continued in place of RL, as a baseline that shows what supervised training achieves in the same time.
 
     Each round samples rollouts on train tasks and keeps those that passed, generates new demonstrations, and trains one
     pass over both.
@@ -91,12 +92,12 @@ class ContinuedRecipe(Section):
 
     seconds: float = Field(0.0, ge=0)
     """Wall-clock seconds of the stage, give or take half a round, because rounds are never cut short. With 0, the
-    default, there is no such stage and RL follows SFT."""
+    default, the stage is left out and RL follows SFT."""
     prompts: int = Field(32, ge=1)
-    """Train tasks sampled in one round."""
+    """Number of train tasks per round on which the agent is sampled."""
     samples: int = Field(8, ge=1)
-    """Rollouts per task."""
+    """Number of rollouts per task in a round."""
     demonstrations: int = Field(256, ge=1)
-    """Demonstrations to generate per round: SFT's bug kinds, on tasks reserved for this."""
+    """Number of demonstrations to generate per round, with the bug kinds of SFT, on tasks reserved for this."""
     optimizer: OptimizerRecipe = OptimizerRecipe(name="muon", lr=1e-3)
-    """Its learning rate decays with the share of `seconds` used so far, instead of with steps."""
+    """Optimizer of continued SFT. Its learning rate decays with the share of `seconds` used so far, not with steps."""

@@ -1,6 +1,7 @@
 """Group advantages: each reward minus the mean of its group's valid rewards.
 
-They are not divided by the standard deviation, which would blow up tiny differences between equally correct rollouts.
+The advantages are not divided by the standard deviation, which would blow up tiny differences between equally correct
+rollouts.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ class Dropped(StrEnum):
 @dataclass(frozen=True, slots=True)
 class GroupAdvantage:
     advantages: tuple[float | None, ...]
-    """One per member; None for a masked member, and for every member of a dropped group."""
+    """Advantage of each member of the group; None for a masked member, and for every member of a dropped group."""
     dropped: Dropped | None = None
 
 
 def group_advantages(rewards: Sequence[float | None], *, min_spread: float) -> GroupAdvantage:
-    """Return the advantages of one group. `rewards` has None for masked members. A group whose valid rewards all lie
-    within `min_spread` of each other is dropped."""
+    """Return the advantages of one group. `rewards` has None for masked members, which have no valid reward. A group
+    whose valid rewards all lie within `min_spread` of each other is dropped."""
     valid = [reward for reward in rewards if reward is not None]
     nothing: tuple[None, ...] = (None,) * len(rewards)
     if len(valid) < 2:

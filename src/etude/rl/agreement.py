@@ -24,19 +24,20 @@ from etude.rl.loss import token_logprobs
 from etude.rl.measure import k3
 
 CHUNK = 64
-"""Prompt tokens fed to the network per step."""
+"""Number of prompt tokens fed to the network per step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Log-probs of a sequence's tokens, and for each the experts used by the token before it."""
+    """Log-probs of a sequence's tokens, and for each token the experts that its prediction used."""
 
     logprobs_t: Tensor
     experts_tlk: Tensor
 
     @classmethod
     def by(cls, logits_tv: Tensor, experts_tlk: Tensor, next_t: Tensor) -> Self:
-        """Score `next_t` by the logits one position before each token. Logits beyond `next_t` are ignored."""
+        """Score the tokens `next_t`: row t of `logits_tv` predicts token t. Rows beyond the length of `next_t` are
+        ignored."""
         logprobs_t, _ = token_logprobs(logits_tv[: len(next_t)], next_t, 1.0)
         return cls(logprobs_t, experts_tlk[: len(next_t)])
 
@@ -45,7 +46,7 @@ class Scored:
 class Agreement:
     tokens: int
     logprobs: Magnitudes
-    """Absolute difference of the two log-probs, over all tokens."""
+    """Absolute difference of trainer and engine log-probs, over all tokens."""
     k3: float
     flips: list[float]
     """Share of the trainer's expert choices that the engine did not make, one value per MoE layer."""
@@ -59,13 +60,13 @@ def agreement(trainer: Sequence[Scored], engine: Sequence[Scored]) -> Agreement:
 
 
 def trained(one: Pass, tokens_t: Tensor) -> Scored:
-    """Score a sequence from its second token on, the way the trainer does."""
+    """Score a sequence, from its second token on, by the trainer's forward pass over it."""
     return Scored.by(one.logits_tv, one.experts_tlk, tokens_t[1:])
 
 
 def fed(model: Transformer, sequences: Sequence[Tensor], chunk: int) -> list[Scored]:
-    """Score sequences the way the engine's network does, feeding `chunk` tokens of every sequence at a time. `model`
-    must be in its served form."""
+    """Score sequences by the engine's network, feeding `chunk` tokens of every sequence at a time. `model` must be in
+    the form that the engine serves."""
     tokens_bt = pad_sequence(list(sequences), batch_first=True)
     lengths_b = torch.tensor([len(tokens_t) for tokens_t in sequences])
     longest, dtype = tokens_bt.shape[1], model.embed_tokens.weight.dtype
@@ -87,7 +88,7 @@ def fed(model: Transformer, sequences: Sequence[Tensor], chunk: int) -> list[Sco
 
 
 def sampled(engine: BuiltinEngine, prompts: Sequence[Tensor], most: int) -> list[tuple[Tensor, Scored]]:
-    """Let the engine continue all prompts at once. Returns per prompt the full sequence and the engine's scores of the
+    """Let the engine continue all prompts at once. Return per prompt the full sequence and the engine's scores of the
     tokens it sampled."""
     for number, prompt in enumerate(prompts):
         engine.submit(GenerateRequest(str(number), prompt.numpy().astype(np.int32), Sampling(most, (), seed=number)))
@@ -109,5 +110,5 @@ def sampled(engine: BuiltinEngine, prompts: Sequence[Tensor], most: int) -> list
 
 
 def after(scored: Scored, given: int) -> Scored:
-    """Keep only the scores of the tokens after the first `given`."""
+    """Return only the scores of the tokens after the first `given` tokens of the sequence."""
     return Scored(scored.logprobs_t[given - 1 :], scored.experts_tlk[given - 1 :])

@@ -1,8 +1,8 @@
-"""Turn groups of rollouts into padded rows of tokens.
+"""Turns groups of rollouts into padded rows of tokens.
 
-A row is one segment of a trace. Nothing is re-tokenised or guessed: token ids, sampled marks, log-probs, versions and
-experts are taken from the trace. Every sampled token of a rollout's chain of segments, its summaries included, gets the
-rollout's advantage.
+A row is one segment of a trace. Nothing is re-tokenised or guessed: token ids, masks of sampled tokens, log-probs,
+versions and experts are taken from the trace. Every sampled token of a rollout's chain of segments, its summaries
+included, gets the rollout's advantage.
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows padded to one length. Mask, log-prob and advantage at position t belong to token t, which is predicted at t
-    - 1.
-    """
+    """Rows padded to one length. Mask, log-prob and advantage at position t belong to token t, whose logits are those
+    of the position before."""
 
     tokens_bt: NDArray[np.int64]
     mask_bt: NDArray[np.bool_]
@@ -59,8 +58,8 @@ class RowBatch:
 
 
 def trace_rows(trace: Trace, advantage: float) -> list[Row]:
-    """Make a row of each segment that holds sampled tokens, cut after the last sampled one: later tokens have no
-    loss."""
+    """Make a row of each segment that has sampled tokens. A row ends at the last sampled token, since later tokens have
+    no loss."""
     return [_row(segment, advantage) for segment in trace.segments if segment.sampled.any()]
 
 
@@ -78,9 +77,10 @@ def _row(segment: Segment, advantage: float) -> Row:
 
 
 def microbatches(rows: Sequence[Row], budget: int) -> list[RowBatch]:
-    """Batch rows of similar length, at most `budget` padded tokens per microbatch (a longer row gets one of its own).
+    """Batch rows of similar length, at most `budget` padded tokens per microbatch. A longer row gets a microbatch of
+    its own.
 
-    A pure function of the rows: rows of equal length keep their order.
+    The result depends only on the rows: rows of equal length keep their order.
     """
     order = sorted(range(len(rows)), key=lambda index: (len(rows[index].tokens), index))
     batches: list[list[int]] = []

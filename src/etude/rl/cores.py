@@ -1,6 +1,6 @@
-"""Records once a second in the journal which service used how much CPU time during RL.
+"""Records once a second in the journal how much CPU time each service used during RL.
 
-A service is charged for all its descendants, so a worker is charged for its boxes. One pass over /proc covers all
+A service is charged for all its descendants, so a worker is charged for its sandboxes. One pass over /proc covers all
 processes and takes about 3 ms with 150 of them. Only the driver's machine is measured, and nothing where there is no
 /proc. Processes run by a container engine are not our children: they count as other users' load.
 """
@@ -21,32 +21,34 @@ from etude.journal import Journal
 from etude.rl.crew import Crew
 
 DRIVER = "driver"
-"""Name under which this process is charged, with its descendants that are no service (such as the fork server)."""
+"""Name under which the CPU time of this process is counted, with that of its descendants that belong to no service
+(such as the fork server)."""
 _EVERY_SECONDS = 1.0
 _ANSWER_SECONDS = 1.0
-"""Timeout for asking the engine for its idle time, so that a dead engine is not waited for."""
+"""Timeout in seconds for asking the engine for its idle time, so that a dead engine does not hold up the
+measurement."""
 _PROC = Path("/proc")
 _IDLE = (3, 4)
 """Indices of the per-CPU counters in /proc/stat that do not count as busy: idle and iowait."""
 _COUNTERS = 8
-"""Number of counters to read; the later ones (guest time) are already contained in the first two."""
+"""Number of per-CPU counters to read. The later ones (guest time) are already contained in the first two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Cumulative CPU seconds at one moment."""
+    """Cumulative CPU seconds, read at one moment."""
 
     time: float
     cores: int
     """Number of cores this process may use."""
     busy: float
-    """CPU seconds these cores were busy, for any process."""
+    """CPU seconds that this process's cores were busy, for any process."""
     used: dict[str, float]
-    """CPU seconds used, by service name and DRIVER."""
+    """CPU seconds used, by service name; DRIVER is the name for this process."""
 
 
 def read_cores(services: Mapping[str, int], proc: Path = _PROC) -> Reading | None:
-    """Read the counters for `services` (name -> pid). Returns None where the system does not provide them."""
+    """Read the CPU time of `services`, given as name and pid. Return None where /proc does not provide it."""
     try:
         cores, busy = _busy_seconds(proc)
         processes = _processes(proc)
@@ -90,10 +92,11 @@ class CoreMeter:
         self._crew, self._journal, self._read = crew, journal, read
         self._last = read(self._services())
         self._engine_idle: float | None = None
-        """The engine's idle seconds since its start, as last reported."""
+        """Seconds that the engine has been idle since its start, as last reported."""
 
     async def watch(self, every: float = _EVERY_SECONDS) -> None:
-        """Record a row every `every` seconds until cancelled; then record the unfinished interval as well."""
+        """Record the CPU time in the journal every `every` seconds. When cancelled, record the unfinished interval as
+        well."""
         try:
             while self._last is not None:
                 await asyncio.sleep(every)
@@ -102,7 +105,7 @@ class CoreMeter:
             self._tell(0.0)
 
     async def _engine_waited(self) -> float:
-        """Seconds since the last answer during which the engine had no request."""
+        """Return the seconds since the engine's last answer during which it had no request; 0 if it does not answer."""
         with suppress(ClusterError, EngineError):  # whoever needs the engine reports its failure
             stats: EngineStats = await self._crew.engine.remote.call("stats", deadline=_ANSWER_SECONDS)
             before, self._engine_idle = self._engine_idle, stats.seconds_idle

@@ -18,7 +18,7 @@ from etude.sandbox.fleet import Fleet
 from etude.training.compute import Compute
 
 _FAREWELL_SECONDS = 5.0
-"""Seconds a worker gets to close its boxes before it is killed."""
+"""Seconds that a worker gets to close its sandboxes before it is killed."""
 
 
 @dataclass(slots=True)
@@ -27,16 +27,16 @@ class Crew:
     engine: Supervised
     workers: list[Supervised]
     evaluator: Supervised | None
-    """None if nothing is evaluated before the end of RL."""
+    """Worker for evaluations on dev; None if nothing is evaluated before the end of RL."""
     rollouts: RemoteEngine
-    """The driver's own client of the engine."""
+    """The driver's own client for the engine."""
 
     async def dismiss(self) -> None:
         await dismiss(self.trainer, self.engine, boxed=[*self.workers, *([self.evaluator] if self.evaluator else [])])
 
 
 async def dismiss(*services: Supervised, boxed: list[Supervised]) -> None:
-    """Kill the services. Those in `boxed` keep boxes and are asked to close them first."""
+    """Kill the services. Those in `boxed` own sandboxes, and are asked to close them first."""
     await asyncio.gather(*(_farewell(service) for service in boxed))
     for service in (*boxed, *services):
         await service.remote.kill()
@@ -56,9 +56,10 @@ async def gather_crew(
     journal: Journal,
     fleet: Fleet | None = None,
 ) -> Crew:
-    """Start all services. The trainer comes first, since it publishes the version the engine starts with.
+    """Start all services of an RL run. The trainer comes first, since it publishes the version that the engine starts
+    with.
 
-    `fleet` provides the workers' boxes where the recipe uses one.
+    `fleet` provides the workers' sandboxes where the recipe uses a fleet.
     """
     plain = recipe.model_dump(mode="json", by_alias=True)
     root = str(paths.root)

@@ -1,4 +1,4 @@
-"""The RL steps after which the dev split is evaluated."""
+"""Determines after which RL steps the dev split is evaluated."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from etude.recipe.rl import RlRecipe
 
 
 def evaluated_steps(rl: RlRecipe) -> list[int]:
-    """Every `evaluate_every`-th step from 0, and always the last one; empty if `evaluate_every` is 0."""
+    """Return every `evaluate_every`-th step from 0, and always the last one; empty if `evaluate_every` is 0."""
     return sorted({*range(0, rl.steps, rl.evaluate_every), rl.steps}) if rl.evaluate_every else []

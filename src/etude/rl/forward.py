@@ -1,4 +1,4 @@
-"""The trainer's forward pass over one microbatch, replaying the engine's experts unless replay is off."""
+"""The trainer's forward pass over one microbatch, replaying the engine's choice of experts unless replay is off."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def forward(model: Transformer, part: RowBatch, mode: ReplayMode, threshold: flo
 
 
 def predicting_logits(model: Transformer, output: Output, part: RowBatch) -> Tensor:
-    """Return the logits that predict the masked tokens, in order: fp32 [n, V]. Most tokens of a rollout were not
-    sampled; no logits are computed for those."""
+    """Return the logits that predict the sampled tokens, in order: fp32 [n, V]. Most tokens of a rollout were not
+    sampled, and no logits are computed for them."""
     predicted = torch.from_numpy(part.mask_bt)[:, 1:]
     return model.logits_of(output.hidden_bth[:, :-1][predicted])

@@ -1,4 +1,4 @@
-"""The cost of a rollout's effort: increasing and concave.
+"""The length cost that a reward subtracts: an increasing, concave function of a rollout's effort.
 
 A quick answer to an easy task therefore gains a lot, while long thought on a hard task costs little more.
 """
@@ -12,7 +12,7 @@ from etude.trace import TraceUsage
 
 
 def length_cost(x: float, *, k: float, q: float) -> float:
-    """C(x) = ((1 + k x)^(1-q) - 1) / (k (1-q)); at q = 1 this is its limit, ln(1 + k x) / k."""
+    """Return C(x) = ((1 + k x)^(1-q) - 1) / (k (1-q)); at q = 1 this is its limit, ln(1 + k x) / k."""
     if x < 0:
         raise ValueError(f"effort must not be negative, found {x}")
     grown = math.log1p(k * x)
@@ -23,7 +23,7 @@ def length_cost(x: float, *, k: float, q: float) -> float:
 
 
 def effort(usage: TraceUsage, recipe: LengthCostRecipe) -> float:
-    """The effort a rollout spent: usage counts weighted by the recipe, in units of one turn."""
+    """Return the effort that a rollout spent: its usage counts weighted by the recipe, in units of one turn."""
     return (
         recipe.thinking_tokens * usage.thinking_tokens
         + recipe.call_tokens * usage.call_tokens

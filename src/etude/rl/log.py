@@ -21,7 +21,7 @@ from etude.trace.file import TraceWriter, read_traces
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A finished rollout that has not been written yet."""
+    """A finished rollout that is not on disk yet, with the event to log for it."""
 
     event: Event
     result: RolloutResult
@@ -50,7 +50,8 @@ class RlLog:
         append_rows(self._events, [event_to_json(s.event) for s in sampled])
 
     def restore(self, wanted: set[str]) -> dict[str, tuple[Trace, Verdict]]:
-        """Return traces (stripped by `for_training`) and verdicts of the `wanted` rollouts that finished, by id."""
+        """Return traces (stripped by `for_training`) and verdicts of those `wanted` rollouts that finished, by rollout
+        id."""
         if not wanted:
             return {}
         verdicts = {

@@ -2,7 +2,7 @@
 
 Token losses are summed and divided by one constant per step, never by a sequence's own length. The importance ratio
 between trainer and engine log-probs is truncated from above and not differentiated. A token whose probability has
-already left the trust region in the direction its advantage pushes gets no gradient: otherwise, rollouts sampled from
+already left the trust region in the direction its advantage pushes gets no gradient. Otherwise, rollouts sampled from
 older versions would push the same tokens step after step until the policy collapses.
 """
 
@@ -17,15 +17,15 @@ from torch import Tensor
 @dataclass(slots=True)
 class LossParts:
     loss: Tensor
-    """The scalar to back-propagate, already divided by the constant."""
+    """The scalar to back-propagate, already divided by the step's constant."""
     delta: Tensor
     """Trainer minus engine log-prob of every sampled token of the microbatch, detached."""
     entropy: Tensor
     """Entropy of the trainer's distribution at every sampled token, detached."""
     capped: Tensor
-    """Whether the token's ratio was truncated."""
+    """Per sampled token, whether its importance ratio was truncated."""
     clipped: Tensor
-    """Whether the token had left the trust region and therefore has no gradient."""
+    """Per sampled token, whether it had left the trust region and therefore has no gradient."""
 
 
 def token_logprobs(logits_nv: Tensor, tokens_n: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -49,7 +49,8 @@ def policy_loss(
     trust: tuple[float, float],
     constant: float,
 ) -> LossParts:
-    """`logits_nv` are the logits that predict the masked tokens, row by row."""
+    """Return the loss of a microbatch and its statistics. `logits_nv` predict the tokens that `mask_bt` marks, row by
+    row."""
     predicted = mask_bt[:, 1:]
     logp_n, entropy_n = token_logprobs(logits_nv, tokens_bt[:, 1:][predicted], temperature)
     engine_n = engine_logprobs_bt[:, 1:][predicted]

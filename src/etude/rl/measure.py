@@ -19,7 +19,7 @@ from etude.rl.loss import LossParts, token_logprobs
 
 @dataclass(slots=True)
 class StepMeter:
-    """Collects the measurements of one step over its microbatches."""
+    """Collects the measurements of one training step over its microbatches."""
 
     loss: float = 0.0
     deltas: list[Tensor] = field(default_factory=list)
@@ -27,7 +27,8 @@ class StepMeter:
     capped: int = 0
     clipped: int = 0
     overridden: int = 0
-    """Counts tokens: a token counts once however many layers were overridden."""
+    """Number of tokens for which replay replaced experts that the trainer itself chose. A token counts once, in however
+    many layers."""
     refused: int = 0
     updates: list[dict[str, float]] = field(default_factory=list)
 
@@ -63,10 +64,10 @@ class StepMeter:
 
 
 def k3(delta: Tensor) -> float:
-    """Estimate the KL divergence from the differences `delta` = log r of trainer and engine log-probs, as the mean of r
-    - 1 - log r.
+    """Estimate the KL divergence as the mean of (r - 1 - log r). `delta` holds log r, the differences of trainer and
+    engine log-probs.
 
-    This is the usual unbiased estimator for distributions that are close. It is never negative; computed in fp64,
+    This is the usual unbiased estimator for distributions that are close. It is never negative. It is computed in fp64,
     because fp32 would lose small differences.
     """
     delta = delta.double()
@@ -78,13 +79,14 @@ def _marked(marks_bt: Tensor | None) -> int:
 
 
 def most_sampled_version(rows: Sequence[Row]) -> int | None:
-    """The weights version that sampled most tokens of these rows."""
+    """Return the weight version that sampled most tokens of these rows; None if there are no rows."""
     sampled = [row.versions[row.sampled] for row in rows]
     return int(np.bincount(np.concatenate(sampled)).argmax()) if sampled else None
 
 
 def probe_replay(model: Transformer, rows: Sequence[Row], version: int, recipe: RlRecipe) -> dict[str, float]:
-    """p99 of |trainer - engine log-prob| on the same rows: without replay, with replay, and with the filter.
+    """Return the p99 of |trainer - engine log-prob| on the same rows: without replay, with replay, and with filtered
+    replay.
 
     `model` holds the weights of `version`, and only tokens sampled by that version count, so weights and tokens are the
     same on both sides. The remaining mismatch comes from the numerics of trainer and engine, and from experts that flip
@@ -104,8 +106,8 @@ def probe_replay(model: Transformer, rows: Sequence[Row], version: int, recipe: 
 
 
 def reference_kl(reference: Transformer, groups: Sequence[TrainingGroup], recipe: RlRecipe) -> dict[str, float]:
-    """Per trace id, the sum over sampled tokens of k1 = log pi - log pi_ref, where log pi is the engine's log-prob at
-    sampling."""
+    """Return, per trace id, the sum over sampled tokens of k1 = log pi - log pi_ref, where log pi is the engine's
+    log-prob at sampling."""
     totals: dict[str, float] = {}
     for group in groups:
         for member in group.members:

@@ -4,7 +4,7 @@ Invariants, whatever the order of events (tests/rl/test_reconciler.py tries arbi
 - every prompt is admitted once, and every admitted group is trained on (or dropped by the trainer) exactly once;
 - a group is trained at most `max_staleness` versions after the one it was admitted under. This is achieved by limiting
   admission and by the order of training; finished work is never thrown away;
-- it never deadlocks as long as rollouts finish or are lost.
+- the machine never deadlocks as long as rollouts finish or are lost.
 
 Version v means "after v steps". A group's deadline is the last step that may train it: its admitted version plus
 max_staleness. A step takes the ready groups with the earliest deadlines, and waits only if the remaining groups could
@@ -24,9 +24,9 @@ from typing import Any
 class Plan:
     steps: int
     per_step: int
-    """Groups trained per step."""
+    """Number of groups trained per step."""
     group: int
-    """Rollouts per prompt."""
+    """Number of rollouts per prompt."""
     max_staleness: int
     retries: int
     slots: int
@@ -52,7 +52,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An attempt failed because of infrastructure. It is retried; after the last retry the member is masked."""
+    """Event: an attempt at a rollout failed because of infrastructure. The rollout is retried; after its last retry it
+    is masked, that is, left out of training."""
 
     group: int
     member: int
@@ -73,7 +74,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """All rollouts not trained yet are sampled again from their first attempt (lockstep replay)."""
+    """Event: all rollouts not trained yet will be sampled again from their first attempt (lockstep replay)."""
 
 
 Event = Admitted | Finished | Lost | TrainStarted | Trained | Rewound
@@ -81,7 +82,7 @@ Event = Admitted | Finished | Lost | TrainStarted | Trained | Rewound
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start or restart one rollout."""
+    """Action: start or restart one rollout."""
 
     group: int
     member: int
@@ -140,19 +141,19 @@ class ProtocolViolation(Exception):
 class Reconciler:
     plan: Plan
     trained: int = 0
-    """Steps done; also the current weights version."""
+    """Number of steps done; also the current weight version."""
     admitted: int = 0
     live: dict[int, Group] = field(default_factory=dict)
-    """Groups admitted and not yet trained, by index."""
+    """Groups that are admitted and not yet trained, by index."""
     training: TrainStarted | None = None
     consumed: list[tuple[int, ...]] = field(default_factory=list)
-    """The groups trained by each step, in order of steps."""
+    """Indices of the groups that each step trained, in order of steps."""
     lost: int = 0
     masked: int = 0
 
     @classmethod
     def replay(cls, plan: Plan, events: Iterable[Event]) -> Reconciler:
-        """Rebuild the state from a log. Rollouts that were running when the log ended are waiting again."""
+        """Rebuild the state from a log's events. Rollouts that were running when the log ended are waiting again."""
         machine = cls(plan)
         for event in events:
             machine.apply(event)
@@ -170,9 +171,8 @@ class Reconciler:
         return self.live[group].version + self.plan.max_staleness
 
     def decide(self) -> list[Action]:
-        """Return the actions possible now. The caller reports each one it carries out: `begin` for a Start, otherwise
-        `apply` with the corresponding event.
-        """
+        """Return the actions that are possible now. For each one that it carries out, the caller calls `begin` if it is
+        a Start, otherwise `apply` with the corresponding event."""
         actions: list[Action] = []
         if self.training is None and not self.done:
             chosen = self._next_batch()
@@ -192,16 +192,15 @@ class Reconciler:
         return actions
 
     def begin(self, start: Start) -> None:
-        """Mark a rollout as handed to a worker. This is not an event: after a crash the rollout is started again
-        anyway, so the log does not need it."""
+        """Mark a rollout as handed to a worker. The log does not record this, since after a crash the rollout is
+        started again anyway."""
         member = self._member(start.group, start.member)
         if member.state is not MemberState.WAITING or member.attempt != start.attempt:
             raise ProtocolViolation(f"{start} but the rollout is {member.state}, attempt {member.attempt}")
         member.state = MemberState.RUNNING
 
     def interrupt(self, group: int, member: int) -> None:
-        """Put a running rollout back to waiting, without charging it an attempt: it was given up through no fault of
-        its own."""
+        """Set a running rollout back to waiting without using up an attempt, since the rollout itself did not fail."""
         one = self._member(group, member)
         if one.state is MemberState.RUNNING:
             one.state = MemberState.WAITING
@@ -252,7 +251,8 @@ class Reconciler:
         return self.live[group].members[number]
 
     def _current(self, group: int, number: int, attempt: int) -> Member | None:
-        """Return the member an outcome belongs to; None for a late answer of an attempt that was given up already."""
+        """Return the group member whose attempt ended; None if that attempt was given up earlier and its answer came
+        late."""
         if group not in self.live:
             return None
         member = self.live[group].members[number]
@@ -260,8 +260,8 @@ class Reconciler:
         return None if over or member.attempt != attempt else member
 
     def _next_batch(self) -> tuple[int, ...]:
-        """The ready groups with the earliest deadlines; empty if the other groups could then not all be trained in
-        time."""
+        """Return the ready groups with the earliest deadlines; empty if training them would make other groups miss
+        their deadlines, or if too few are ready."""
         ready = sorted((g for g, group in self.live.items() if group.ready), key=lambda g: (self.deadline(g), g))
         chosen = ready[: self.plan.per_step]
         if len(chosen) < self.plan.per_step:

@@ -3,8 +3,8 @@
 Invariant (property-tested): the shaping terms together never rank an unsolved trace above, or level with, a solved one.
 Their sum is squeezed below half of the reward for solving; near zero the squeeze changes almost nothing.
 
-The KL penalty is not a shaping term and is not squeezed. Only unsqueezed does a summed k1 in the reward have, on
-average, the gradient of the KL; squeezed, it would stop pulling where the policy has drifted far.
+The KL penalty is not a shaping term and is not squeezed. A sum of k1 in the reward has, on average, the gradient of the
+KL, but a squeezed sum has not: it would stop pulling where the policy has drifted far.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _SQUEEZE = 0.49
 class Reward:
     solved: float
     shaping: dict[str, float]
-    """Each term as it enters the sum: costs are negative."""
+    """Value of each shaping term before squeezing, by name. Costs are negative."""
     kl: float
-    """The KL's contribution to the sum; positive where the tokens were less likely under the policy than under the
-    reference."""
+    """Contribution of the KL penalty to the total; positive where the tokens were less likely under the policy than
+    under the reference."""
     total: float
 
 

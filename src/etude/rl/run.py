@@ -1,6 +1,6 @@
 """The RL driver: carries out the reconciler's decisions.
 
-All I/O happens here, around a pure state machine. The driver has no state of record of its own: what happened is in the
+All I/O happens here, around a pure state machine. The driver keeps no state that must survive: what happened is in the
 log (`rl/log.py`), what was trained is in the trainer's checkpoint, and a killed run is rebuilt from the two.
 """
 
@@ -55,7 +55,7 @@ class RlRun:
         update: Update,
         evaluate: Evaluate,
     ) -> None:
-        """`prompts` are the train task ids in the order of use; each is used once."""
+        """`prompts` are the ids of the train tasks in the order of use; each is used once."""
         self.recipe, self.rl, self.paths, self.crew, self.journal = recipe, recipe.rl, paths, crew, journal
         self.prompts, self.update, self.evaluate = prompts, update, evaluate
         self.sync = self.rl.mode == "sync"
@@ -74,7 +74,7 @@ class RlRun:
         self.log = RlLog(paths.rl)
         self.machine = Reconciler.replay(plan, self.log.events())
         self.finished: dict[str, tuple[Trace, Verdict]] = {}
-        """Traces and verdicts of live groups, by rollout id."""
+        """Traces and verdicts of the groups that are not trained yet, by rollout id."""
         self._arrived: asyncio.Queue[tuple[int, Sampled]] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -82,16 +82,16 @@ class RlRun:
         self._rollouts: set[asyncio.Task[None]] = set()
         self._evaluations: set[asyncio.Task[None]] = set()
         self._life = 0
-        """Number of lockstep replays so far. Answers that belong to an earlier life are ignored."""
+        """Number of lockstep replays so far. Answers of rollouts started before the last replay are ignored."""
         self._replays = 0
-        """Lockstep replays of the step being sampled now."""
+        """Number of lockstep replays of the step that is being sampled now."""
         self._replaying = asyncio.Lock()
         self._writing = asyncio.Lock()
-        """Held while finished rollouts are written to disk and applied to the state machine, so that no event comes in
-        between."""
+        """Held while finished rollouts are written to disk and applied to the state machine, so that no other event
+        comes in between."""
 
     async def run(self) -> None:
-        """Run until every step is trained. Raises an unrecoverable failure; the log is complete at any moment."""
+        """Run until every step is trained. Raise any unrecoverable failure; the log is complete at any moment."""
         self._spawn(self.crew.engine.watch(1.0), self._tasks)
         self._spawn(CoreMeter(self.crew, self.journal).watch(), self._tasks)
         self._spawn(self._store_arrivals(), self._tasks)
@@ -114,7 +114,7 @@ class RlRun:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _resume(self) -> None:
-        """Reconcile the log with the trainer's checkpoint: either may be one write ahead of the other."""
+        """Reconcile the log with the trainer's checkpoint, since either may be one write ahead of the other."""
         status = await self.crew.trainer.call("status", deadline=self._deadline)
         if status["step"] < self.machine.trained:
             raise ProtocolViolation(
@@ -172,7 +172,7 @@ class RlRun:
                 await self._replay(life, str(error))
                 return
             await worker.heal(incarnation, str(error))
-            # Rollouts of a killed worker are sampled again without using up an attempt: they did nothing wrong.
+            # Rollouts of a killed worker did not fail themselves: sample them again without using up an attempt.
             self.machine.interrupt(start.group, start.member)
             self._changed.set()
             return
@@ -192,8 +192,8 @@ class RlRun:
         await self._arrived.put((life, Sampled(Lost(start.group, start.member, start.attempt, reason), result)))
 
     async def _replay(self, life: int, reason: str) -> None:
-        """Lockstep: sample the step again from its beginning with restarted engine and workers, so that it gives the
-        same bits."""
+        """Replay the step in lockstep mode: restart engine and workers, and sample the step again from its beginning,
+        so that it gives the same bits."""
         async with self._replaying:
             if life != self._life:
                 return
@@ -210,7 +210,8 @@ class RlRun:
             self._changed.set()
 
     async def _store_arrivals(self) -> None:
-        """Write finished rollouts to disk in small batches, then apply their events: disk first, state second."""
+        """Write finished rollouts to disk in small batches. Apply their events only afterwards, so that the log is
+        never behind."""
         while True:
             batch = [await self._arrived.get()]
             await asyncio.sleep(0.05)
@@ -243,7 +244,8 @@ class RlRun:
         self._changed.set()
 
     async def _swap(self, version: int) -> None:
-        """Switch the engine to a version. If it refuses the version as damaged, publish it again in full, once."""
+        """Switch the engine to a version. If the engine refuses the version as damaged, have it published again in
+        full, once."""
         try:
             await self.crew.rollouts.update(version)
         except UpdateRefused as error:
@@ -254,8 +256,8 @@ class RlRun:
     async def _evaluate_if_due(self, step: int) -> None:
         """Start the evaluation due after `step` steps (0 is before the first update), if there is one.
 
-        In lockstep, sampling waits for it. Step 0 is waited for too, because the first update would otherwise overtake
-        it. Other evaluations run beside sampling.
+        In lockstep, sampling waits for the evaluation. At step 0 it waits in any mode, because the first update would
+        otherwise overtake the evaluation. Other evaluations run while sampling goes on.
         """
         if step not in evaluated_steps(self.rl):
             return

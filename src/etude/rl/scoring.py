@@ -1,4 +1,4 @@
-"""Turn groups into scored rows: rewards and advantages, with counts of what was dropped and masked."""
+"""Turns groups into scored rows: rewards and advantages, with counts of what was dropped and masked."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class ScoredBatch:
         return [row for group in self.groups for row in group.rows]
 
     def minibatches(self, count: int) -> list[list[Row]]:
-        """Split the rows into `count` parts without splitting a prompt."""
+        """Split the rows into `count` parts. All rows of a prompt stay in one part."""
         parts: list[list[Row]] = [[] for _ in range(count)]
         for place, group in enumerate(self.groups):
             parts[place * count // len(self.groups)].extend(group.rows)
         return parts
 
     def summary(self, version: int) -> dict[str, Any]:
-        """Statistics of the step's batch; `version` is the version the step started from."""
+        """Return statistics of the step's batch. `version` is the weight version that the step started from."""
         members = [m for g in self.groups for m in g.group.members]
         valid = [(m, r) for g in self.groups for m, r in zip(g.group.members, g.rewards, strict=True) if m and r]
         rewards = [r.total for _, r in valid]
@@ -69,7 +69,8 @@ class ScoredBatch:
 
 
 def score_groups(groups: Sequence[TrainingGroup], recipe: RlRecipe, kls: Mapping[str, float]) -> ScoredBatch:
-    """`kls` maps trace id to the rollout's summed k1, where the recipe has a KL penalty."""
+    """Compute rewards and advantages of the groups. `kls` maps trace id to the rollout's summed k1, where the recipe
+    has a KL penalty."""
     return ScoredBatch(tuple(_score_group(group, recipe, kls) for group in sorted(groups, key=lambda g: g.index)))
 
 
@@ -92,8 +93,8 @@ def _reward(member: TrainingMember | None, recipe: RlRecipe, kls: Mapping[str, f
 
 
 def _trained_tokens(group: ScoredGroup, *, multi_version: bool) -> int:
-    """Count the sampled tokens trained on; with `multi_version`, only those of rollouts during which the weights were
-    swapped."""
+    """Return the number of sampled tokens trained on. With `multi_version`, count only rollouts during which the
+    weights were swapped."""
     if group.dropped is not None:
         return 0
     tokens = 0

@@ -1,4 +1,4 @@
-"""The trainer service: takes one batch of groups, publishes one version of the weights.
+"""The trainer service: each call takes one batch of groups and publishes one version of the weights.
 
 Invariants: a step's checkpoint is on disk before its version is published and before the call returns. So a trainer
 that died and was restarted knows which step it is at, and neither repeats nor skips one. The same batch from the same
@@ -36,7 +36,7 @@ class RlTrainer:
         self.rl = self.recipe.rl
         self.journal = Journal(self.paths.journal, "trainer")
         self.step = 0
-        """Steps done; also the version published last."""
+        """Number of steps done; also the version published last."""
         self.metrics: dict[str, Any] = {}
         torch.set_num_threads(self.compute.threads)
         # Not use_deterministic_algorithms: it imports the compiler, which takes seconds and creates folders of its own.
@@ -51,7 +51,7 @@ class RlTrainer:
             masters=MasterWeights(self.model, self.compute.dtype),
         )
         self.probed: Transformer | None = None
-        """A second network for measurements, created when the first probe is due."""
+        """A second network, used to measure the effect of replay; created when the first measurement is due."""
         self._resume()
         self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
         self._drop_damaged_version()
@@ -60,7 +60,7 @@ class RlTrainer:
         self._wait_for_rollouts()
 
     def status(self) -> dict[str, Any]:
-        """Return the steps done and the metrics of the last one."""
+        """Return the number of steps done and the metrics of the last one."""
         return {"step": self.step, "metrics": self.metrics}
 
     def train(self, step: int, groups: Sequence[TrainingGroup]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class RlTrainer:
         return self._publish(self._tensors())
 
     def export(self) -> str:
-        """Write the current step as a Hugging Face checkpoint; returns its folder."""
+        """Write the current step's weights as a Hugging Face checkpoint, and return its folder."""
         self._end_of_waiting()
         self.optimizer.masters.restore()
         folder = self.paths.model("rl")
@@ -135,7 +135,7 @@ class RlTrainer:
             return probe_replay(self.probed, batch.rows, version, self.rl)
 
     def _served(self) -> Transformer:
-        """Load the model RL starts from, in the form the engine serves."""
+        """Load the model that RL starts from, in the form that the engine serves."""
         model = load_hf(self.paths.model("sft"), dtype=self.compute.dtype)
         compute_with(model, self.recipe.precision)
         serve(model)
@@ -159,8 +159,8 @@ class RlTrainer:
         self.metrics = state["metrics"]
 
     def _wait_for_rollouts(self) -> None:
-        """Record in the journal that the trainer waits for rollouts, from the end of a step to the start of the next,
-        or to the end of RL."""
+        """Record in the journal that the trainer waits for rollouts. The wait lasts from the end of a step to the start
+        of the next, or to the end of RL."""
         self._idle = self.journal.waiting(on="rollouts", deadline=self.recipe.harness.wall_seconds * 4).__enter__()
 
     def _end_of_waiting(self) -> None:
@@ -169,8 +169,8 @@ class RlTrainer:
             self._idle = None
 
     def _drop_damaged_version(self) -> None:
-        """Withdraw the current version if its stored copy is damaged. This must not stop the run: the checkpoint holds
-        the same weights, so it can be published again."""
+        """Withdraw the current version if its stored copy is damaged. The run goes on: the checkpoint holds the same
+        weights, so the version can be published again."""
         if self.step in self.store.versions():
             try:
                 self.store.read(self.step)

@@ -1,6 +1,7 @@
-"""Rollouts: run an agent on a task in a box, record its trace, grade the result; and evaluate many of them.
+"""Rollouts: run an agent on a task in a box, record its trace and grade the result. Evaluations run many rollouts.
 
-An infrastructure error is never counted as a failure of the model."""
+An infrastructure error is never counted as a failure of the model.
+"""
 
 from etude.rollout.box_limit import GatedSandboxes
 from etude.rollout.demonstrate import Demonstrations, TooFewDemonstrations, demonstrate, oracle

@@ -1,5 +1,5 @@
 """Limits how many box operations of a process run at once, so that a command's time limit measures the command and not
-the load of its neighbours.
+the load of other boxes.
 
 A slot of the semaphore is held while a box is created, a process is started or a foreground command runs. A box that
 waits for its agent's next turn holds none, so lockstep generation, where every rollout waits for all others, cannot

@@ -1,5 +1,5 @@
-"""Demonstrations for SFT: an oracle acts in the unchanged harness, and its turns are recorded as tokens as if a model
-had sampled them.
+"""Collects demonstrations for SFT: a scripted expert (oracle) acts in the unchanged harness, and its turns are recorded
+as tokens as if a model had sampled them.
 
 Only train tasks of the recipe's kinds are used, and only episodes that pass grading are kept. An episode's number fixes
 its task and seed, so a recipe always gives the same demonstrations, in whatever order episodes finish.
@@ -30,26 +30,27 @@ from etude.trace.trace import Trace
 
 WRITE_TOGETHER = 256
 MOST_EPISODES_PER_DEMONSTRATION = 2
-"""Upper bound on episodes run per demonstration asked for. Some episodes fail (out of budget, a slip); if more fail
-than pass, something is broken."""
+"""Maximum number of episodes run per requested demonstration. A few episodes fail (budget spent, wrong edit), but if
+more fail than pass, something is broken.
+"""
 
 Expert = Callable[[Task, int], Policy]
 
 
 class TooFewDemonstrations(Exception):
-    """The expert failed too often to collect the demonstrations asked for. The message counts the reasons."""
+    """The expert failed too often to collect the requested number of demonstrations. The message counts the reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations:
-    """Counts over one folder of demonstrations, as in its summary.json."""
+    """Counts of one folder of demonstrations, as stored in its summary.json."""
 
     kept: int
     episodes: int
     errors: int
-    """Episodes that ended in an infrastructure error."""
+    """Number of episodes that ended in an infrastructure error."""
     summarised: int
-    """Kept episodes with at least one self-summary."""
+    """Number of kept episodes with at least one self-summary."""
     tokens: int
     sampled_tokens: int
     by_kind: dict[str, int]
@@ -97,7 +98,7 @@ async def demonstrate(
     writer = TraceWriter(folder)
     subjects: dict[str, Subject] = {}
     kept: Counter[str] = Counter()
-    """Kept episodes by kind."""
+    """Number of kept episodes by kind of task."""
     totals: Counter[str] = Counter()
     failures: Counter[str] = Counter()
     unwritten: list[Trace] = []

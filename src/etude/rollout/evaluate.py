@@ -1,8 +1,8 @@
-"""The evaluator: several samples per task at temperature 1, and one greedy sample.
+"""The evaluator: runs several samples per task at temperature 1, and one greedy sample.
 
-Each finished sample is written to results.jsonl, and an interrupted evaluation resumes after those. A sample that ends
-in an infrastructure error is retried; if every retry fails, it is counted as an error and enters no score. The journal
-counts how many evaluations have used a split (touches), and the count is reported beside the score.
+Each finished sample is written to results.jsonl, and an interrupted evaluation skips those when it resumes. A sample
+that ends in an infrastructure error is retried; if every retry fails, it is counted as an error and left out of every
+score. The journal counts how many evaluations have used a split (touches), and the count is reported beside the score.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rollout = Callable[[RolloutJob], Awaitable[RolloutResult]]
 RETRIES = 2
 WRITE_TOGETHER = 64
 TOUCH = "split_touch"
-"""Kind of the journal event that logs the use of a split by an evaluation."""
+"""Kind of the journal event that records that an evaluation used a split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,10 @@ async def evaluate(
     first_edits: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Evaluate `tasks` and write `folder`/{results.jsonl, traces/, summary.json}.
+    """Evaluate `tasks` and write results.jsonl, traces/ and summary.json to `folder`.
 
-    `name` must be unique among the lineage's evaluations. Raises SplitViolation if a task is not of `split`."""
+    `name` must be unique among all evaluations of the run's lineage. Raises SplitViolation if a task is not of `split`.
+    """
     subjects = {task.id: task.require(split) for task in tasks}
     touch = _touch(journal, name, split)
     log = ResultLog(folder)
@@ -145,7 +146,9 @@ def _jobs(
 
 
 def _spans(folder: Path, traces: set[str]) -> list[tuple[int, int]]:
-    """Oldest and newest weight version of each of these traces, which an earlier session of this evaluation left."""
+    """Return the oldest and newest weight version of each of these traces, which an earlier session of this evaluation
+    wrote.
+    """
     return [trace.version_span() for trace in read_traces(folder / "traces", only=traces)] if traces else []
 
 
@@ -158,9 +161,11 @@ async def _with_retries(job: RolloutJob, rollout: Rollout) -> RolloutResult:
 
 
 def _touch(journal: Journal, name: str, split: Split) -> int:
-    """Return the ordinal of this evaluation among those of the lineage that used the split, and log it if it is new.
+    """Return the position of this evaluation among those of the lineage that used the split, from 1. Log it if it is
+    new.
 
-    Resuming an interrupted evaluation keeps its ordinal."""
+    Resuming an interrupted evaluation keeps its position.
+    """
     events = [entry.fields for entry in read_journal(journal.folder, kind=TOUCH)]
     names = list(dict.fromkeys(str(fields["name"]) for fields in events if fields["split"] == split))
     if name not in names:

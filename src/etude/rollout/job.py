@@ -16,23 +16,23 @@ from etude.trace.trace import Trace
 @dataclass(frozen=True, slots=True)
 class RolloutJob:
     task: str
-    """Task id."""
+    """Id of the task."""
     split: Split
     group: str = ""
-    """Rollouts of one prompt share a group; advantages are computed within it."""
+    """Name of the group. Rollouts of one prompt share a group, within which advantages are computed."""
     member: int = 0
     seed: int = 0
     attempt: int = 0
-    """0 for the first try; a retry after an infrastructure error gets the next number."""
+    """Number of the attempt: 0 at first, one more for each retry after an infrastructure error."""
     temperature: float = 1.0
     max_edits: int | None = None
-    """How many successful edits the agent may make; None sets no limit beyond that on turns."""
+    """Maximum number of successful edits; with None, only the limit on turns bounds them."""
     grade_first_edit: bool = False
-    """Also grade the workspace as it was after the first successful edit."""
+    """Whether to grade, in addition, the workspace as it was after the first successful edit."""
 
     @property
     def id(self) -> str:
-        """Id of the rollout, of its trace and of its conversation on the engine."""
+        """Id of the rollout. Its trace, and its conversation on the engine, have the same id."""
         return f"{self.group or self.task}/{self.member:03d}.{self.attempt}"
 
 
@@ -42,7 +42,7 @@ class RolloutResult:
     trace: Trace
     verdict: Verdict
     first_edit: Verdict | None = None
-    """With `grade_first_edit`: the verdict on the first edit alone; None if no edit succeeded."""
+    """Verdict on the first edit alone, if `grade_first_edit` is set. None otherwise, or if no edit succeeded."""
 
     @property
     def failed_by_us(self) -> bool:

@@ -18,7 +18,7 @@ class LiveLog(Observer):
         self._live = live
         self._conversation: Conversation | None = None
         self._told = 0
-        """How many messages of the conversation have been written to the file."""
+        """Number of messages of the conversation that have been written to the file."""
 
     async def turn(self, conversation: Conversation, turn: Turn) -> None:
         self._conversation = conversation

@@ -20,7 +20,7 @@ from etude.trace.trace import StopCause
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line of results.jsonl: what an evaluation keeps of a rollout beside its trace."""
+    """One line of results.jsonl: what an evaluation stores of a rollout in addition to its trace."""
 
     id: str
     """The rollout's id without its attempt number."""
@@ -42,10 +42,13 @@ class Sample:
     summaries: int
     seconds: float
     cell: str = ""
-    """Whether the task's family and kind were trained on (`tasks.Cell`); empty if its source has no cells."""
+    """Whether training used the task's family and kind of bug (a value of `tasks.Cell`); empty if the task's source has
+    no cells.
+    """
     summary_tokens: int = 0
-    """Sampled tokens of self-summaries. This field and those below are TraceUsage's; 0 in results written before they
-    existed."""
+    """Sampled tokens of self-summaries. This field and the following ones are copied from TraceUsage; they are 0 in
+    results of older versions.
+    """
     empty_summaries: int = 0
     cut_summaries: int = 0
     context_before: int = 0

@@ -35,13 +35,13 @@ PolicyFactory = Callable[[RolloutJob, Task, TraceBuilder], Policy]
 
 @runtime_checkable
 class Closing(Protocol):
-    """A policy that is closed when its rollout is over."""
+    """A policy with a `close` method, which is called when its rollout is over."""
 
     async def close(self) -> None: ...
 
 
 class _FirstEdit:
-    """Keeps the workspace's diff as it was right after the first successful edit."""
+    """Stores the workspace's diff as it was right after the first successful edit."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -132,7 +132,9 @@ async def _judge(outcome: Outcome, setup: RolloutSetup, task: Task, diff: str) -
 
 
 async def _guarded(outcome: Outcome, judge: Callable[[], Awaitable[Verdict]]) -> Verdict:
-    """Run `judge`; turn an infrastructure error into an `error` verdict, since it says nothing about the solution."""
+    """Run `judge` and return its verdict. An infrastructure error becomes an `error` verdict, since it says nothing
+    about the solution.
+    """
     try:
         return await judge()
     except INFRASTRUCTURE as error:

@@ -1,4 +1,4 @@
-"""What the rollouts of one process share: sandbox backend, grader, settings and a cache of the tasks' files."""
+"""Objects that all rollouts of one process share: sandbox backend, grader, settings and a cache of the tasks' files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from etude.trace.trace import Trace
 
 
 class Grades(Protocol):
-    """What a rollout needs of a grader."""
+    """The part of the Grader interface that a rollout uses."""
 
     async def grade(self, task: Task, diff: str) -> Verdict: ...
 
@@ -59,20 +59,22 @@ class RolloutSetup:
     harness: HarnessRecipe
     sandbox: SandboxRecipe
     environments: Environments
-    """Shared with the grader, so that each environment is prepared once for both the agent's boxes and grading."""
+    """Cache of prepared environments. The grader shares it, so that each environment is prepared once for both the
+    agent's boxes and grading.
+    """
     memo: ExecMemo = field(default_factory=ExecMemo)
     live: Path | None = None
-    """Folder for live traces, written while rollouts run. None writes no live traces."""
+    """Folder for live traces, which are written while rollouts run. With None, no live traces are written."""
 
     def profile(self, task: Task) -> Profile:
-        """The recipe's profile without the tools that the recipe or the task excludes."""
+        """Return the recipe's harness profile without the tools that the recipe or the task excludes."""
         return profile_of(self.harness, task.without)
 
     def limits(self, task: Task, edits: int | None) -> ToolLimits:
         return tool_limits(self.sandbox, edits=edits, strict=self.harness.strict or task.strict)
 
     def budgets(self, task: Task) -> Budgets:
-        """Budgets of one rollout: the tighter of the recipe's and the task's."""
+        """Return the budgets of one rollout: for each, the smaller of the recipe's and the task's."""
         recipe = budgets_of(self.harness)
         return replace(
             recipe,
@@ -105,16 +107,17 @@ class RolloutSetup:
         return LiveTrace(self.live, head)
 
     async def surroundings(self, profile: Profile, workspace: Workspace, count: Count) -> Surroundings | None:
-        """The facts about its box that the agent's prompt contains; None if its profile asks for none."""
+        """Return the facts about the box that the agent's prompt contains, or None if the profile asks for none."""
         if not profile.facts:
             return None
         return await collect_facts(workspace, count, limits=limits_text(self.sandbox))
 
 
 def open_setup(recipe: Recipe, paths: RunPaths, fleet: Fleet | None = None) -> tuple[RolloutSetup, Grader]:
-    """Open the sandbox backend and grader of this process. `setup.sandboxes.close()` closes both.
+    """Open the sandbox backend and the grader of this process. `setup.sandboxes.close()` closes both.
 
-    `fleet`: runs the boxes if the recipe asks for hosts (`sandbox.hosts`)."""
+    `fleet` runs the boxes if the recipe asks for hosts (`sandbox.hosts`).
+    """
     at_once = 2 * len(os.sched_getaffinity(0)) * max(1, recipe.sandbox.hosts)
     sandboxes = GatedSandboxes(open_sandboxes(recipe.sandbox, paths.sandboxes, fleet), at_once)
     environments = Environments(sandboxes, paths.sandboxes / "environments")

@@ -1,4 +1,5 @@
-"""Scores with bootstrap intervals. The bootstrap resamples tasks, not samples, and over several seeds first the seeds.
+"""Scores with bootstrap intervals. The bootstrap resamples tasks, not samples; with several seeds it resamples the
+seeds first.
 
 Several samples of one task are not independent evidence about other tasks, so an interval over samples would be too
 narrow. The same holds for the tasks of one seed: a seed determines a whole lineage (weights, data order and tasks), so
@@ -19,7 +20,7 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over tasks and its 95 % bootstrap interval."""
+    """A mean with its 95 % interval. `tasks` is the number of values behind it (tasks, or seeds in `across_seeds`)."""
 
     mean: float
     low: float
@@ -29,7 +30,9 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Comparison of two evaluations on the same tasks: mean difference (after minus before) and counts of tasks."""
+    """Comparison of two evaluations on the same tasks: the mean difference (after minus before), and how many tasks got
+    better, got worse or stayed equal.
+    """
 
     difference: Estimate
     better: int
@@ -38,7 +41,7 @@ class Paired:
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
-    """The unbiased estimate of the chance that at least one of k samples passes."""
+    """Return the unbiased estimate of the probability that at least one of k samples passes."""
     if not 0 <= passed <= samples or not 1 <= k <= samples:
         raise ValueError(
             f"pass@{k}: expected 0 <= passed <= samples and 1 <= k <= samples, found {passed} passed of {samples}"
@@ -47,7 +50,9 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def estimate(values: Sequence[float] | NDArray[np.float64], seed: int = 0) -> Estimate | None:
-    """Mean and bootstrap interval of one value per task; None if there is no task."""
+    """Return the mean and the bootstrap interval of `values`, which has one value per task. Return None
+    if it is empty.
+    """
     array = np.asarray(values, np.float64)
     if not len(array):
         return None
@@ -57,12 +62,14 @@ def estimate(values: Sequence[float] | NDArray[np.float64], seed: int = 0) -> Es
 
 
 def over_seeds(values: Sequence[Sequence[float]], seed: int = 0) -> Estimate | None:
-    """Mean and nested bootstrap interval (seeds, then tasks within each) of `values`, a list per seed of one value per
-    task: a score or a paired difference. Every seed has the same weight. None if there are no values.
+    """Return the mean and the nested bootstrap interval (over seeds, then over the tasks of each). `values` has one
+    list per seed, with one score or paired difference per task. Every seed has the same weight. Return None if there
+    are no values.
 
     Resampling n seeds underestimates the variance between seeds, so that part is stretched by sqrt(n / (n - 1)). With
     three seeds the interval covers at least as often as stated if seeds differ no more than their tasks alone explain;
-    if seeds differ much more, it covers less often. With one seed the interval is over its tasks only."""
+    if seeds differ much more, it covers less often. With one seed the interval is over its tasks only.
+    """
     seeds = [np.asarray(tasks, np.float64) for tasks in values if len(tasks)]
     if len(seeds) < 2:
         return estimate(seeds[0], seed) if seeds else None
@@ -81,7 +88,7 @@ def over_seeds(values: Sequence[Sequence[float]], seed: int = 0) -> Estimate | N
 
 
 def paired(before: Mapping[str, float], after: Mapping[str, float], seed: int = 0) -> Paired | None:
-    """Compare two mappings from task to score over the tasks that both have; None if they have none in common."""
+    """Compare two mappings from task to score on the tasks that are in both. Return None if there is no such task."""
     common = sorted(before.keys() & after.keys())
     differences = np.array([after[task] - before[task] for task in common])
     found = estimate(differences, seed)
@@ -96,9 +103,11 @@ _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def across_seeds(values: Sequence[float]) -> Estimate | None:
-    """Mean and Student's t 95 % interval of one value per seed, such as a loss or a time; None with fewer than two.
+    """Return the mean and Student's t 95 % interval of one value per seed, such as a loss or a time. Return None for
+    fewer than two values.
 
-    With three seeds the interval is wide, since three values say little about the variance."""
+    With three seeds the interval is wide, since three values say little about the variance.
+    """
     if len(values) < 2:
         return None
     array = np.asarray(values, np.float64)

@@ -1,6 +1,6 @@
-"""Compute an evaluation's scores from its samples.
+"""Computes an evaluation's scores from its samples.
 
-Samples that ended in an infrastructure error are counted, and left out of every score.
+Samples that ended in an infrastructure error are counted, but left out of every score.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from etude.trace.trace import UNSAMPLED_VERSION
 
 @dataclass(frozen=True, slots=True)
 class GroupScore:
-    """Scores of one kind or one family of tasks."""
+    """Scores of the tasks of one kind or one family."""
 
     tasks: int
     pass1: float
@@ -27,7 +27,7 @@ class GroupScore:
 
 @dataclass(frozen=True, slots=True)
 class CellScore:
-    """Scores of one cell: the tasks with the same relation to training (`tasks.Cell`)."""
+    """Scores of one cell, which is the set of tasks with the same relation to the training tasks (`tasks.Cell`)."""
 
     tasks: int
     pass1: Estimate | None
@@ -42,15 +42,16 @@ class Summary:
     name: str
     split: str
     touch: int
-    """How many evaluations of this lineage had used the split, including this one."""
+    """Number of evaluations of this lineage that have used the split, including this one."""
     tasks: int
     samples: int
     errors: int
-    """Samples that ended in an infrastructure error even after every retry."""
+    """Number of samples that ended in an infrastructure error even after every retry."""
     k: int
     versions: tuple[int, int] | None
     """Oldest and newest weight version that sampled a token of a valid sample. They differ if the engine loaded new
-    weights during the evaluation. None if no engine of ours sampled."""
+    weights during the evaluation. None if no token was sampled by Étude's own engine.
+    """
     pass1: Estimate | None
     """pass@1 of the samples at temperature 1."""
     passk: Estimate | None
@@ -62,14 +63,14 @@ class Summary:
     truncated: float
     """Share of the valid samples that ran out of a budget."""
     valid_calls: float
-    """Share of the tool calls that were well formed."""
+    """Share of the tool calls of valid samples that were well formed."""
     summarised: float
     """Share of the valid samples with at least one self-summary."""
     turns: float
     edits: float
     sampled_tokens: float
     by_cell: dict[str, CellScore]
-    """Empty if the tasks have no cells."""
+    """Scores by cell (`tasks.Cell`); empty if the tasks have no cells."""
     by_kind: dict[str, GroupScore]
     by_family: dict[str, GroupScore]
     compression: float = 0.0
@@ -77,9 +78,9 @@ class Summary:
     rereads: float = 0.0
     """Files read again after a self-summary, per valid sample that has a self-summary."""
     empty_summaries: int = 0
-    """Empty self-summaries of valid samples."""
+    """Number of self-summaries without any text, over all valid samples."""
     cut_summaries: int = 0
-    """Self-summaries of valid samples that reached their token limit."""
+    """Number of self-summaries that reached their token limit, over all valid samples."""
 
 
 def summarise(
@@ -93,7 +94,9 @@ def summarise(
     seed: int,
     spans: Iterable[tuple[int, int]] = (),
 ) -> Summary:
-    """Summarise `samples`. `spans`: oldest and newest weight version that sampled a token, of each valid sample."""
+    """Compute the summary of `samples`. `spans` has, for each valid sample, the oldest and newest weight version that
+    sampled a token.
+    """
     known = [span for span in spans if UNSAMPLED_VERSION not in span]
     valid = [sample for sample in samples if sample.valid]
     drawn = [sample for sample in valid if not sample.greedy]

@@ -1,9 +1,9 @@
 """The environment worker: a cluster service that runs rollouts.
 
-The driver calls `rollout` once per rollout, with as many concurrent calls as it wants in flight. The worker has no
-queue of its own, since a queue could block lockstep generation.
+The driver calls `rollout` once per rollout, and may have any number of calls in flight. The worker has no queue of its
+own, since a queue could block lockstep generation.
 
-A worker may read tasks of the train and dev splits; of the test split only if it is started with that split.
+A worker may read tasks of the train and dev splits, and tasks of the test split only if it is started with that split.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from etude.trace.builder import TraceBuilder
 
 @dataclass(slots=True)
 class WorkerStats:
-    """Counters since the worker started."""
+    """Counters of one worker since it started."""
 
     running: int = 0
     finished: int = 0
     errors: int = 0
     commands_shared: int = 0
-    """Commands answered from the cache, with the result of the same command in another rollout."""
+    """Number of commands answered from the cache, with the result of the same command in another rollout."""
     commands_run: int = 0
     gradings_shared: int = 0
     gradings_run: int = 0
 
 
 class RolloutWorker:
-    """`engine` is an Engine in this process or a handle to an engine service."""
+    """The service's class. `engine` is an Engine in this process or a handle to an engine service."""
 
     def __init__(
         self,

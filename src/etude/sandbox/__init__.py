@@ -1,8 +1,8 @@
 """Sandboxes: isolated, forkable boxes with their own files and processes. A box has no network unless an egress policy
 allows some hosts.
 
-The package holds the contract of sandbox backends, the embedded backend (no daemon, no root), fallbacks for hosts
-without namespaces, and a backend over a container engine (Docker, podman).
+The package holds the contract that every sandbox backend keeps, the embedded backend (no daemon, no root), fallback
+backends for hosts without namespaces, and a backend over a container engine (Docker, podman).
 """
 
 from etude.sandbox.contract import (

@@ -1,4 +1,4 @@
-"""The apt settings of this host: the URLs that its sources fetch from (in both file formats), and the proxies that apt
+"""Reads this host's apt settings: the URLs that its sources fetch from (in both file formats), and the proxies that apt
 uses."""
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def apt_addresses(sources: Path = SOURCES) -> list[str]:
 
 
 def proxy_variables() -> dict[str, str]:
-    """Return `http_proxy` and `https_proxy` for a program that fetches packages as apt does: from this host's
-    environment, or else from apt's own settings. The names are in lower case, which every program understands."""
+    """Return `http_proxy` and `https_proxy` for a program that fetches packages: from this host's environment, or else
+    from apt's own settings. The names are in lower case, which every program understands."""
     found = {}
     for kind in ("http", "https"):
         ask = ["apt-config", "dump", "--no-empty", "--format", "%v%n", f"Acquire::{kind}::Proxy"]

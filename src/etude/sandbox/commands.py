@@ -1,4 +1,4 @@
-"""What all backends share about running a command: the default environment, and a shell line to repeat the command."""
+"""Command helpers that all backends share: the default environment, and the shell line that repeats a command."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PAGER": "cat",
 }
-"""Default environment variables of every command. The image's own override them."""
+"""Default environment variables of every command. The image's own variables override them."""
 
 
 def shell_line(command: list[str] | str, cwd: str | None, env: dict[str, str] | None) -> str:
-    """Return a shell line that would run this command again, in the same folder and environment."""
+    """Return a shell line that runs this command again, in the same folder and environment."""
     line = command if isinstance(command, str) else shlex.join(command)
     if env:
         words = [f"{name}={value}" for name, value in env.items()]

@@ -1,9 +1,8 @@
-"""The contract of a sandbox backend: it makes boxes from images. A box has its own files and processes, no network by
-default, and can be forked.
+"""The contract of a sandbox backend. A backend makes boxes from images; a box has its own files and processes, no
+network by default, and can be forked.
 
-Every backend keeps this contract. tests/contract/sandbox/ is the suite that all backends must pass, third-party ones
-included. A backend leaves features that it does not support out of `features`, and refuses calls that need them with
-`RequestRefused`.
+tests/contract/sandbox/ is the test suite that all backends must pass, third-party ones included. A backend leaves
+features that it does not support out of `features`, and refuses calls that need them with `RequestRefused`.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from etude.sandbox.cpu_share import Share
 
 
 class SandboxError(Exception):
-    """Base of the sandbox's errors. Each message says what was expected, what was found, and what to do."""
+    """Base class of all errors of the sandbox. Each message says what was expected, what was found, and what to do."""
 
 
 class SandboxLost(SandboxError):
-    """The box is gone: it was killed, or its host failed. Never the agent's fault: the rollout is retried, then
+    """The box is gone: it was killed, or its host failed. This is never the agent's fault: the rollout is retried, then
     masked."""
 
 
@@ -32,8 +31,8 @@ class SandboxUnavailable(SandboxError):
 
 
 class BoxBusy(SandboxError):
-    """A process in the box may be writing files, so they cannot be copied. The message names it; `fork(kill=True)` ends
-    it."""
+    """A process in the box may be writing files, so the files cannot be copied. The message names the process;
+    `fork(kill=True)` ends it."""
 
 
 class RequestRefused(SandboxError):
@@ -53,17 +52,18 @@ class ImageError(SandboxError):
 
 
 class BuildFailed(ImageError):
-    """The Dockerfile itself does not work: its author's fault. All other errors of a build are the host's fault."""
+    """The build failed because of the Dockerfile, so the Dockerfile's author is to blame. Any other error of a build is
+    the host's fault."""
 
     def __init__(self, message: str, limit: str = "") -> None:
         super().__init__(message)
         self.limit = limit
-        """The limit that a build step hit, as in `ExecResult.limit`, or "disk"; empty if none was hit."""
+        """The limit that a build step hit: a value of `ExecResult.limit`, or "disk"; empty if none was hit."""
 
 
 class Feature(StrEnum):
-    """What a backend may support beyond running commands and accessing files. `Sandboxes.features` lists a backend's
-    own."""
+    """A feature that a backend may support beyond running commands and accessing files. `Sandboxes.features` holds the
+    features of a backend."""
 
     FORK = "fork"
     SNAPSHOT = "snapshot"
@@ -73,16 +73,17 @@ class Feature(StrEnum):
     MEMORY_LIMIT = "memory_limit"
     PROCESS_LIMIT = "process_limit"
     DISK_LIMIT = "disk_limit"
-    """The kernel enforces `disk_mb`. Without this feature, only the size of single files is limited."""
+    """The kernel enforces `Limits.disk_mb`. Without this feature, only the size of single files is limited."""
     SECOND_USER = "second_user"
-    """Commands can run as a user whose files and processes the agent cannot touch, which a sealed grader needs."""
+    """Commands can run as a second user, whose files and processes the agent cannot touch. Graders need it, so that the
+    agent cannot tamper with them."""
     ROOT_USER = "root_user"
     """Commands can run as root inside the box, without any rights outside it. Package managers need it."""
     PTY = "pty"
     BACKGROUND = "background"
     ISOLATED = "isolated"
-    """The host's files and processes are out of reach of commands. Without this feature, a backend is for trusted code
-    only and cannot grade."""
+    """Commands cannot reach the host's files and processes. A backend without this feature is for trusted code only and
+    cannot grade."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +93,20 @@ class Limits:
     memory_mb: int = 512
     processes: int = 64
     cpu_seconds: int = 60
-    """Total CPU time of all processes that one command starts."""
+    """Maximum CPU time of all processes that one command starts, taken together."""
     file_mb: int = 64
-    """Maximum size of any single file."""
+    """Maximum size of any single file, in MB."""
     disk_mb: int = 256
-    """Maximum that the box may write on top of its image."""
+    """Maximum size of what the box writes on top of its image, in MB."""
     output_bytes: int = 1_000_000
-    """Maximum bytes kept of stdout, and of stderr. Further output is discarded and the result marked as truncated."""
+    """Maximum bytes kept of stdout, and the same of stderr. Further output is discarded, and the result is marked as
+    truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """An egress policy: the hosts that a box may reach. Each is a name ("index.example", "*.packages.example") that
-    stands for ports 443 and 80, or "host:port".
+    """An egress policy: the hosts that a box may reach. A host is given as a name ("index.example",
+    "*.packages.example"), which allows its ports 443 and 80, or as "host:port".
 
     No other host can be reached. Every request is logged under the policy's name.
     """
@@ -112,9 +114,11 @@ class Egress:
     name: str = "none"
     allow: tuple[str, ...] = ()
     credentials: bool = False
-    """Let Authorization headers, cookies and the like through. By default they are removed from every request."""
+    """Whether Authorization headers, cookies and the like are passed on. By default, they are removed from every
+    request."""
     private: bool = False
-    """Let allowed names resolve to private addresses and to the host itself. By default such requests are refused."""
+    """Whether allowed names may resolve to private addresses and to the host itself. By default, such requests are
+    refused."""
     proxy: str = field(default="", repr=False)
     """The HTTP proxy through which all allowed hosts are reached (http://[user:password@]host:port). Empty: use the
     proxy variables of the host's environment. The box never sees this address."""
@@ -125,18 +129,18 @@ NO_EGRESS = Egress()
 
 @dataclass(frozen=True, slots=True)
 class BoxSpec:
-    """What a new box is made from: its image, environment, limits and egress policy."""
+    """The specification of a new box: its image, environment, limits and egress policy."""
 
     image: str
-    """An image id of the backend's image store."""
+    """The image's id in the backend's image store."""
     workdir: str = ""
-    """Folder where commands start and relative paths begin; empty: the image's own workdir."""
+    """Folder where commands start and relative paths begin. Empty: the image's workdir."""
     env: tuple[tuple[str, str], ...] = ()
-    """Environment variables of all commands. They override the image's own."""
+    """Environment variables of all commands. They override the image's variables."""
     limits: Limits = field(default_factory=Limits)
     egress: Egress = NO_EGRESS
     name: str = ""
-    """A label for the box in logs and messages; need not be unique."""
+    """A label for the box in logs and messages. It need not be unique."""
 
 
 @dataclass(slots=True)
@@ -151,7 +155,7 @@ class ExecResult:
     """Wall-clock time the command took."""
     timed_out: bool = False
     truncated: bool = False
-    """Output beyond `output_bytes` was discarded."""
+    """Whether output was discarded because it exceeded `output_bytes`."""
     limit: str = ""
     """The limit that ended the command: "time", "cpu", "memory" or "file"; empty if the command ended by itself."""
     share: Share = field(default_factory=Share)
@@ -159,14 +163,15 @@ class ExecResult:
 
     @property
     def starved(self) -> bool:
-        """The command timed out because its host gave it too little CPU time, so its result says nothing about the
-        command. One that wrote more than `output_bytes` has itself to blame: reading that took the host's time."""
+        """Whether the command timed out because its host gave it too little CPU time, so that its result says nothing
+        about the command. False for a command that wrote more than `output_bytes`, since reading its output took the
+        host's time."""
         return self.timed_out and self.share.starved and not self.truncated
 
 
 OnOutput = Callable[[int, bytes], None]
-"""Callback for output as it arrives: called with a stream number (1 for stdout, 2 for stderr) and bytes, at most
-`output_bytes` per stream."""
+"""Callback that receives output as it arrives, with a stream number (1 for stdout, 2 for stderr) and bytes. It gets at
+most `output_bytes` per stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +179,9 @@ class Poll:
     """The state of a background command, and its output since the last poll."""
 
     output: bytes
-    """stdout and stderr interleaved, in the order in which they arrived."""
+    """stdout and stderr interleaved, in the order in which they arrived since the last poll."""
     skipped: int
-    """Number of bytes that were dropped, oldest first, because nobody polled in time."""
+    """Number of output bytes that were dropped, oldest first, because they were not polled in time."""
     code: int | None
     """Exit code; None while the command runs, 128 + signal number if it was killed."""
     limit: str = ""
@@ -185,7 +190,8 @@ class Poll:
 
 @runtime_checkable
 class Process(Protocol):
-    """A background command. It and its whole process tree end with the box, at its timeout, or when killed."""
+    """A command that runs in the background. Its whole process tree ends with the box, at the command's timeout, or
+    when killed."""
 
     @property
     def id(self) -> int: ...
@@ -194,13 +200,13 @@ class Process(Protocol):
         """Return the output since the last poll. With `wait`, block for at most that many seconds until there is output
         or the command ends.
 
-        May be called after the end: it returns the remaining output, then none, always with the same exit code.
+        After the command has ended, polls return the remaining output and then none, always with the same exit code.
         """
         ...
 
     async def write(self, data: bytes) -> None:
-        """Write to the command's stdin or terminal. Raise RequestRefused once the command has ended or closed its
-        stdin, or while 1 MiB is still waiting to be read by it."""
+        """Write to the command's stdin or terminal. Raise RequestRefused if the command has ended or closed its stdin,
+        or if 1 MiB is already waiting for the command to read it."""
         ...
 
     async def close_stdin(self) -> None:
@@ -226,7 +232,7 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class BoxStats:
-    """What a box uses now."""
+    """Resource use of a box at one moment."""
 
     processes: int
     memory_bytes: int
@@ -235,13 +241,13 @@ class BoxStats:
     disk_bytes: int
     """Bytes that the box has written on top of its image."""
     seconds: float
-    """Age of the box."""
+    """Age of the box in seconds."""
 
 
 @runtime_checkable
 class Box(Protocol):
-    """One running sandbox. File paths are absolute inside the box, or relative to its workdir, which relative paths
-    must not leave."""
+    """One running sandbox. File paths are absolute inside the box, or relative to its workdir. A relative path must not
+    leave the workdir."""
 
     @property
     def id(self) -> str: ...
@@ -261,7 +267,8 @@ class Box(Protocol):
         command returns or times out.
 
         `user` is "agent", "grader" (needs SECOND_USER), "root" (needs ROOT_USER) or a name in the image's /etc/passwd;
-        RequestRefused for others. Empty is the image's default user, which is "agent" unless the image sets another.
+        any other raises RequestRefused. If empty, it is the image's default user, which is "agent" unless the image
+        sets another.
         """
         ...
 
@@ -275,12 +282,12 @@ class Box(Protocol):
         user: str = "",
         terminal: Terminal | None = None,
     ) -> Process:
-        """Start a command in the background, on a terminal of its own if `terminal` is given."""
+        """Start a command in the background. If `terminal` is given, the command gets a terminal of that size."""
         ...
 
     async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
-        """Return a file's bytes. Raise FileNotFoundError, IsADirectoryError, or RequestRefused (too large, outside the
-        workdir)."""
+        """Return a file's bytes. Raise FileNotFoundError, IsADirectoryError, or RequestRefused if the file is too large
+        or outside the workdir."""
         ...
 
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
@@ -300,8 +307,9 @@ class Box(Protocol):
         ...
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
-        """Return a tar of a folder: first the folder itself, as ".", then its files, folders and links. For a file, the
-        tar holds that file alone, under its own name. Raise RequestRefused beyond `max_bytes` or `max_files`."""
+        """Return a tar of a folder: first the folder itself, as ".", then its files, folders and links. If `path` is a
+        file, the tar holds only that file, under its own name. Raise RequestRefused beyond `max_bytes` or
+        `max_files`."""
         ...
 
     async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
@@ -321,17 +329,18 @@ class Box(Protocol):
         """Make `count` boxes with copies of this box's files and no processes. Raise BoxBusy while a process is
         writing, unless `kill` is set, which ends all processes first.
 
-        A child that needs processes of its parent must start them again; `commands` lists what the parent has run.
+        A process of this box that a new box needs must be started there again; `commands` lists what this box has run.
         """
         ...
 
     @property
     def commands(self) -> list[str]:
-        """All commands given to this box and its ancestors, as shell lines, oldest first."""
+        """All commands that were given to this box and to the boxes it was forked from, as shell lines, oldest
+        first."""
         ...
 
     async def destroy(self) -> None:
-        """End every process, and remove every file and mount. Safe to call twice."""
+        """End every process of the box, and remove all its files and mounts. Safe to call twice."""
         ...
 
 
@@ -343,18 +352,18 @@ class Sandboxes(Protocol):
     def features(self) -> frozenset[Feature]: ...
 
     async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
-        """Make an image from a base image and `files`, by path relative to `workdir`; return its id. Images are
-        content-addressed: the same content gives the same id and is stored once."""
+        """Make an image from a base image and `files` (path relative to `workdir` -> content); return its id. Images
+        are content-addressed: the same content gives the same id and is stored once."""
         ...
 
     async def import_image(self, source: Path) -> str:
         """Import a root file system from a folder, a tar (may be compressed), or an OCI or `docker save` archive;
-        return the image's id. The ImageError for a damaged source names the damaged part."""
+        return the image's id. If the source is damaged, ImageError names the damaged part."""
         ...
 
     async def pull_image(self, reference: str) -> str:
         """Pull an image from an OCI registry; return its id. The reference is "registry/name:tag" or
-        "...@sha256:..."."""
+        "registry/name@sha256:..."."""
         ...
 
     async def build_image(
@@ -372,7 +381,7 @@ class Sandboxes(Protocol):
         ...
 
     async def create(self, spec: BoxSpec) -> Box:
-        """Make a box and return it once it can run commands."""
+        """Make a box from `spec`, and return it once it can run commands."""
         ...
 
     async def close(self) -> None:
@@ -382,7 +391,7 @@ class Sandboxes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BuildTerms:
-    """Limits and environment of a trial build."""
+    """Limits and environment of a trial build, which uses no cached steps and whose image is deleted afterwards."""
 
     limits: Limits
     """Limits of each step, except that `cpu_seconds` is the total for all steps."""
@@ -395,23 +404,23 @@ class BuildTerms:
 
 @dataclass(frozen=True, slots=True)
 class TriedBuild:
-    """The outcome of a trial build: an image, or the Dockerfile's failure."""
+    """The outcome of a trial build: a temporary image, or the Dockerfile's failure."""
 
     sandboxes: Sandboxes
-    """The backend that holds the image until the trial ends."""
+    """The backend that holds the image until the context manager of `try_build` exits."""
     image: str
     """Image id; empty if the build failed."""
     failure: BuildFailed | None
     """The Dockerfile's failure; None if the build succeeded."""
     share: Share
-    """CPU-time share of all steps together, since one wall-clock limit covers them all."""
+    """The CPU time that the host offered all steps of the build together, and what they used of it."""
     memory_bytes: int
-    """Peak memory use of any step."""
+    """Peak memory use of any single step."""
 
 
 @runtime_checkable
 class TriesBuilds(Protocol):
-    """A backend that can build an image on trial: from scratch, without cached steps, leaving nothing behind."""
+    """A backend that can make trial builds: from scratch, without cached steps, leaving nothing behind."""
 
     def try_build(
         self,
@@ -421,6 +430,6 @@ class TriesBuilds(Protocol):
         arguments: dict[str, str] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> AbstractAsyncContextManager[TriedBuild]:
-        """Return a context manager that builds `context`. A failure of the Dockerfile is reported in
-        `TriedBuild.failure`, never raised. Everything made for the build is deleted on exit."""
+        """Return a context manager that builds `context` without cached steps. A failure of the Dockerfile is reported
+        in `TriedBuild.failure`, never raised. Everything made for the build is deleted on exit."""
         ...

@@ -1,10 +1,10 @@
-"""Decides whether a timeout is the host's fault: whether the command wanted CPU time and did not get it.
+"""Decides whether a timeout is the host's fault: the command wanted CPU time and did not get it.
 
-A command that sleeps until its timeout must not be excused, nor one that never ends although it had enough CPU time.
-Otherwise no agent would ever be charged for a timeout. The host is therefore blamed only if all three hold: processes
-waited for a CPU during most of the run; the run used the CPU time that it was offered (a sleeping command does not);
-and that offer was small. A limit in CPU time needs no such excuse, since a busy host does not use it up. (One cheat is
-left: computing at exactly the offered share on an overloaded host turns a timeout into an error.)
+The host is blamed only if all three hold: processes waited for a CPU during most of the run; the run used the CPU time
+that it was offered; and that offer was small. So two kinds of commands are not excused: those that sleep until the
+timeout, and those that never end although they had enough CPU time. A limit in CPU time needs no such check, since a
+busy host does not use it up. One cheat remains: a command that computes at exactly the offered share on an overloaded
+host turns a timeout into an error.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _PRESSURE, _LOAD = Path("/proc/pressure/cpu"), Path("/proc/loadavg")
 WAITED_FRACTION = 0.5
 """The host counts as short of CPU time if some process waited for a CPU during at least this fraction of the run."""
 ENOUGH_FRACTION = 0.4
-"""CPU time per wall time from which on a run had enough of it, even if other processes waited. Verifiers set their
-CPU-time limit below this, so that the CPU limit is hit before the timeout."""
+"""A run had enough CPU time if it got at least this many CPU seconds per wall-clock second, even if other processes
+waited. Most verifiers set their CPU-time limit below this fraction of the timeout, so that a command hits the CPU limit
+first."""
 USED_FRACTION = 0.75
 """A run that never sleeps uses at least this fraction of the CPU time it is offered."""
 
@@ -34,7 +35,8 @@ class Share:
     waited: float = 0.0
     """Seconds of the run in which some process on the host waited for a CPU."""
     given: float = 0.0
-    """CPU seconds that the host offered: what a process that never sleeps would have got beside all others that ran."""
+    """CPU seconds that the host offered: what a process that never sleeps would have got beside all other running
+    processes."""
     cpu_seconds: float = 0.0
     """CPU seconds that the run and its child processes used."""
 
@@ -48,26 +50,26 @@ class Share:
 
     @property
     def short(self) -> bool:
-        """Whether the host had little CPU time to offer, regardless of how much the run would have used."""
+        """Whether the host had little CPU time to offer, no matter how much the run wanted to use."""
         return self.waited >= WAITED_FRACTION * self.seconds > 0 and self.given < ENOUGH_FRACTION * self.seconds
 
     @property
     def starved(self) -> bool:
-        """Whether the host was short of CPU time and the run used what it was offered. False if nothing was
-        measured."""
+        """Whether the host was short of CPU time although the run used most of what it was offered. False if nothing
+        was measured."""
         short = self.waited >= WAITED_FRACTION * self.seconds > 0
         return short and USED_FRACTION * self.given <= self.cpu_seconds < ENOUGH_FRACTION * self.seconds
 
 
 class ShareMeter:
-    """Measures a run's share, from its construction until `share` is called. It must run on the run's host, in the
-    process that enforces its timeout."""
+    """Measures the `Share` of a run, from the meter's construction until `share` is called. Create it on the host of
+    the run, in the process that enforces the run's timeout."""
 
     def __init__(self) -> None:
         self._began, self._load, self._waited = time.monotonic(), _load_per_core(), _waited()
 
     def share(self, cpu_seconds: float) -> Share:
-        """Return the share so far. `cpu_seconds` is the CPU time that the run has used."""
+        """Return the run's share so far. `cpu_seconds` is the CPU time that the run has used."""
         seconds, load = time.monotonic() - self._began, max(self._load, _load_per_core(), 1.0)
         waited = _waited()
         if waited is None or self._waited is None:
@@ -77,8 +79,8 @@ class ShareMeter:
 
 
 def _load_per_core() -> float:
-    """Return the higher of the last minute's load and the current one, per core, since a host may have become busy a
-    moment ago."""
+    """Return the load of this host per CPU core: the average of the last minute or the current load, whichever is
+    higher, since the host may have become busy a moment ago."""
     average, *_, running = _LOAD.read_text().split()[:4]
     return max(float(average), float(running.partition("/")[0])) / (os.cpu_count() or 1)
 

@@ -1,6 +1,7 @@
-"""Reports what this host offers to boxes: the mode, what enforces each limit, and the setting that would improve it.
+"""Reports what this host offers to boxes: the sandbox mode, what enforces each limit, and the setting that would
+improve it.
 
-It makes one box in a temporary folder and inspects it from inside, so it reports what is there, not what should be.
+The doctor makes one box in a temporary folder and inspects it from inside, so the report shows what boxes really get.
 `judge` is pure: it turns observations into findings.
 """
 
@@ -36,35 +37,35 @@ _FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report."""
+    """One finding about this host: a line of the doctor's report."""
 
     name: str
     good: bool
     held_by: str
-    """What enforces a limit: kernel, cgroup, watch (pid 1 of the box checks periodically) or nobody. For other
-    findings, one word for what was found."""
+    """What enforces a limit: kernel, cgroup, watch (pid 1 of the box checks periodically) or nobody. If the finding is
+    not about a limit: one word for what was found."""
     text: str
     knob: str = ""
-    """The command or setting that would improve it; empty if nothing would."""
+    """The command or setting that would improve this finding; empty if nothing would."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What the embedded backend found out about this host, and what one of its boxes looks like from inside."""
+    """Facts about this host as the embedded backend sees it, and about one of its boxes as seen from inside."""
 
     mode: Mode | None = None
-    """How the backend separates boxes; None if no box can be made."""
+    """How the embedded backend separates boxes on this host; None if no box can be made."""
     ids: IdRange | None = None
-    """The range of user ids that boxes get; None if each box has only one."""
+    """The range of user ids that boxes get; None if each box has only one user id."""
     lack: MissingSubids | None = None
     """Why boxes have only one user id."""
     refusal: str = ""
-    """Why no box can be made. The last part of the text is the setting that would help."""
+    """Why no box can be made; empty if one can. The last part of the text is the setting that would help."""
     features: frozenset[Feature] = frozenset()
     controllers: frozenset[str] = frozenset()
-    """The cgroup controllers that boxes can be given."""
+    """The cgroup controllers that can be used for boxes."""
     python: str = ""
-    """Version of Python in a box; empty if it does not start there, for the reason in `python_error`."""
+    """Version of Python in a box. Empty if Python does not start there; `python_error` then holds the reason."""
     python_error: str = ""
     status: str = ""
     """The text of /proc/self/status in a box."""
@@ -83,7 +84,7 @@ def doctor() -> list[Finding]:
 
 
 def report(findings: list[Finding]) -> str:
-    """Format the findings as aligned text, each with its improvement on a second line."""
+    """Format the findings as aligned text. The setting that would improve a finding is on a second line."""
     first, second = (max(len(getattr(finding, name)) for finding in findings) for name in ("name", "held_by"))
     lines = []
     for finding in findings:
@@ -135,7 +136,8 @@ def judge(host: HostFacts, facts: Facts, others: list[ModeOption]) -> list[Findi
 
 
 def _mode(host: HostFacts, others: list[ModeOption]) -> list[Finding]:
-    """Return the findings about modes: the one that `auto` picks, and each other one that can be asked for by name."""
+    """Return the findings about sandbox modes: the mode that `auto` picks, and every other mode that can be requested
+    by name."""
     findings = []
     if host.mode is not None:
         findings.append(Finding("mode", True, host.mode, _MODES[host.mode]))

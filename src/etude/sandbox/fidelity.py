@@ -1,5 +1,5 @@
-"""Checks how well a box passes for a person's machine: runs the shell probes of fidelity.toml in a box and in a login
-of this host, and compares the answers.
+"""Checks how closely a box resembles an ordinary machine: runs the shell probes of fidelity.toml in a box and in a
+login shell of this host, and compares the answers.
 
 The login is that of an ordinary user of this host, with a terminal and the few variables that login programs set.
 """
@@ -29,20 +29,20 @@ _NOBODY = 65534
 
 @dataclass(frozen=True, slots=True)
 class FidelityCheck:
-    """One probe by which an agent could notice that it is in a box. fidelity.toml has one table per check."""
+    """One shell probe by which an agent could notice that it is in a box. fidelity.toml has one table per check."""
 
     name: str
     asks: str
-    """The probe: a line of shell whose output is the answer."""
+    """The probe: a line of shell whose output is compared."""
     differs: str = ""
-    """Why a box may answer differently from a login. Empty: the answers must be the same."""
+    """Why the box's answer may differ from the login's. Empty: the answers must be the same."""
     person: str | None = None
-    """The answer that a box may give instead of this host's, because most people's machines give it."""
+    """An answer that the box may also give, because most people's machines give it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A check that was answered differently in the box and in the login."""
+    """A check whose answer in the box differs from that in the login."""
 
     check: FidelityCheck
     box: str
@@ -56,12 +56,12 @@ def load_checks() -> list[FidelityCheck]:
 
 
 def compare(checks: list[FidelityCheck], box: dict[str, str], login: dict[str, str]) -> list[Difference]:
-    """Return the checks where the box's answer is neither the login's nor that of a person's machine."""
+    """Return the checks where the box's answer is neither the login's nor `FidelityCheck.person`."""
     return [Difference(t, box[t.name], login[t.name]) for t in checks if box[t.name] not in (login[t.name], t.person)]
 
 
 def fidelity() -> tuple[list[FidelityCheck], list[Difference]]:
-    """Run all checks in a box and in a login; return them with the differences."""
+    """Run all checks in a box and in a login; return the checks and the differences."""
     checks = load_checks()
     box = asyncio.run(run_in_box(checks))
     return checks, compare(checks, box, run_in_login(checks))
@@ -81,14 +81,14 @@ def report(checks: list[FidelityCheck], differences: list[Difference]) -> str:
 
 
 def script(checks: list[FidelityCheck]) -> str:
-    """Return a shell script that prints each answer between two marker bytes, since a terminal adds output of its
-    own."""
+    """Return a shell script that prints the answer of each check between two marker bytes, since a terminal adds output
+    of its own."""
     asked = (f"printf '\\001%s ' {check.name}; ({check.asks}\n) 2>/dev/null; printf '\\002\\n'" for check in checks)
     return "\n".join(asked)
 
 
 def parse(output: str) -> dict[str, str]:
-    """Return the answers, by check name, in the output of `script`."""
+    """Return the answers, by check name, found in the output of the script that `script` made."""
     answers = {}
     for part in output.replace("\r\n", "\n").split(_BEGIN)[1:]:
         name, _, answer = part.partition(_END)[0].partition(" ")
@@ -97,7 +97,7 @@ def parse(output: str) -> dict[str, str]:
 
 
 async def run_in_box(checks: list[FidelityCheck]) -> dict[str, str]:
-    """Run the checks in a new box; return their answers by name."""
+    """Run the checks in a new box; return the answers by check name."""
     with temporary_store("etude-fidelity-") as folder:
         sandboxes = EmbeddedSandboxes(folder)
         try:
@@ -112,7 +112,7 @@ async def run_in_box(checks: list[FidelityCheck]) -> dict[str, str]:
 
 
 def run_in_login(checks: list[FidelityCheck]) -> dict[str, str]:
-    """Run the checks as an ordinary user of this host, on a terminal; return their answers by name."""
+    """Run the checks as an ordinary user of this host, on a terminal; return the answers by check name."""
     user = _ordinary_user()
     environment = {
         "HOME": user.pw_dir,

@@ -21,8 +21,8 @@ getattr(importlib.import_module(module), function)(*arguments)
 
 
 def light_command(module: str, function: str, *arguments: int | str, path: Sequence[str] = ()) -> list[str]:
-    """Return the command that calls `function` of `module` with these arguments in a new interpreter. `path` becomes
-    sys.path; if empty, only the standard library and this project can be imported."""
+    """Return the command that starts a new interpreter and calls `function` of `module` with these arguments. `path`
+    becomes sys.path; if empty, only the standard library and this project can be imported."""
     here = Path(__file__).parent
     packages = {"etude": str(here.parent), "etude.sandbox": str(here)}
     job = json.dumps([packages, list(path), module, function, arguments])

@@ -1,4 +1,4 @@
-"""Opens the sandbox backend that a recipe names. This is the only module that knows every backend by name."""
+"""Opens the sandbox backend that a recipe names. Only this module knows all backends by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from etude.sandbox.oci import OciSandboxes
 
 
 class OpenFleet(Protocol):
-    """The part of a fleet that `open_sandboxes` needs (see fleet/open_fleet.py)."""
+    """The part of a fleet that `open_sandboxes` uses. A fleet runs boxes on the nodes of a cluster (see
+    fleet/open_fleet.py)."""
 
     def sandboxes(self) -> Sandboxes: ...
 
@@ -21,8 +22,8 @@ class OpenFleet(Protocol):
 def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: OpenFleet | None = None) -> Sandboxes:
     """Open the backend that the recipe names, with its images in `root`. SandboxUnavailable says what the host lacks.
 
-    A recipe with `sandbox.hosts` wants boxes on the cluster's nodes. These come from `fleet`, which the owner of the
-    cluster has opened.
+    If the recipe sets `sandbox.hosts`, boxes run on the cluster's nodes. The backend then comes from `fleet`, which the
+    owner of the cluster has opened.
     """
     if recipe.hosts:
         if fleet is None:
@@ -42,7 +43,7 @@ def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: OpenFleet | None = 
 
 
 def without_fleet(recipe: SandboxRecipe) -> SandboxRecipe:
-    """Return the recipe changed so that boxes run on this host, not on a fleet: for use on a fleet's own hosts, or
+    """Return a copy of the recipe with which boxes run on this host. It is for the fleet's own hosts, and for running
     without a cluster."""
     return recipe.model_copy(update={"hosts": 0})
 

@@ -1,5 +1,5 @@
-"""The keyword arguments of the contract's long calls, as types, so that backends can pass them on as one value.
-contract.py explains each."""
+"""Types for the keyword arguments of the contract's larger methods, so that backends can pass them on as one value.
+contract.py explains the arguments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reads how this host itself reaches the web: directly, or through an HTTP proxy, as in many companies.
 
-Invariant: a proxy's login is sent to that proxy only. It never appears in a message, log or repr, and never inside a
+Invariant: a proxy's login is sent only to that proxy. It never appears in a message, log or repr, and never inside a
 box.
 """
 
@@ -23,17 +23,17 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class UpstreamProxy:
-    """An HTTP proxy that this host uses: its address, and a login if it wants one."""
+    """An HTTP proxy that this host uses: its address, and the login if the proxy needs one."""
 
     host: str
     port: int
     login: str = field(default="", repr=False)
-    """The login as "user:password"; empty if the proxy wants none."""
+    """The login as "user:password"; empty if the proxy needs none."""
 
     @classmethod
     def parse(cls, text: str, where: str) -> UpstreamProxy:
-        """Parse a proxy address such as http://user:password@host:port. `where` names the variable or setting it came
-        from, for the error.
+        """Parse a proxy address such as http://user:password@host:port. `where` is the variable or setting that holds
+        it, and is named in errors.
 
         Raise RequestRefused for a bad address. The message quotes no part of the address, since it could hold a login.
         """
@@ -63,7 +63,7 @@ class UpstreamProxy:
 
 @dataclass(frozen=True, slots=True)
 class NoProxy:
-    """The hosts that are reached directly although a proxy is set, as listed in NO_PROXY.
+    """The hosts that NO_PROXY lists: they are reached directly although a proxy is set.
 
     A listed name covers itself and all its subdomains, with or without a leading dot or "*."; "*" covers every host. A
     listed address or network ("10.0.0.0/8") covers hosts whose address lies in it. An entry with a port covers that
@@ -88,7 +88,7 @@ class NoProxy:
         return cls(tuple(names), tuple(networks))
 
     def cover(self, host: str, port: int) -> bool:
-        """Return whether this host (a name or an address) is reached without the proxy."""
+        """Return whether connections to this host (a name or an address) and port bypass the proxy."""
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
@@ -110,15 +110,15 @@ class Proxies:
     """The proxies of this host, per protocol, and the hosts that bypass them."""
 
     http: UpstreamProxy | None = None
-    """Proxy for hosts that speak plain HTTP; None: connect directly."""
+    """Proxy for plain HTTP; None: connect directly."""
     https: UpstreamProxy | None = None
-    """Proxy for hosts that speak TLS; None: connect directly."""
+    """Proxy for TLS; None: connect directly."""
     exceptions: NoProxy = field(default_factory=NoProxy)
     """Hosts that bypass both proxies."""
 
     @classmethod
     def of_host(cls) -> Proxies:
-        """Read the usual environment variables: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, preferring their
+        """Read the proxies from HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, preferring the variables with
         lower-case names. Raise RequestRefused for an address that cannot be used."""
         found = getproxies_environment()
 
@@ -129,8 +129,8 @@ class Proxies:
         return cls(from_variables("http"), from_variables("https"), NoProxy.parse(found.get("no", "")))
 
     def proxy_for(self, host: str, port: int, *, tls: bool, addresses: Sequence[str] = ()) -> UpstreamProxy | None:
-        """Return the proxy for this host; None means to connect directly. `addresses` are the host's resolved
-        addresses, to be checked against the networks of NO_PROXY."""
+        """Return the proxy for connections to this host; None means to connect directly. `addresses` are the host's
+        resolved addresses, which are checked against the networks of NO_PROXY."""
         proxy = self.https if tls else self.http
         if proxy is None or self.exceptions.cover(host, port):
             return None

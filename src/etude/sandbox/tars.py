@@ -33,17 +33,18 @@ class Member:
     """Modification time, in seconds since the epoch."""
     size: int = 0
     goal: str = ""
-    """Target of a symbolic link, unchanged. For a hard link, the name of an earlier file of the tar."""
+    """Target of a symbolic link, unchanged. For a hard link, the name of the earlier file in the tar that it links
+    to."""
     source: tarfile.TarInfo | None = None
-    """The member as Python's tarfile describes it, through which its content is read."""
+    """Python's tarfile object for this member, through which the content is read."""
 
     def entry(self) -> list[str | int]:
-        """Return the member as the list that inside/trees.py takes."""
+        """Return the member in the list form that inside/trees.py takes."""
         return [self.name, self.kind, self.mode, self.uid, self.gid, self.modified, self.size, self.goal]
 
 
 class Tar:
-    """A tar that has passed all checks. For a bad tar, the constructor raises RequestRefused with the reason."""
+    """A tar that has passed all checks. If the tar is bad, the constructor raises RequestRefused with the reason."""
 
     def __init__(self, data: bytes, *, max_bytes: int, max_files: int) -> None:
         if len(data) > max_bytes + (max_files + 2) * 4 * tarfile.RECORDSIZE:
@@ -56,7 +57,7 @@ class Tar:
         self._check_members(max_bytes, max_files)
 
     def _check_members(self, max_bytes: int, max_files: int) -> None:
-        """Fill `members`, checking each member on its own and against those before it."""
+        """Fill `members` with the tar's members, checking each on its own and against those before it."""
         kinds: dict[str, str] = {}
         total = 0
         for info in self._infos():
@@ -92,8 +93,8 @@ class Tar:
             yield info
 
     def batches(self, size: int) -> Iterator[list[Member]]:
-        """Yield all members in order, in batches of at most `size` bytes, and then all folders again. The second time
-        sets the folders' real modes: a folder without write permission could not be filled."""
+        """Yield all members in order, in batches of at most `size` bytes. A last batch repeats all folders, to set
+        their real modes: a folder without write permission could not be filled."""
         batch: list[Member] = []
         room = size
         for member in self.members:
@@ -107,7 +108,7 @@ class Tar:
         yield [member for member in reversed(self.members) if member.kind == "folder"]
 
     def contents(self, batch: list[Member]) -> bytes:
-        """Return the bytes of all files of a batch, joined in order."""
+        """Return the contents of all files in a batch, joined in order."""
         return b"".join(self._content(member) for member in batch if member.kind == "file")
 
     def _content(self, member: Member) -> bytes:
@@ -123,7 +124,7 @@ class Tar:
 
 
 def _member(info: tarfile.TarInfo) -> Member | None:
-    """Return the checked member; None for the entry of the folder itself."""
+    """Check one member and return it; None for the entry of the folder itself."""
     name = _name(info.name)
     if name is None:
         return None
@@ -145,8 +146,8 @@ def _member(info: tarfile.TarInfo) -> Member | None:
 
 
 def _name(name: str) -> str | None:
-    """Return the name without "." and doubled slashes; None for the folder itself. Raise RequestRefused for names
-    outside it."""
+    """Return a member's name without "." and doubled slashes; None for the folder itself. Raise RequestRefused for a
+    name that leads outside the folder."""
     if name.startswith("/") or "\0" in name:
         raise RequestRefused(f"member {name!r}: expected a path relative to the folder")
     steps = [step for step in name.split("/") if step not in ("", ".")]
@@ -169,14 +170,15 @@ def _require_folders_above(name: str, kinds: dict[str, str]) -> None:
 
 
 def _require_same_kind(member: Member, kinds: dict[str, str]) -> None:
-    """Raise RequestRefused if the same name was a folder before and is none now, or the other way round."""
+    """Raise RequestRefused if the member is a folder and an earlier member of the same name was not, or the other way
+    round."""
     before = kinds.get(member.name, member.kind)
     if (before == "folder") != (member.kind == "folder"):
         raise RequestRefused(f"member {member.name!r} is a {member.kind}, but was a {before} before")
 
 
 def pack(members: list[Member], contents: bytes) -> bytes:
-    """Make a tar of these members. `contents` holds the bytes of all files, joined in order."""
+    """Make a tar of these members. `contents` holds the contents of all files, joined in order."""
     kinds = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
     target, view = io.BytesIO(), memoryview(contents)
     with tarfile.open(fileobj=target, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:

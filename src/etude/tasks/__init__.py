@@ -1,4 +1,4 @@
-"""Tasks, their splits and sources, the gate, the sealed grader, and the Verdict.
+"""Coding tasks: their splits and sources, the gate that admits them, and the sealed grader, which returns a Verdict.
 
 The grader trusts nothing that the agent could touch.
 """

@@ -12,8 +12,9 @@ from etude.tasks.verifiers.harbor.box_setup import variables
 
 
 def agent_box(task: Task, usual: Limits) -> tuple[Limits, tuple[tuple[str, str], ...]]:
-    """Return the limits and the environment variables of the box that an agent works in. `usual` are the run's limits;
-    a task can raise them but not lower them. Raises TaskError for a variable that has no value."""
+    """Return the resource limits and the environment variables of the box that a task's agent works in. `usual` are the
+    run's limits; a task can raise them but not lower them. Raises TaskError for a variable that has no value.
+    """
     path = task.directory / "task.toml"
     declared = parse_harbor(task.config, path).environment
     limits = replace(

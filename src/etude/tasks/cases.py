@@ -14,7 +14,7 @@ Value = int | float | bool | str | None | list["Value"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a call: the canonical JSON of its value, or the name of the exception's type."""
+    """What a function call returned or raised: the canonical JSON of the value, or the name of the exception's type."""
 
     value: str | None = None
     raised: str | None = None
@@ -22,14 +22,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A call of one function, and the value that it must return."""
+    """A call of one function, with the value that it must return."""
 
     id: str
     module: str
     function: str
     arguments: tuple[Value, ...]
     expected: str
-    """Canonical JSON of the value that an honest solution returns."""
+    """Canonical JSON of the value that a correct solution returns."""
 
 
 class CasesError(ValueError):
@@ -37,8 +37,9 @@ class CasesError(ValueError):
 
 
 def canonical(value: object) -> str | None:
-    """Return the JSON of a plain value, or None for any other object. True and 1 differ, and instances of subclasses
-    are not plain."""
+    """Return the JSON of a plain value (None, bool, int, finite float, str, or a list of these), or None for any other
+    object. Instances of subclasses are not plain.
+    """
     return json.dumps(value, ensure_ascii=True, allow_nan=False) if _plain(value) else None
 
 
@@ -51,7 +52,9 @@ def _plain(value: object) -> bool:
 
 
 def outcome_of(function: Callable[..., object], arguments: Sequence[Value]) -> Outcome:
-    """Call a function and return its value, or the exception's name if it raises one of the ordinary exceptions."""
+    """Call the function and return its value, or the name of the exception if it raises a common built-in one. Other
+    exceptions propagate.
+    """
     try:
         value = function(*arguments)
     except (TypeError, ValueError, ArithmeticError, LookupError, NameError, AttributeError) as error:

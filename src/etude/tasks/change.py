@@ -1,7 +1,7 @@
 """A change to a workspace, as the grader applies it: paths with their new bytes, or None for a deleted file.
 
-It is built from an agent's diff, which is hostile input: a diff that cannot be applied exactly is refused, and files
-of the test surface keep their contents.
+The change is built from an agent's diff, which is hostile input. A diff that does not apply exactly is refused, and
+tests and their configuration keep their contents.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ class Change:
     files: Mapping[str, bytes | None] = field(default_factory=dict)
     """The new bytes by path; None for a deleted file."""
     touched: tuple[str, ...] = ()
-    """Paths of the test surface that the diff names. The grader leaves these files as they were, so they are not in
-    `files`."""
+    """Protected paths (tests and their configuration) that the diff names. The grader leaves these files as they were,
+    so they are not in `files`.
+    """
     executable: frozenset[str] = frozenset()
     """Paths in `files` whose file is executable afterwards. A file that was executable before stays executable."""
 
@@ -47,8 +48,9 @@ def change_of(
     """Return the change that a diff makes to the pristine files. Raises DiffError if the diff does not apply exactly or
     exceeds the bounds.
 
-    `protects` says whether a path belongs to the test surface. `executable` are the pristine files with the executable
-    bit. `links` and `folders` are the workspace's symbolic links and empty folders, which no new file may replace.
+    `protects` says whether a path belongs to the tests or their configuration, which a diff cannot change. `executable`
+    are the pristine files with the executable bit. `links` and `folders` are the workspace's symbolic links and empty
+    folders, which no new file may replace.
     """
     bounds = bounds or Bounds()
     patches = parse_diff(diff, bounds)

@@ -1,5 +1,6 @@
-"""Static checks of a task's directory: find mistakes without running anything, and note what may surprise whoever uses
-the task."""
+"""Static checks of a task's directory: find mistakes without running anything, and note what may surprise a user of the
+task.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ class Checked:
 
     directory: Path
     task: Task | None = None
-    """The parsed task; None if it cannot be read at all."""
+    """The parsed task; None if it cannot be parsed."""
     mistakes: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Remarks on things that are valid but may surprise."""
+    """Remarks on things that are valid but may surprise a user of the task."""
 
 
 def check_task(directory: Path) -> Checked:

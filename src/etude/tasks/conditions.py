@@ -14,8 +14,9 @@ _FAKETIME = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfake
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What may differ between gradings of the same change: environment variables, test order and a busy
-    machine. A correct verdict does not depend on it."""
+    """Circumstances that may differ between gradings of the same change: environment variables, test order and a busy
+    machine. A correct verdict does not depend on them.
+    """
 
     name: str = "usual"
     env: tuple[tuple[str, str], ...] = ()
@@ -24,10 +25,11 @@ class Conditions:
     order: int | None = None
     """Seed for shuffling the tests or cases; None keeps their written order."""
     busy: bool = False
-    """Whether to run beside processes that keep every core busy."""
+    """Whether the grading runs beside processes that keep every core busy."""
     fallback: Conditions | None = None
-    """Equivalent conditions that are set up in another way. The gate uses them when a run under these conditions
-    reached its wall-clock limit, because the method alone (see `days_later`) can cause that."""
+    """Equivalent conditions that are set up by another method. The gate repeats a run with them when the run reached
+    its wall-clock limit, because the first method alone can cause that (see `days_later`).
+    """
 
 
 USUAL = Conditions()
@@ -54,7 +56,7 @@ def days_later(days: int, library: str) -> Conditions:
 
     libfaketime has a fault in either of its modes. If it also moves the monotonic clock, which timers use, waiting for
     a lock with a timeout never ends. If it does not, Python's `sleep` raises OSError. A program under test cannot avoid
-    either. So the conditions use the first mode, and their `fallback` uses the second.
+    either fault. So the conditions use the first mode, and their `fallback` uses the second.
     """
     where = _locale_variables("Australia/Lord_Howe", "C.UTF-8", 20_240_229)
     moved = (("LD_PRELOAD", library), ("FAKETIME", f"+{days}d"), ("FAKETIME_DISABLE_SHM", "1"))
@@ -66,7 +68,8 @@ def days_later(days: int, library: str) -> Conditions:
 
 
 def faketime_library() -> str:
-    """Return the path of libfaketime on this host, which is also its path in boxes on the host's base. Return an empty
-    string if it is not installed."""
+    """Return the path of libfaketime on this host, or an empty string if it is not installed. Boxes that show the
+    host's system folders have it at the same path.
+    """
     found = (str(path) for pattern in _FAKETIME for path in sorted(Path("/").glob(pattern.lstrip("/"))))
     return next(found, "")

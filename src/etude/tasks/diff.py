@@ -31,7 +31,7 @@ class Bounds:
     diff_bytes: int = 256_000
     files: int = 64
     file_bytes: int = 1_000_000
-    """Largest size of a file after the diff."""
+    """Maximum size of one file after the diff is applied."""
     all_bytes: int = 8_000_000
     """Largest total size of the files that the diff changes, so that adding a line to each of many large files cannot
     fill a grader's disk."""
@@ -40,18 +40,18 @@ class Bounds:
 
 @dataclass(slots=True)
 class Hunk:
-    """One hunk: `old` lines that are replaced by `new` lines."""
+    """One hunk of a diff: the lines `old` are replaced by the lines `new`."""
 
     start: int
-    """Index of the first old line, from 0."""
+    """Index of the first old line in the original file, from 0."""
     old: list[str] = field(default_factory=list)
-    """The replaced lines, each with its newline."""
+    """The replaced lines, each with its newline at the end."""
     new: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class FilePatch:
-    """The patch of one file."""
+    """The changes that a diff makes to one file."""
 
     before: str | None
     """Path of the file before the patch; None if the diff creates the file."""

@@ -25,7 +25,7 @@ from etude.tasks.task import Cell, Split, Task, TaskError, TaskLimits, split_of
 SCHEMA_VERSION = "1.0"
 REFERENCE_DIFF = "solution/patch.diff"
 REPOSITORY = "environment/repo"
-"""Folder of the workspace's files, relative to the task's directory."""
+"""Folder with the workspace's files in a task directory; the path is relative to that directory."""
 WORKDIR = "/work"
 FOREIGN_LIMITS = TaskLimits(turns=500, tool_calls=1000, tokens=2_000_000, wall_seconds=3600.0)
 """Limits of a Harbor task without Étude's fields, since Harbor has no limits of turns and tokens. They are wide on
@@ -33,8 +33,9 @@ purpose: the run's own budgets are the effective limits."""
 
 
 def write_task(task: Task, files: Mapping[str, bytes]) -> None:
-    """Write `task.directory` with these files (paths relative to it) and a task.toml, replacing a directory that exists
-    already."""
+    """Write `task.directory` with these files (keyed by paths relative to it) and a task.toml. An existing directory is
+    replaced.
+    """
     temporary = task.directory.with_name(f".{task.directory.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     contents = {
@@ -184,8 +185,9 @@ def gated_digest(task: Task) -> str:
 
 
 def stamp_of(task: Task) -> str:
-    """Return a cheap stamp that changes when a file covered by the digests, or the evidence, changes. It uses file
-    sizes and times instead of contents, so that it can be computed before every grading."""
+    """Return a cheap stamp that changes when the task's evidence, or a file that its digests cover, changes. It uses
+    file sizes and times instead of contents, so that it can be computed before every grading.
+    """
     digest = hashlib.sha256(_grading_settings(task).encode())
     for below in ("environment", "tests", "steps", "solution", "evidence"):
         for name, path in list_files(task.directory, below).items() if (task.directory / below).is_dir() else ():

@@ -1,4 +1,4 @@
-"""A box that is created for one purpose and destroyed afterwards."""
+"""A context manager for a sandbox box that is created for one purpose and destroyed afterwards."""
 
 from __future__ import annotations
 

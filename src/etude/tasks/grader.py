@@ -1,4 +1,5 @@
-"""The grader: applies only the agent's diff to a pristine copy, and lets the task's verifier examine it in fresh boxes.
+"""The grader: applies only the agent's diff to a pristine copy, and lets the task's verifier examine the result in
+fresh boxes.
 
 It trusts nothing that the agent could touch. An infrastructure fault gives the judgement `error`, never `fail`. A diff
 that cannot be applied, or code that kills or outlasts its verifier, is the agent's fault and gives `fail`.
@@ -23,17 +24,19 @@ from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers import GradingContext, Verifier, open_verifier
 
 MOST_VERDICTS = 50_000
-"""The most verdicts that the cache holds."""
+"""Maximum number of verdicts in the cache."""
 
 
 @dataclass(slots=True)
 class GraderStats:
-    """Counters of one grader."""
+    """Counters of one grader since it was created."""
 
     graded: int = 0
-    """Gradings that ran in a box."""
+    """Number of gradings that ran in a box."""
     remembered: int = 0
-    """Gradings answered from the cache, because an earlier grading had the same task, tests and resulting tree."""
+    """Number of gradings answered from the cache, because an earlier one had the same task, tests and
+    resulting tree.
+    """
     errors: int = 0
     seconds: float = 0.0
 
@@ -43,9 +46,9 @@ class _LoadedTask:
     """A task that is prepared for grading."""
 
     stamp: str
-    """The task's `stamp_of` when it was read; another stamp means that the task has changed."""
+    """The task's `stamp_of` when the task was read. A different stamp means that the task has changed."""
     task: Task
-    """The task, with limits tightened to what the gate measured."""
+    """The task, with its limits tightened to those that the gate measured."""
     digest: str
     """The task's `task_digest`, which covers everything that decides a verdict."""
     gated: str
@@ -77,8 +80,9 @@ class Grader:
         self._base_shows: Memo[str, bool] = Memo(MOST_VERDICTS)
 
     async def grade(self, task: Task, diff: str, *, fresh: bool = False, conditions: Conditions = USUAL) -> Verdict:
-        """Return the verdict on a diff. An equal tree that was graded before gets the cached verdict, unless `fresh` is
-        set (the gate sets it) or the conditions are not the usual ones."""
+        """Return the verdict on a diff. If the same resulting tree was graded before, return the cached verdict, unless
+        `fresh` is set (the gate sets it) or the conditions are not the usual ones.
+        """
         try:
             loaded = await self._load(task)
         except TaskError as error:
@@ -152,7 +156,8 @@ class Grader:
 
     async def _is_sealed(self, loaded: _LoadedTask) -> bool:
         """Return whether a verdict on this task may be called sealed: boxes must have a second user, and the host's
-        base must not show the solution."""
+        system folders must not show the solution.
+        """
 
         async def base_is_clean() -> tuple[bool, bool]:
             return await self.environments.base_shows_solution(loaded.task), True

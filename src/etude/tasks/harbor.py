@@ -1,7 +1,7 @@
-"""A typed view of a Harbor task.toml, schema 1.0 to 1.4.
+"""A typed, read-only view of a Harbor task.toml, schema 1.0 to 1.4.
 
-It is only a view: `write_task` writes the document that was read (`Task.config`), so unknown keys and old spellings
-survive. The view understands the old spellings version, allow_internet, and memory and storage as text.
+`write_task` writes the document that was read (`Task.config`), not this view, so unknown keys and old spellings
+survive. The view understands the old spellings: version, allow_internet, and memory and storage as text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from etude.tasks.task import TaskError
 
 GRADING_FOLDERS = ("/tests", "/solution", "/logs/verifier")
-"""Folders that the grading itself uses; no artifact may lie there."""
+"""Folders that grading itself uses; no artifact may lie there."""
 _EXPECTED_VALUES = {
     "model_type": "a table",
     "dict_type": "a table",
@@ -29,14 +29,15 @@ _EXPECTED_VALUES = {
     "greater_than": "a number above 0",
     "string_too_short": "text that is not empty",
 }
-"""What was expected, in TOML's terms, by pydantic's error type."""
+"""For each of pydantic's error types, the value that was expected, in TOML's terms."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MEGABYTES = {"K": 1 / 1024, "": 1 / (1024 * 1024), "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def _one_of(*kinds: type, becoming: type) -> BeforeValidator:
     """Return a validator that converts values of the types `kinds` to `becoming`, since Harbor allows some values in
-    two forms. It leaves booleans alone: bool is a subclass of int in Python, but not a number in TOML."""
+    two forms. Booleans are not converted, although Python's bool is a subclass of int.
+    """
 
     def convert(found: object) -> object:
         return becoming(found) if isinstance(found, kinds) and not isinstance(found, bool) else found
@@ -78,10 +79,10 @@ class Author(_Table):
 
 
 class Identity(_Table):
-    """The [task] table."""
+    """The [task] table of a Harbor task.toml."""
 
     name: str = ""
-    """Written "organisation/name"."""
+    """Name of the task, in the form "organisation/name"."""
     description: str = ""
     authors: list[Author] = []
     keywords: list[str] = []
@@ -112,7 +113,7 @@ class McpServer(_Table):
 
 
 class _Phase(_Table):
-    """Settings that [agent], [verifier] and [environment] share."""
+    """Settings that the tables [agent], [verifier] and [environment] share."""
 
     network_mode: NetworkMode | None = None
     allowed_hosts: list[str] = []
@@ -202,7 +203,7 @@ class Verifier(_Phase):
 
     @property
     def separate(self) -> bool:
-        """Whether the verifier has its own box; by default, if it has its own environment."""
+        """Whether the verifier runs in its own box. By default it does if it has its own environment."""
         return (self.environment_mode or ("separate" if self.environment else "shared")) == "separate"
 
 
@@ -215,7 +216,7 @@ def _threshold(found: object) -> object:
 
 
 class Step(_Table):
-    """One [[steps]] table. Settings of agent and verifier that a step omits are taken from the task."""
+    """One [[steps]] table. Agent and verifier settings that the step omits are taken from the task."""
 
     name: Annotated[str, AfterValidator(_name)]
     agent: Agent = Agent()
@@ -256,7 +257,7 @@ class Harbor(_Table):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A unit of work that is graded by itself: one step, or the whole of a task without steps."""
+    """A part of a task that is graded by itself: one step, or the whole task if it has no steps."""
 
     name: str
     """Name of the step; empty for a task without steps."""
@@ -324,7 +325,7 @@ def mistakes(error: ValidationError) -> list[str]:
 
 
 def unknown_keys(table: BaseModel, place: str = "") -> Iterator[str]:
-    """Yield the keys that Harbor's schema does not have. They are kept, but may be typing mistakes."""
+    """Yield the keys that Harbor's schema does not define. They are kept, but may be typing mistakes."""
     for key in table.model_extra or {}:
         yield f"{place}{key}"
     for key in type(table).model_fields:
@@ -336,7 +337,7 @@ def unknown_keys(table: BaseModel, place: str = "") -> Iterator[str]:
 
 
 def _merged(ours: Any, theirs: Any) -> Any:
-    """Return a copy of the task's table `ours`, in which the settings of the step's table `theirs` replace its own."""
+    """Return a copy of the task's table `ours`, in which the settings of the step's table `theirs` take precedence."""
     return ours.model_copy(update={name: getattr(theirs, name) for name in theirs.model_fields_set})
 
 

@@ -1,7 +1,7 @@
 """Fingerprints of functions. They are equal for functions that differ only in names, strings, comments and layout.
 
-A fingerprint has two hashes: the shape ignores numbers, the instance includes them. If a family is held out, training
-and test tasks share no shape; they never share an instance.
+A fingerprint has two hashes: the shape ignores numbers, the instance includes them. Training and test tasks never share
+an instance; if the task family is held out, they share no shape either.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The two hashes of one function."""
+    """Two hashes of a function's syntax tree: one without its numbers (shape), one with them (instance)."""
 
     name: str
     shape: str
     instance: str
-    """Hash of the shape together with its numbers."""
+    """Hash of the shape together with the function's numbers."""
 
 
 def function_hashes(source: str) -> set[str]:
-    """Return the shape of each function in a module's source, or an empty set for text that is not Python."""
+    """Return the shape hash of each function in a module's source, or an empty set for text that is not Python."""
     return {found.shape for found in fingerprints(source)}
 
 

@@ -1,7 +1,7 @@
-"""Limits of a task's gradings: three times what its reference took when the task was gated.
+"""Limits of a task's gradings: three times what the gate measured for its reference.
 
-They are stored in the evidence and not in task.toml, which stays as its author wrote it. They apply only while the task
-is unchanged since it was gated, and can only tighten the task's own limits.
+They are stored in the evidence, so that task.toml stays as its author wrote it. They apply only while the task is
+unchanged since it was gated, and can only tighten the task's own limits.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from etude.tasks.task import Task
 EVIDENCE = "evidence/gate.json"
 MARGIN = 3
 FLOORS = {"verifier_seconds": 10.0, "cpu_seconds": 5.0, "memory_mb": 256.0}
-"""The lowest limits that a grading gets. A machine may be several times slower than the one that ran the gate, and an
-interpreter needs memory before any test runs."""
+"""Lowest limits that a grading gets. A machine may be several times slower than the one that ran the gate, and an
+interpreter needs memory before any test runs.
+"""
 _SUITE = {"seconds": ("cpu_seconds", 60), "memory_mb": ("memory_mb", 1024)}
 _BUILD = {"seconds": ("cpu_seconds", 30), "memory_mb": ("memory_mb", 512)}
 _OF_VERIFIER = {
@@ -33,8 +34,9 @@ verifier's default. CPU time was measured over all boxes of a grading together, 
 
 
 def limits_from(seconds: float, cpu_seconds: float, memory_bytes: int) -> dict[str, float]:
-    """Return the limits that follow from the most that any run of a valid solution took. A value of 0 was not measured
-    and sets no limit."""
+    """Return the limits that follow from measurements: the maximum over all runs of valid solutions. A value of 0 was
+    not measured and sets no limit.
+    """
     seen = {"verifier_seconds": seconds, "cpu_seconds": cpu_seconds, "memory_mb": memory_bytes / 2**20}
     return {name: max(FLOORS[name], float(math.ceil(MARGIN * most))) for name, most in seen.items() if most > 0}
 

@@ -2,7 +2,7 @@
 
 It decides by what the conversation shows (the instruction, FAIL lines, listings, grep hits) and takes only the repair
 itself from the reference solution. All its random choices come from its seed. After a self-summary it continues from
-the summary's text alone, so that a demonstration never uses knowledge that its context does not hold.
+the summary's text alone, so that a demonstration never uses knowledge that its context lacks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _FUNCTION = re.compile(r"\b[a-z]+_[a-z_]+\b")
 _FAIL = re.compile(r"^FAIL ([a-z_]+)\(", re.MULTILINE)
 _NEXT = re.compile(r"\bnext (.+)")
 _EDITED = re.compile(r"^(?:edit|Files edited so far:) (\w+)", re.MULTILINE)
-"""Matches the list of edited files that the harness carries over a summary, in the wording of either profile."""
+"""Matches the list of edited files that the harness keeps across a self-summary, in the wording of either profile."""
 _TOOLS = {name: builtin_schema(name).call_schema() for name in ("list", "read", "edit", "grep", "shell", "finish")}
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """The repair of one line: where it is, the right text and the wrong text."""
+    """The repair of one line: its position, the right text and the wrong text."""
 
     file: str
     line: int
@@ -40,7 +40,9 @@ class Repair:
 
 
 def reference_repair(task: Task) -> Repair:
-    """Return the reference solution as a single-line edit. Raises PolicyError if it changes more than one line."""
+    """Return the reference solution as a single-line edit. Raises PolicyError if the solution does not change exactly
+    one line.
+    """
     patches = parse_diff(reference_diff(task))
     hunks = patches[0].hunks if len(patches) == 1 else []
     if len(hunks) != 1 or patches[0].after is None or len(hunks[0].old) != len(hunks[0].new):
@@ -56,9 +58,9 @@ def reference_repair(task: Task) -> Repair:
 class OraclePolicy:
     """Solves one train task. Implements the harness's Policy.
 
-    `slip` is the probability that the first edit is wrong. The check nearly always shows the mistake, and whoever
-    collects demonstrations keeps those that passed in the end. `rewrites` is the probability that the edit rewrites the
-    whole failing function; otherwise it changes only the wrong line, as people do.
+    `slip` is the probability that the first edit is wrong. The check nearly always reveals the mistake, and callers
+    keep only demonstrations that passed in the end. `rewrites` is the probability that the edit rewrites the whole
+    failing function; otherwise it changes only the wrong line, as people do.
 
     Tokens are counted as words. For training data the oracle is wrapped by the harness's RecordingPolicy, which
     computes the token ids.
@@ -101,7 +103,7 @@ class OraclePolicy:
         return self._call(self._next(seen))
 
     def _summary_plan(self, seen: _ContextFacts) -> str:
-        """Return the call that a self-summary plans: usually the next call.
+        """Return the tool call that a self-summary announces as the next step: usually the next call.
 
         An edit is too long for a summary. In the first context it is replaced by a read of the file, after which the
         next context makes the edit. If the context already began with a summary, reading the file has filled it, so the
@@ -126,14 +128,13 @@ class OraclePolicy:
         return Turn(calls=(call,), sampled_tokens=size, call_tokens=size)
 
     def _next(self, seen: _ContextFacts) -> str:
-        """Choose the next call, given only what this context shows."""
+        """Choose the next tool call, using only facts from the present context."""
         if seen.planned:
             return seen.planned
         if seen.checked_after_edit:
             if "ok" in seen.last_check.split("\n"):
                 return _format("finish")
-            # The first edit was wrong: repair it now if the file is still in this context, else read the
-            # file again.
+            # The first edit was wrong: repair it now if the file is still in this context, else read it again.
             return self._edit(seen, right=True) if self._repair.file in seen.read else self._search_call(seen)
         if seen.edited:
             return _format("shell", command=CHECK_COMMAND)
@@ -153,8 +154,9 @@ class OraclePolicy:
         return self._edit(seen, right=not self._slip)
 
     def _search_call(self, seen: _ContextFacts) -> str:
-        """Return a call that reads the file known to hold the failing function, or the next call in the search for that
-        file."""
+        """Return a call that reads the file known to hold the failing function. If no file is known yet, return the
+        next call of the search for it.
+        """
         if seen.file is not None and seen.file not in seen.read:
             return _format("read", path=seen.file)
         # After a summary the policy has forgotten the files it read, so reading them one by one would not find the
@@ -169,9 +171,9 @@ class OraclePolicy:
         return _format("read", path=unread[0])
 
     def _edit(self, seen: _ContextFacts, *, right: bool) -> str:
-        """Return an edit call that replaces either only the wrong line or every line of the function's body. When a
-        model rewrites every line, each below its comment, it can work out each line's right text without first having
-        to say which line is wrong."""
+        """Return an edit call that replaces either only the wrong line or every line of the function's body. Every line
+        has its comment above it, so a model that rewrites them all need not say first which one is wrong.
+        """
         repair = self._repair
         new = {repair.line: repair.right if right else _wrong_line(repair, self._rng)}
         if self._rewrites:
@@ -195,14 +197,14 @@ def _body(listing: str, inside: int) -> Iterator[tuple[int, str]]:
 
 @dataclass(slots=True)
 class _ContextFacts:
-    """The facts that the messages of the present context show."""
+    """What the oracle knows from the messages of the present context."""
 
     function: str | None = None
     file: str | None = None
-    """The file known to hold the failing function."""
+    """The file known to hold the failing function; None while unknown."""
     files: tuple[str, ...] = ()
     read: dict[str, str] = field(default_factory=dict)
-    """Listings of the files read so far, by path."""
+    """Numbered listings of the files read so far, by path."""
     listed: bool = False
     grepped: bool = False
     edited: bool = False
@@ -241,8 +243,9 @@ def _read_task(text: str, seen: _ContextFacts) -> None:
 
 
 def _is_complete_call(planned: str) -> bool:
-    """Return whether a planned call is complete. A summary that a full context cut off may end in half a call, which
-    the oracle ignores."""
+    """Return whether a planned call is complete. A self-summary that was cut off by a full context may end in half a
+    call, which the oracle ignores.
+    """
     parsed = parse_call(planned, _TOOLS)
     if isinstance(parsed, str):
         return False
@@ -279,7 +282,7 @@ def _format(tool: str, **arguments: object) -> str:
 
 
 def _wrong_line(repair: Repair, rng: random.Random) -> str:
-    """Return a plausible wrong text for the line, with one operator or word swapped."""
+    """Return a plausible wrong text for the line, with one operator or word exchanged."""
     swaps = list(_swaps(repair.right, repair.wrong))
     return rng.choice(swaps) if swaps else repair.wrong
 

@@ -1,5 +1,6 @@
-"""The test surface: workspace files that decide how its checks run. A solution has no reason to change these files, so
-the grader restores them and records that a diff touched them."""
+"""The test surface: workspace files that decide how the workspace's checks run, such as tests and their configuration.
+A solution has no reason to change these files, so the grader restores them and records that a diff touched them.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +21,6 @@ _FOLDERS = frozenset(
 
 
 def is_protected(path: str) -> bool:
-    """Return whether a path, relative to the workspace, belongs to the test surface."""
+    """Return whether a path, relative to the workspace, belongs to the test surface (tests and their configuration)."""
     *folders, name = path.split("/")
     return bool(_NAMES.fullmatch(name)) or any(folder in _FOLDERS for folder in folders)

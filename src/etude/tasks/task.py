@@ -54,7 +54,7 @@ class TaskLimits:
     turns: int = 12
     tool_calls: int = 24
     tokens: int = 4096
-    """Sampled tokens over the whole rollout."""
+    """Maximum number of sampled tokens over the whole rollout."""
     wall_seconds: float = 300.0
     verifier_seconds: float = 60.0
 
@@ -71,11 +71,11 @@ class Task:
     """The template family or repository that the task comes from; it decides the split. All tasks of a family share a
     split, except families that appear in both training and test with different instances (see `cell`)."""
     kind: str
-    """A finer label than category, such as the kind of bug. Used by reports, never shown to the agent."""
+    """A finer label than `category`, such as the kind of bug. Used by reports, never shown to the agent."""
     directory: Path
     limits: TaskLimits = field(default_factory=TaskLimits)
     provenance: dict[str, Any] = field(default_factory=dict)
-    """Generator, version and seed: enough to generate the task again."""
+    """How the task was made. For a generated task: generator, version, seed and index, enough to generate it again."""
     config: dict[str, Any] = field(default_factory=dict)
     """The contents of task.toml as read, unknown keys included."""
     verifier: dict[str, Any] = field(default_factory=dict)
@@ -85,17 +85,21 @@ class Task:
     with equal files may share such an output. Only the task's author can know this, so no other command is assumed to
     be deterministic."""
     strict: bool = False
-    """Whether the harness's tools make stricter checks for this task than the run's recipe asks for."""
+    """Whether the harness's tools check the agent's calls more strictly for this task than the run's
+    recipe asks for.
+    """
     without: tuple[str, ...] = ()
     """Names of tools that the agent does not get for this task. The command tool is called `shell` or `bash`,
     depending on the profile."""
     cell: Cell | None = None
-    """The relation to the training tasks, for reports; never shown to the agent. None if the source does not
-    distinguish cells."""
+    """Whether training used the task's family and kind of bug; used by reports, never shown to the agent. None if the
+    source does not distinguish cells.
+    """
 
     def require(self, *allowed: Split) -> Task:
-        """Return the task itself. Raises SplitViolation if its split is not allowed. Every reader of tasks calls
-        this."""
+        """Return the task itself if its split is allowed, else raise SplitViolation. Every reader of
+        tasks calls this.
+        """
         if self.split not in allowed:
             names = " or ".join(allowed)
             raise SplitViolation(f"task {self.id} belongs to {self.split}, this reader may only see {names}")

@@ -7,19 +7,20 @@ from enum import StrEnum
 
 
 class Judgement(StrEnum):
-    """The four conclusions of a grading."""
+    """The four possible conclusions of a grading."""
 
     PASS = "pass"
     FAIL = "fail"
     ERROR = "error"
-    """The infrastructure failed, so the result says nothing about the model. The grading is retried. If the retry fails
-    too, the rollout is masked, counted and shown."""
+    """The infrastructure failed, so the result says nothing about the model. Callers retry; a rollout that fails every
+    time is masked, counted and shown.
+    """
     SUSPECT = "suspect"
     """The diff passed in a way that is impossible for an honest solution."""
 
     @property
     def valid(self) -> bool:
-        """Whether this judgement may enter an advantage or a score."""
+        """Whether this judgement counts in advantages and scores. Only `error` does not."""
         return self in (Judgement.PASS, Judgement.FAIL, Judgement.SUSPECT)
 
 
@@ -32,7 +33,9 @@ class Evidence:
     tests_passed: int = 0
     failed_tests: tuple[str, ...] = ()
     touched_protected: tuple[str, ...] = ()
-    """Files of the test surface that the diff touched. The grader restores them before grading."""
+    """Protected files (tests and their configuration) that the diff touched. The grader restores them
+    before grading.
+    """
     report_digest: str = ""
     seconds: float = 0.0
     log: str = ""
@@ -40,30 +43,34 @@ class Evidence:
     sealed: bool = False
     """Whether the verdict holds even against an agent that knows the grader's source."""
     controls: int = 0
-    """Number of negative controls: tests mixed in among the others that an honest solution fails. A diff that passes
-    one is suspect."""
+    """Number of negative controls: extra tests, mixed in among the others, that a correct solution fails. A diff that
+    passes one is suspect.
+    """
     withheld: int = 0
     """Number of comparisons made outside the box, with expected values that never entered it."""
     controls_passed: tuple[str, ...] = ()
-    """Negative controls that the diff passed, by test id."""
+    """Ids of the negative controls (tests that must fail) that the diff passed."""
     score: float | None = None
-    """A finer result than pass or fail, for verifiers that measure one, such as the share of mutants killed or defects
-    found."""
+    """A finer result than pass or fail, for verifiers that measure one: for example the share of mutants killed or of
+    defects found.
+    """
     cpu_seconds: float = 0.0
-    """CPU time of the box that used the most."""
+    """CPU time, in seconds, of the grading's box that used the most."""
     memory_bytes: int = 0
-    """Peak memory of the verifier's boxes; 0 where it was not measured."""
+    """Peak memory of the verifier's boxes, in bytes; 0 if it was not measured."""
     timed_out: bool = False
-    """Whether the run reached its wall-clock limit. The code may have waited for something that never came."""
+    """Whether the run reached its wall-clock limit, for example because the code waited for something
+    that never came.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of one grading."""
+    """The result of one grading: a judgement, the reason for it and the evidence."""
 
     judgement: Judgement
     reason: str
-    """One line for people to read."""
+    """Reason for the judgement, in one line for people to read."""
     evidence: Evidence = field(default_factory=Evidence)
 
     @property

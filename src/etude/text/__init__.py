@@ -1,4 +1,4 @@
-"""Messages to token ids and back: the tokenizer, the chat formats and the tool-call grammar."""
+"""Converts messages to token ids and back: the tokenizer, the chat formats and the tool-call grammar."""
 
 from etude.text.calls import Arguments, CallSchema, Kind, Parameter, call_name, format_call, parse_call
 from etude.text.compact import CompactFormat

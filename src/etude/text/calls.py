@@ -1,7 +1,7 @@
 """The compact tool-call grammar: `name arg1 arg2 rest...`, with positional arguments in the order of the schema.
 
-Invariant: parse_call(format_call(name, arguments, schema), schemas) gives the same name and arguments. A malformed call
-yields one short line instead of an exception, because the agent reads it.
+Invariant: parse_call(format_call(name, arguments, schema), schemas) gives the same name and arguments. For a malformed
+call `parse_call` returns a one-line description of the problem instead of raising, because the agent reads it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["word", "int", "line", "numbered", "rest"]
-"""Kinds of parameters.
+"""Kinds of parameters of a tool call.
 
-- word: no white space.
+- word: text without white space.
 - int: decimal digits.
 - line: everything up to the end of the line.
 - rest: everything to the end of the call, line breaks included.
-- numbered: like rest, but each line begins with a number, followed by a space if there is more.
+- numbered: like rest, but each line begins with a number, which a space separates from any further text.
 """
 
 TO_THE_END = ("numbered", "rest")
-"""Kinds that extend to the end of the call, so no parameter can follow them."""
+"""Parameter kinds whose values extend to the end of the call, so no parameter can follow them."""
 
 Arguments: TypeAlias = dict[str, object]
 
@@ -30,7 +30,7 @@ _INT = re.compile(r"-?[0-9]{1,9}")
 _NUMBERED = re.compile(r"([0-9]{1,9})(?: (.*))?", re.DOTALL)
 _WORD = re.compile(r"[^ \n\t\r]+")
 _SHOWN = 24
-"""Longest quote of a bad value in a problem text, in characters."""
+"""Maximum number of characters of a bad value that a problem description quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class CallSchema:
     parameters: tuple[Parameter, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a schema whose calls could not be parsed unambiguously."""
+        """Raise ValueError if calls of this schema could not be parsed unambiguously."""
         if not _WORD.fullmatch(self.name):
             raise ValueError(f"tool name must be one word, found {self.name!r}")
         optional_seen = False
@@ -63,7 +63,10 @@ class CallSchema:
 
 
 def parse_call(raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
-    """Return the tool's name and arguments, or the problem in one line. Absent optional arguments have no key."""
+    """Parse the text of a call. Return the tool's name and arguments, or a one-line description of the problem.
+
+    Absent optional arguments have no key.
+    """
     name = call_name(raw)
     schema = schemas.get(name)
     if schema is None:
@@ -92,7 +95,7 @@ def parse_call(raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Argume
 
 
 def numbered_lines(text: str) -> list[tuple[int, str]]:
-    """Split an argument of kind numbered into (line number, text) pairs. A final newline does not start another
+    """Split an argument of kind "numbered" into (line number, text) pairs. A final newline does not start another
     line."""
     found = [_NUMBERED.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
     return [(int(match[1]), match[2] or "") for match in found if match is not None]
@@ -133,7 +136,8 @@ def format_call(name: str, arguments: Mapping[str, object], schema: CallSchema) 
 
 
 def _take(kind: Kind, left: str) -> tuple[str | None, str]:
-    """Split the next argument off `left`, which begins with the separator. Returns None and `left` if there is none."""
+    """Split the next argument off `left`, the unparsed rest of a call, which begins with a separator. Return the
+    argument and the new rest; None and `left` if there is no argument."""
     if kind in ("word", "int"):
         stripped = left.lstrip()
         found = _WORD.match(stripped)

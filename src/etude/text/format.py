@@ -1,6 +1,6 @@
 """The Format interface: how one family of models writes a conversation as token ids.
 
-A policy extends its ids and never renders a message twice. A format therefore renders pieces, not whole conversations:
+A policy appends to the ids of a conversation and never renders a message twice. So a format renders single pieces:
 
     prompt 1 = opening(system, user)
     prompt n = prompt n-1 + sampled + closing(sampled) + (tool_outputs(...) or user_message(...))
@@ -22,18 +22,18 @@ from etude.text.calls import Arguments, CallSchema
 
 
 class TokenizerLike(Protocol):
-    """The tokenizer interface that formats need."""
+    """The tokenizer interface that chat formats need."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text. They never include a special token, whatever the text says."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of any ids. Special tokens appear as their names."""
+        """Return the text of a list of ids, which may be any ids. Special tokens appear as their names."""
         ...
 
     def special(self, name: str) -> int | None:
-        """Return the id of a special token, `<|im_end|>` for example; None if the vocabulary does not have it."""
+        """Return the id of a special token such as `<|im_end|>`; None if the vocabulary does not have it."""
         ...
 
 
@@ -60,7 +60,7 @@ class ParsedTurn:
 
 
 class Exchange(NamedTuple):
-    """One turn of a conversation: the ids given to the model before it sampled, and the ids it sampled."""
+    """One turn of a conversation: the ids newly given to the model before the turn, and the ids that it sampled."""
 
     given: list[int]
     sampled: list[int]
@@ -69,53 +69,53 @@ class Exchange(NamedTuple):
 class Format(Protocol):
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """The tokens that end a turn."""
+        """Ids of the tokens that end an assistant turn."""
         ...
 
     @property
     def answering(self) -> tuple[int, ...]:
-        """The ids that start the assistant's turn, with which `opening`, `user_message` and most `tool_outputs` end.
-        The caller removes them if another message follows instead. They contain a special token, so no text ends with
-        them."""
+        """The ids that start the assistant's turn; the ids of `opening`, `user_message` and most `tool_outputs` end
+        with them. A caller that appends another message instead removes them first. They contain a special token, so
+        no text ends with them."""
         ...
 
     def offering(self, tools: Sequence[Mapping[str, Any]]) -> Format:
-        """Return this format with exactly these tools, given as functions of the OpenAI chat protocol. A format that
-        does not declare tools returns itself."""
+        """Return this format with exactly these tools declared, given as functions of the OpenAI chat protocol. A
+        format that does not declare tools returns itself."""
         ...
 
     def count(self, text: str) -> int: ...
 
     def opening(self, system: str, user: str) -> list[int]:
-        """Return the first prompt: system prompt, tools if the format declares them, the user message, and the start of
-        the assistant's turn."""
+        """Return the ids of the first prompt: system prompt, tools if the format declares them, the user message, and
+        the start of the assistant's turn."""
         ...
 
     def user_message(self, text: str) -> list[int]: ...
 
     def tool_outputs(self, outputs: Sequence[str], calls: Sequence[str] = ()) -> list[int]:
-        """Return the ids of the outputs, one per call in call order. `calls` are the raw calls, for formats whose
+        """Return the ids of tool outputs, one per call in call order. `calls` are the raw calls, for formats whose
         outputs repeat the call's id."""
         ...
 
     def closing(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids that complete a turn: the end marker if the turn was cut off, and what the format writes after
-        it. `ids` are any ids that end with the turn."""
+        """Return the ids to append to a turn: the end marker if the turn was cut off, and what the format writes after
+        that marker. `ids` are the turn's ids, or any longer list that ends with them."""
         ...
 
     def render_turn(self, thinking: str, text: str, calls: Sequence[str]) -> list[int]:
-        """Return the ids of a whole turn, for policies that write text instead of sampling tokens."""
+        """Return the ids of a whole assistant turn, for policies that write text instead of sampling tokens."""
         ...
 
     def parse(self, sampled: Sequence[int]) -> ParsedTurn: ...
 
     def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
-        """Return the tool's name and arguments, or the problem in one line. The arguments are not checked against the
-        tool's full schema here."""
+        """Return the called tool's name and arguments, or a one-line description of the problem. The arguments are not
+        checked against the tool's full schema."""
         ...
 
     def call_name(self, raw: str) -> str:
-        """Return the tool that a call names, even if the call does not parse; empty if no name is found."""
+        """Return the name of the tool that a call names, even if the call does not parse; empty if none is found."""
         ...
 
     def format_call(self, name: str, arguments: Mapping[str, object], schema: CallSchema, number: int = 0) -> str:
@@ -126,7 +126,7 @@ class Format(Protocol):
     def recall(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
         """Return the exchanges as this format's template renders them once the user sends another message.
 
-        They are unchanged unless the format was configured to follow a template that rewrites history (which drops
-        earlier thinking, for example). What is kept of a turn are its sampled ids.
+        They are unchanged unless the format was configured to follow a template that rewrites history (for example
+        drops earlier thinking). The kept parts of a turn are the ids that were sampled, never text encoded again.
         """
         ...

@@ -1,7 +1,7 @@
 """The tokenizer of a published model (Hugging Face's `tokenizer.json`), with the interface that chat formats need.
 
 The file lists added tokens such as `<|im_end|>` and `<tool_call>`, which the `tokenizers` library would recognise in
-any text. This class encodes without them, so that text can never produce a special token; formats insert them by id.
+any text. The class here encodes text without them, so that no text produces a special token; formats insert them by id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from etude.text.vocabulary import TokenizerError
 
 
 class PretrainedTokenizer:
-    """A TokenizerLike on top of the library `tokenizers` (`pip install 'etude[formats]'`)."""
+    """The tokenizer of a published model, based on the library `tokenizers` (`pip install 'etude[formats]'`)."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         from tokenizers import Tokenizer
@@ -27,7 +27,7 @@ class PretrainedTokenizer:
 
     @staticmethod
     def load(path: Path) -> PretrainedTokenizer:
-        """Load a tokenizer; `path` is the tokenizer.json or the model's folder."""
+        """Load a tokenizer from `path`, the tokenizer.json or the model's folder."""
         file = path / "tokenizer.json" if path.is_dir() else path
         try:
             data = json.loads(file.read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
-"""The space rule: it predicts a single space between tokens from their classes, so that most spaces need no token.
+"""The tokenizer's space rule, which predicts whether a space is between two tokens, so that most spaces need no token.
 
-Invariant: the prediction depends only on the previous and the next token; `SPACE_EXPECTED` is its table. Where the text
-differs from the prediction, the encoder writes an explicit token. The rule therefore affects only the length of an
-encoding, never its correctness.
+Invariant: the prediction depends only on the classes of the previous and the next token (table `SPACE_EXPECTED`). Where
+the text differs from the prediction, the encoder writes an explicit token. The rule therefore affects only the length
+of an encoding, never its correctness.
 """
 
 from __future__ import annotations
@@ -12,53 +12,54 @@ from enum import IntEnum, StrEnum
 
 
 class Left(IntEnum):
-    """Class of a token by the space expected before it."""
+    """Class of a token that decides, with the class of the token before it, whether a space is expected before it."""
 
     NEVER = 0
-    """Line ends, runs of spaces, glue, special tokens."""
+    """Tokens before which no space is expected: line ends, runs of spaces, the "no space" token, special tokens."""
     JOIN = 1
-    """Closing brackets, commas, dots, continuations of a word or number."""
+    """Tokens that follow a word without a space: closing brackets, commas, dots, continuations of a word or number."""
     OPEN = 2
-    """Opening brackets, and operators written without spaces: a call, an index, a sign."""
+    """Opening brackets, and operators written without spaces, such as a sign. They follow a word without a space, but a
+    keyword with one."""
     OPERAND = 3
-    """Words, numbers, opening quotes."""
+    """Words, numbers and opening quotes, which a space separates from a word before them."""
     SPACED = 4
-    """Operators written with a space on either side."""
+    """Operators that are written with a space on either side."""
 
 
 class Right(IntEnum):
-    """Class of a token by the space expected after it."""
+    """Class of a token that decides, with the class of the token after it, whether a space is expected after it."""
 
     START = 0
-    """No space is expected: line starts, runs of spaces, glue, special tokens."""
+    """Tokens after which no space is expected: line ends, runs of spaces, the "no space" token, special tokens."""
     TIGHT = 1
-    """Opening brackets, dots, operators written without spaces."""
+    """Tokens that the next word follows without a space: opening brackets, dots, operators written without spaces."""
     OPERAND = 2
-    """Words, numbers, closing brackets and quotes."""
+    """Words, numbers, closing brackets and quotes, which a space separates from a word after them."""
     KEYWORD = 3
-    """Like an operand, but with a space before a following bracket or sign: `return (`, `in [`, `else -1`."""
+    """Keywords: like operands, but with a space before a following bracket or sign: `return (`, `in [`, `else -1`."""
     WANT = 4
-    """Spaced operators, and punctuation followed by a space."""
+    """Operators with a space on either side, and punctuation that a space follows."""
 
 
 class Form(StrEnum):
-    """The kind of a token. The same characters may exist as several kinds, which expect different spaces around
-    them."""
+    """The kind of a vocabulary token. The same characters may exist as tokens of several kinds, around which different
+    spaces are expected."""
 
     SPECIAL = "special"
     BYTE = "byte"
     GLUE = "glue"
-    """The token for "no space", used where the rule expects one."""
+    """The token that means "no space here", written where the space rule expects a space."""
     NUMBER = "number"
     RUN = "run"
-    """Several spaces. A single explicit space is encoded as its byte."""
+    """A run of several spaces. A single explicit space is encoded as its byte."""
     SPACED = "spaced"
     TRAILED = "trailed"
     """Punctuation followed by a space or by the end of the line."""
     OPENING = "opening"
     CLOSING = "closing"
     LEADING = "leading"
-    """Underscores that begin a name."""
+    """One or two underscores that begin a name."""
     JOINED = "joined"
     """Underscores inside or at the end of a name."""
     WORD = "word"
@@ -79,7 +80,7 @@ _EXPECTED: dict[Right, tuple[Left, ...]] = {
 SPACE_EXPECTED: tuple[tuple[bool, ...], ...] = tuple(
     tuple(left in _EXPECTED[right] for left in Left) for right in Right
 )
-"""Indexed by the previous token's Right, then the next token's Left."""
+"""Whether a space is expected between two tokens, indexed by the first token's Right, then the second token's Left."""
 
 _SIDES: dict[Form, tuple[Left, Right]] = {
     Form.SPECIAL: (Left.NEVER, Right.START),
@@ -98,7 +99,7 @@ _SIDES: dict[Form, tuple[Left, Right]] = {
 
 
 def sides(form: Form, surface: bytes) -> tuple[Left, Right]:
-    """Return the left and right class of a token. A byte has the classes of its character."""
+    """Return the space-rule classes of a token. A byte token has the classes of its character."""
     if form is Form.BYTE:
         return _byte_sides(surface[0])
     if form is Form.WORD and surface.decode() in KEYWORDS:

@@ -1,4 +1,4 @@
-"""The tokenizer. Tokens are words, pieces of words and bytes; most single spaces have no token (see `spacing`).
+"""Étude's own tokenizer. Tokens are words, pieces of words and bytes; most single spaces have no token (see `spacing`).
 
 Invariants:
 - decode(encode(text)) == text for every text of Unicode scalar values (a lone surrogate becomes "?").
@@ -33,7 +33,8 @@ _BEFORE_OPENING_QUOTE = frozenset("([{=,:<>+-*/%!&|^~@;")
 _CACHED_LINES = 1 << 15
 
 _Parts = list[tuple[str, str]]
-"""A line as a list of (spaces before the atom, atom), ending with an empty atom."""
+"""A line split into atoms (words, numbers, operators): a list of (spaces before the atom, atom), with an empty atom at
+the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Tokenizer:
         self.vocabulary = vocabulary
         tokens = vocabulary.tokens()
         self.vocab_size = len(tokens)
-        """Number of ids; less than requested if the training texts had too few words."""
+        """Number of ids in the vocabulary; less than requested if the training texts had too few words."""
         self._surface = [token.surface for token in tokens]
         both = [sides(token.form, token.surface) for token in tokens]
         self._left = [left for left, _ in both]
@@ -108,7 +109,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of the ids. Special tokens become readable markers, bytes that are not UTF-8 become
+        """Return the text of a list of ids. Special tokens become readable markers; bytes that are not UTF-8 become
         U+FFFD."""
         left, rights, surface = self._left, self._right, self._surface
         text = bytearray()
@@ -150,7 +151,8 @@ class Tokenizer:
         return tuple(ids)
 
     def _encode_atom(self, parts: _Parts, place: int) -> tuple[int, ...]:
-        """Encode one atom. The result depends only on the atom and on those that it touches without a space."""
+        """Encode the atom (word, number, operator) at index `place` of a line. The result depends only on the atom and
+        on the atoms that it touches without a space."""
         gap, atom = parts[place]
         touching = parts[place - 1][1] if place and not gap else ""
         first = atom[0]
@@ -172,8 +174,8 @@ class Tokenizer:
         return (token,) if token is not None else self._bytes(atom)
 
     def _quote(self, parts: _Parts, place: int, touching: str) -> int | None:
-        """Return the opening or closing token of a quote, decided by what precedes it. None means that the quote is
-        encoded as bytes: an apostrophe, or the quote that opens a prefixed string."""
+        """Return the opening or closing token of the quote at index `place`, decided by the atom before it. None means
+        that the quote is encoded as bytes: an apostrophe, or the quote that opens a prefixed string."""
         atom = parts[place][1]
         next_gap, next_atom = parts[place + 1]
         if not touching or touching[-1] in _BEFORE_OPENING_QUOTE:
@@ -185,7 +187,8 @@ class Tokenizer:
         return self._closing.get(atom)
 
     def _prefixed_or_closing(self, parts: _Parts, place: int) -> int | None:
-        """Decide a quote after a string prefix: `f"` opens a string (None), but in `"f"` the second quote closes it."""
+        """Return the token of a quote that follows a string prefix. In `f"` it opens a string, which has no token
+        (None); in `"f"` it closes one."""
         gap_before_prefix = parts[place - 1][0]
         before_prefix = parts[place - 2][1] if place > 1 and not gap_before_prefix else ""
         return self._closing.get(parts[place][1]) if before_prefix[-1:] in ('"', "'") else None
@@ -200,7 +203,8 @@ class Tokenizer:
         return tuple(ids)
 
     def _number(self, atom: str, *, continues: bool) -> tuple[int, ...]:
-        """Encode digits: a leading 0-99 is one token; all further digits, and digits that touch a word, are bytes."""
+        """Encode a run of digits: one token for a leading number 0-99, a byte for every further digit. Digits that
+        continue a word are all bytes."""
         if continues:
             return self._bytes(atom)
         width = 1 if atom[0] == "0" else min(2, len(atom))
@@ -215,8 +219,8 @@ class Tokenizer:
         return self._spell_pieces(word)
 
     def _spell_continuation(self, word: str) -> tuple[int, ...]:
-        """Encode letters that continue a name: a later hump of a camelCase name, or letters after a digit. Use pieces,
-        or glue and a known word if that is shorter."""
+        """Encode letters that continue a name: a later hump of a camelCase name, or letters after a digit. They become
+        pieces, or the "no space" token and a known word if that is shorter."""
         spelled = self._spell_pieces(word)
         token = self._words.get(word)
         return spelled if token is None or len(spelled) <= 2 else (self._glue, token)

@@ -1,8 +1,8 @@
-"""The vocabulary: an ordered list of tokens, its file format, and how it is learnt from texts.
+"""The tokenizer's vocabulary: an ordered list of tokens, its file format, and how it is learnt from texts.
 
-Invariant: the file alone determines the ids. The special tokens, the 256 bytes, glue and the numbers 0-99 come first
-and are in every vocabulary; then come punctuation (as much as fits), words and pieces of words. What is learnt depends
-only on the counts of words in the texts; ties are broken alphabetically.
+Invariant: the file alone determines the ids. The special tokens, the 256 bytes, the "no space" token and the numbers
+0-99 come first and are in every vocabulary; then come punctuation (as much as fits), words and pieces of words. The
+learnt part depends only on the counts of words in the texts; ties are broken alphabetically.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from etude.text.spacing import Form
 FORMAT = "etude-tokenizer/1"
 SPECIALS = ("pad", "bos", "system", "user", "assistant", "tool", "call", "think", "end")
 MINIMUM = 400
-"""Smaller vocabularies leave no room for words."""
+"""Minimum number of tokens in a vocabulary; a smaller one would have no room for words."""
 
 ATOM = re.compile(
     r"( *)("
@@ -30,7 +30,8 @@ ATOM = re.compile(
     r"|\"\"\"|->|[=!<>+-]=|//|\*\*"
     r"|[^ ]|\Z)"
 )
-"""Splits a line into atoms with the spaces before them; the last atom is empty and stands for the end of the line."""
+"""Pattern that splits a line into atoms (words, numbers, operators), each with the spaces before it. The last match is
+an empty atom for the end of the line."""
 
 _PUNCTUATION: tuple[tuple[Form, str], ...] = (
     *((Form.TRAILED, surface) for surface in (",", ":", ".")),
@@ -46,7 +47,7 @@ _PUNCTUATION: tuple[tuple[Form, str], ...] = (
     (Form.JOINED, "__"),
     *((Form.RUN, " " * width) for width in (3, 6, 7, 10, 13, 16, 17, 20, 24)),
 )
-"""Most useful first, because a small vocabulary keeps only the head of the list."""
+"""Punctuation tokens, most useful first, because a small vocabulary keeps only the head of the list."""
 
 
 class TokenizerError(Exception):
@@ -61,7 +62,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The learnt part of a vocabulary. `tokens` appends it to the part that every vocabulary has."""
+    """The learnt part of a vocabulary. `tokens` appends it to the fixed tokens that every vocabulary has."""
 
     punctuation: tuple[tuple[Form, str], ...]
     words: tuple[str, ...]
@@ -84,8 +85,8 @@ FIXED = len(Vocabulary((), (), ()).tokens())
 
 
 def learn(texts: Iterable[str], vocab_size: int) -> Vocabulary:
-    """Learn a vocabulary: three quarters of the room for words go to the most frequent ones, the rest to pieces that
-    spell the others."""
+    """Learn a vocabulary from texts. Three quarters of the room for words go to the most frequent words, the rest to
+    pieces that spell the other words."""
     if vocab_size < MINIMUM:
         raise TokenizerError(f"vocab_size must be at least {MINIMUM}, found {vocab_size}")
     counts = _count_words(texts)
@@ -116,8 +117,8 @@ def _best(gains: dict[str, int], room: int) -> tuple[str, ...]:
 
 
 def _best_pieces(counts: Counter[str], known: frozenset[str], room: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the pieces of two or three letters that save most tokens in the words left out: those that begin a word
-    and those that continue one."""
+    """Choose the `room` pieces of two or three letters that save most tokens in words without a token. Return the
+    pieces that begin a word, and those that continue one."""
     gains: Counter[tuple[bool, str]] = Counter()
     for word, count in counts.items():
         if word in known or len(word) < 2:
@@ -133,7 +134,7 @@ def _best_pieces(counts: Counter[str], known: frozenset[str], room: int) -> tupl
 
 
 def save_vocabulary(vocabulary: Vocabulary, path: Path) -> None:
-    """Write the file atomically: a reader sees the old file or the complete new one."""
+    """Write a vocabulary's file atomically: a reader sees either the old file or the complete new one."""
     document = {
         "format": FORMAT,
         "punctuation": [[str(form), surface] for form, surface in vocabulary.punctuation],

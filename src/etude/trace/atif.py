@@ -1,8 +1,8 @@
 """Traces as ATIF 1.7 trajectories (Harbor's exchange format).
 
-What ATIF has no field for is under `extra`: the weight version of every sampled token, the segment graph, and what the
-caller adds (reward, verdict). Experts are not exported; they are only in the trace file. A trace without messages gets
-one system step that says so, because ATIF requires at least one step.
+Data for which ATIF has no field is under `extra`: the weight version of every sampled token, the segment graph, and
+what the caller adds (reward, verdict). The experts chosen by the MoE router are not exported. A trace without messages
+gets one system step that says so, because ATIF requires at least one step.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def to_atif(
     extra: Mapping[str, Any] | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return a trajectory, ready for json.dumps. `extra` is added to the root's `extra`; `tools` are the agent's tools
-    in OpenAI's schema."""
+    """Return a trajectory, ready for json.dumps. The entries of `extra` are added to the root's `extra`; `tools` are
+    the agent's tools in OpenAI's schema.
+    """
     steps = _steps(trace) or [{"step_id": 1, "source": "system", "message": trace.error or "nothing was said"}]
     steps[0]["timestamp"] = datetime.fromtimestamp(trace.started, UTC).isoformat()
     spans = [span for segment in trace.segments for span in _sampled_spans(segment)]
@@ -63,7 +64,7 @@ def to_atif(
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A run of consecutively sampled tokens of one segment."""
+    """A run of consecutive sampled tokens in one segment."""
 
     segment: Segment
     start: int
@@ -125,7 +126,7 @@ def _step(number: int, message: Mapping[str, Any], policy: str, span: _Span | No
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a call. ATIF requires an object as arguments; other arguments are kept verbatim under `extra`."""
+    """Convert a tool call. ATIF requires an object as arguments; other arguments are kept verbatim under `extra`."""
     raw = call["function"]["arguments"]
     arguments: Any = raw
     if isinstance(raw, str):
@@ -140,8 +141,9 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _observe(steps: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
-    """Add a tool output to the step that made the call. An output of an unknown call goes to the last step, without a
-    call id."""
+    """Add a tool output to the step that made the call. If the call is unknown, add the output to the last step,
+    without a call id.
+    """
     call = str(message.get("tool_call_id"))
     step = next((s for s in reversed(steps) if any(c["tool_call_id"] == call for c in s.get("tool_calls", ()))), None)
     result: dict[str, Any] = {"content": message.get("content") or ""}

@@ -1,8 +1,9 @@
 """Builds the segments of a trace while the rollout runs.
 
 Invariants: the recorded tokens are those that the engine was given and those that it sampled, in order; sampled tokens
-have their log-prob and weight version. Experts arrive late (the last sampled token has not been fed to the network
-yet), so they are filled in by absolute position. The experts of a position are written once and never replaced.
+have their log-prob and weight version. The chosen experts of an MoE model arrive late (the last sampled token has not
+been fed to the network yet), so they are filled in by absolute position. The experts of a position are written once and
+never replaced.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ class TokenSink(Protocol):
 
 
 class TraceBuilder:
-    """Records a rollout's tokens: call `start_segment`, then `extend` for given and `sampled` for sampled tokens, in
-    order."""
+    """Records a rollout's tokens in order. Callers call `start_segment` first, then `extend` for given tokens and
+    `sampled` for sampled tokens.
+    """
 
     def __init__(self, sink: TokenSink | None = None) -> None:
         self.sink = sink
         self._open: list[_OpenSegment] = []
 
     def start_segment(self, kind: SegmentKind, parent: int | None, prompt_ids: Sequence[int]) -> int:
-        """Start a new context, to which everything recorded from now on belongs. Returns its segment id."""
+        """Start a new context and return its segment id. Everything recorded from now on belongs to it."""
         if parent is not None and not 0 <= parent < len(self._open):
             raise ValueError(f"segment {parent} cannot be a parent: there are {len(self._open)} segments")
         segment = _OpenSegment(len(self._open), parent, kind)
@@ -53,7 +55,7 @@ class TraceBuilder:
         return segment.id
 
     def extend(self, ids: Sequence[int]) -> None:
-        """Record tokens that the model was given."""
+        """Record tokens that the model was given, as opposed to sampled."""
         self._current().append_given(ids)
         if self.sink is not None:
             self.sink.given(np.asarray(ids, np.int32))
@@ -67,8 +69,9 @@ class TraceBuilder:
         experts: NDArray[np.uint16] | None = None,
         experts_from: int = 0,
     ) -> None:
-        """Record what a generation returned. `experts` has one row per position, from `experts_from` to the last
-        token."""
+        """Record the result of a generation. `experts` has one row per position, from `experts_from` to
+        the last token.
+        """
         self._current().append_sampled(tokens, logprobs, versions)
         if experts is not None:
             self._current().place_experts(experts, experts_from)

@@ -69,7 +69,7 @@ SCHEMA = pa.schema(
 
 
 def to_table(traces: Sequence[Trace]) -> Any:
-    """Return the traces as a pyarrow Table with SCHEMA."""
+    """Return the traces as a pyarrow Table whose schema is SCHEMA."""
     segments = [segment for trace in traces for segment in trace.segments]
     columns: dict[str, list[Any]] = {name: [_text(getattr(trace, name)) for trace in traces] for name in _TEXTS}
     columns |= {name: [getattr(trace, name) for trace in traces] for name in ("member", "seed", "started")}
@@ -84,7 +84,7 @@ def to_table(traces: Sequence[Trace]) -> Any:
 
 
 def from_batch(batch: Any, only: Collection[str] | None = None) -> Iterator[Trace]:
-    """Yield the traces of a RecordBatch. `only` restricts them to these ids."""
+    """Yield the traces of a RecordBatch. If `only` is given, yield only the traces with these ids."""
     names = batch.column("id").to_pylist()
     wanted = [row for row, name in enumerate(names) if only is None or name in only]
     if not wanted:
@@ -145,9 +145,10 @@ def _segment_array(segments: Sequence[Segment]) -> Any:
 
 
 def _pack_experts(experts: NDArray[np.uint16] | None) -> tuple[bytes | None, tuple[int | None, ...]]:
-    """Pack experts into one byte each if all are below 255, else into two (little-endian). All bits set means unknown.
+    """Pack expert indices into one byte each if all are below 255, else into two (little-endian). All bits set means
+    unknown.
 
-    Returns the bytes and (layers, top k, bytes per expert).
+    Return the bytes and (layers, top k, bytes per expert).
     """
     if experts is None:
         return None, (None, None, None)

@@ -1,7 +1,7 @@
 """Trace files: Parquet files that are written atomically.
 
-Invariant: every file that a reader sees is complete. A file gets its final name only after all of it is on disk. A kill
-leaves at most a hidden `.*.tmp`, which readers ignore and the next writer removes.
+Invariant: every file that a reader sees is complete. A file gets its final name only after all its contents are on
+disk. A killed writer leaves at most a hidden `.*.tmp`, which readers ignore and the next writer removes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TraceError(Exception):
 class TraceWriter:
     """Appends batches of traces to a folder, as one file `part-000001.parquet` per batch.
 
-    Use one writer per folder at a time. A second one never overwrites a part, but takes the next free number.
+    Use one writer per folder at a time. A second writer never overwrites a part, but takes the next free number.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +44,9 @@ class TraceWriter:
         self._next = 1 + max((_part_number(file) for file in self.folder.iterdir()), default=0)
 
     def write(self, traces: Sequence[Trace]) -> Path | None:
-        """Write one batch and return its file, which is then on disk. Without traces no file is made."""
+        """Write one batch and return its file, which is on disk by then. If `traces` is empty, write nothing and return
+        None.
+        """
         if not traces:
             return None
         unfinished = _write_unfinished(self.folder / f"part-{self._next:06d}.parquet", traces)
@@ -71,8 +73,9 @@ def write_traces(path: Path, traces: Sequence[Trace]) -> None:
 
 
 def read_traces(path: Path, *, only: Collection[str] | None = None) -> Iterator[Trace]:
-    """Yield the traces of a file, or of all files of a folder in the order of their names. `only` restricts them to
-    these ids."""
+    """Yield the traces of a file, or of all files of a folder in the order of their names. If `only` is given, yield
+    only the traces with these ids.
+    """
     path = Path(path)
     if path.is_dir():
         files = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))

@@ -21,7 +21,7 @@ _PLAIN = ("id", "task", "split", "group", "member", "policy", "seed", "error", "
 
 
 def to_document(trace: Trace) -> dict[str, Any]:
-    """Return a trace as the JSON object of its line."""
+    """Return a trace as a JSON object, the contents of its line."""
     return {
         "format": FORMAT,
         **{name: getattr(trace, name) for name in _PLAIN},
@@ -33,7 +33,7 @@ def to_document(trace: Trace) -> dict[str, Any]:
 
 
 def to_line(trace: Trace) -> str:
-    """Return the line of a trace, without a newline."""
+    """Return a trace as one line of JSON, without a newline."""
     try:
         return json.dumps(to_document(trace), allow_nan=False, separators=(",", ":"))
     except ValueError as error:
@@ -43,7 +43,7 @@ def to_line(trace: Trace) -> str:
 
 
 def from_line(line: str) -> Trace:
-    """Read a trace from its line. Raises TraceError, which says what was found, if the line is something else."""
+    """Read a trace from one line of JSON. Raises TraceError if the line is not a trace of this format."""
     try:
         found = json.loads(line)
         form = found.get("format")

@@ -1,7 +1,7 @@
 """Traces of rollouts in progress, written to disk turn by turn, so that a killed process leaves its rollouts readable.
 
 Invariant: reading such a file gives the trace after its last complete turn, token ids included (and possibly ids of the
-turn in progress). Its stop cause is an infrastructure error.
+turn in progress). The stop cause of such a trace is an infrastructure error.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ _HEAD = ("id", "task", "split", "group", "member", "policy", "seed", "started")
 
 
 class LiveTrace:
-    """Writes the trace of one rollout in progress. Its `steps` are the sink of the rollout's TraceBuilder; `done`
-    removes the file once the trace is complete."""
+    """Writes the trace of one rollout in progress to a file. The rollout's TraceBuilder writes to `steps`; `done`
+    removes the file once the trace is complete.
+    """
 
     def __init__(self, folder: Path, head: Trace) -> None:
-        """Start the file of a trace. `head` holds what is known before the rollout starts. An existing file with the
-        same id is left over from an earlier attempt and is replaced."""
+        """Start the file of a trace. `head` holds the fields that are known before the rollout starts. An existing file
+        with the same id is left over from an earlier attempt and is replaced.
+        """
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:

@@ -1,8 +1,8 @@
 """Traces as Markdown pages for reading.
 
-Invariant: text from models, files and commands cannot change the structure of the page. It is inside a fence longer
-than any run of backticks in it, or inside a code span, so it can neither end its block nor start a heading, link, image
-or HTML.
+Invariant: text from models, files and commands cannot change the structure of the page. Such text is inside a fence
+longer than any run of backticks in it, or inside a code span, so it can neither end its block nor start a heading,
+link, image or HTML.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from etude.trace.trace import Trace
 
 _UNSEEN = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 _UNSEEN |= dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029), 0xFFFD)
-"""Control characters and characters that change the text direction, with the visible characters that replace them."""
+"""Maps control characters, and characters that change the text direction, to the visible characters that
+replace them.
+"""
 
 
 def to_markdown(trace: Trace, *, signals: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Return a Markdown page: the task, the turns, the diff, the usage, and the user's signals."""
+    """Return a Markdown page with the task, the turns, the diff, the usage, and the user's feedback signals."""
     parts = [
         f"# Trace {_span(trace.id)}",
         "\n".join(f"- {name}: {_span(str(value))}" for name, value in _about(trace) if value not in ("", None)),
@@ -86,7 +88,9 @@ def _acted(message: Mapping[str, Any], text: str) -> Iterator[str]:
 
 
 def _arguments(raw: str) -> Iterator[str]:
-    """Show the arguments of a call: multi-line strings as text blocks of their own, everything else as JSON."""
+    """Yield the arguments of a call as Markdown blocks: each multi-line string as its own text block, everything else
+    as JSON.
+    """
     try:
         values = json.loads(raw)
     except ValueError:

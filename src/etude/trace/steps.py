@@ -1,8 +1,8 @@
 """The steps file: tokens of a rollout or session, appended as they are recorded, one frame per record.
 
-Invariants: a frame has reached the kernel when the call returns, so a kill loses at most the turn in progress. An
-incomplete last frame is ignored; damage anywhere else is an error. Reading gives the recorded segments, token for
-token. The format `etude-steps/1` is described in docs/trace.md.
+Invariants: a frame has reached the kernel when the call that writes it returns, so a kill loses at most the turn in
+progress. An incomplete last frame is ignored; damage anywhere else is an error. Reading gives the recorded segments,
+token for token. The format `etude-steps/1` is described in docs/trace.md.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ FORMAT = "etude-steps/1"
 _MAGIC = b"etude-steps/"
 _FIRST_LINE = FORMAT.encode() + b"\n"
 _FRAME = struct.Struct("<II")
-"""Header of a frame: length and CRC-32 of its payload."""
+"""Header of a frame: length and CRC-32 of the frame's payload."""
 _MOST_BYTES = 1 << 30
 
 Frame = tuple[dict[str, Any], bytes, int]
-"""(JSON head, bytes of its arrays, offset of its end in the file)."""
+"""A frame as (JSON head, bytes of its arrays, offset of its end in the file)."""
 
 
 class StepsFile:
-    """Writes a steps file; a sink of TraceBuilder (`builder.sink`).
+    """Writes a steps file. It can be the `sink` of a TraceBuilder.
 
     When it continues an existing file, new segments are numbered after the existing ones. The first new segment repeats
     the conversation so far, so it becomes a child of the last one, of kind `rewritten`.
     """
 
     def __init__(self, path: Path, *, keep: int | None = None) -> None:
-        """Open a steps file for appending. Of an existing file only the first `keep` bytes count (None: all), up to the
-        last complete frame; the rest is cut off."""
+        """Open a steps file for appending. If the file exists, its complete frames within the first `keep` bytes are
+        kept (None: within the whole file), and the rest is cut off.
+        """
         self.path = path
         self.size = 0
         self._offset = 0
@@ -89,7 +90,7 @@ class StepsFile:
         self._frame(head, **arrays)
 
     def note(self, what: str, /, **fields: object) -> None:
-        """Record JSON values that are not tokens."""
+        """Append a frame of JSON values that are not tokens, such as messages."""
         self._frame({"kind": "note", "what": what, **fields})
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ _TYPES = {"tokens": "<i4", "logprobs": "<f4", "versions": "<i4", "experts": "<u2
 
 
 def read_steps(path: Path, *, keep: int | None = None) -> tuple[list[Segment], list[dict[str, Any]]]:
-    """Return the segments and notes of a steps file, or of its first `keep` bytes. It may still be written to."""
+    """Return the segments and notes of a steps file, or of its first `keep` bytes. The file may still be written to."""
     builder, notes = TraceBuilder(), []
     for head, raw, _ in _frames(path, keep):
         try:

@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 
 UNSAMPLED_VERSION = -1
 UNKNOWN_EXPERT = np.uint16(0xFFFF)
-"""Fills the experts of a token whose experts are unknown because it was never fed to the network."""
+"""Marks the experts of a token as unknown, because the token was never fed to the network."""
 
 
 class SegmentKind(StrEnum):
     START = "start"
     SUMMARY = "summary"
-    """Starts from the self-summary that its parent ended with."""
+    """A segment that starts from the self-summary that its parent ended with."""
     REWRITTEN = "rewritten"
-    """Starts with its parent's conversation rendered again: by a chat template that drops earlier thinking at the next
-    user message, or by a resumed session. The repeated tokens count as given, since they were sampled in the parent and
-    are trained on there."""
+    """A segment that starts with its parent's conversation rendered again. This happens when a chat template drops
+    earlier thinking at the next user message, and when a session is resumed. The repeated tokens count as given, since
+    training uses them in the parent, where they were sampled.
+    """
     FORK = "fork"
 
 
@@ -32,23 +33,25 @@ class StopCause(StrEnum):
     """Why a rollout ended."""
 
     FINISHED = "finished"
-    """The agent called finish."""
+    """The agent called the `finish` tool."""
     REPLIED = "replied"
-    """The agent answered without any tool call, where that ends the task."""
+    """The agent answered without any tool call, in a profile where that ends the task."""
     TURNS = "turns"
     TOKENS = "tokens"
     TOOL_CALLS = "tool_calls"
     TOOL_SECONDS = "tool_seconds"
-    """The rollout's commands reached their total time limit. Time on hosts short of CPU time does not count."""
+    """The rollout's commands reached their total time limit. Time on hosts that are short of CPU time
+    does not count.
+    """
     MONEY = "money"
     """The rollout's tokens reached their cost limit."""
     CONTEXT = "context"
     """The context filled up and could not be summarised."""
     CANCELLED = "cancelled"
     WALL_CLOCK = "wall_clock"
-    """The wall-clock limit, a safety net, expired: an infrastructure error, not the model's."""
+    """The wall-clock limit, a safety net, expired. This counts as an infrastructure error, not as the model's."""
     ERROR = "error"
-    """Infrastructure failed; `Trace.error` says what."""
+    """The infrastructure failed; `Trace.error` says how."""
 
     @property
     def truncated(self) -> bool:
@@ -82,26 +85,29 @@ class Segment:
     tokens: NDArray[np.int32]
     sampled: NDArray[np.bool_]
     logprobs: NDArray[np.float32]
-    """Log-probs of the sampled tokens; 0 where not sampled."""
+    """Log-probs of the sampled tokens; 0 for tokens that were not sampled."""
     versions: NDArray[np.int32]
-    """Weight version that sampled each token; UNSAMPLED_VERSION where not sampled."""
+    """Weight version that sampled each token; UNSAMPLED_VERSION for tokens that were not sampled."""
     experts: NDArray[np.uint16] | None
-    """Experts chosen by the engine's router, shape [tokens, MoE layers, top k]; UNKNOWN_EXPERT where unknown. None for
-    a dense model."""
+    """Experts chosen by the engine's MoE router, shape [tokens, MoE layers, top k]; UNKNOWN_EXPERT where unknown. None
+    for a dense model.
+    """
 
 
 @dataclass(slots=True)
 class ToolEvent:
     segment: int
-    """Number of self-summaries before the call. Equals the index of its segment unless a template rewrote history."""
+    """Number of self-summaries before the call. It equals the index of the call's segment, unless a chat template
+    rewrote the history.
+    """
     turn: int
     name: str
     arguments: str
-    """The arguments as the model wrote them."""
+    """The arguments of the call, as the model wrote them."""
     ok: bool
-    """False if the call was malformed or refused, or the tool reported an error to the model."""
+    """Whether the call succeeded: it was well-formed and not refused, and the tool reported no error to the model."""
     valid: bool
-    """False if the call itself was malformed: unknown tool, or arguments that do not parse."""
+    """Whether the call itself was well-formed: a known tool with arguments that parse."""
     seconds: float
     output: str
     output_tokens: int
@@ -118,28 +124,30 @@ class TraceUsage:
     output_tokens: int = 0
     """Tokens of tool output."""
     message_tokens: int = 0
-    """Tokens of plain messages to the user, the final one included."""
+    """Tokens of plain messages to the user, including the final one."""
     sampled_tokens: int = 0
     prompt_tokens: int = 0
     """Prompt tokens summed over all turns. Each prompt counts in full, even if it extends the previous one."""
     cached_tokens: int = 0
-    """Prompt tokens that the policy's server reported as cached."""
+    """Prompt tokens that the inference server reported as cached."""
     tool_seconds: float = 0.0
-    """Seconds that commands ran, by the clocks that enforce their limits; 0 for those on hosts short of CPU time."""
+    """Total run time of commands in seconds, by the clocks that enforce their limits. Commands on hosts short of CPU
+    time count as 0.
+    """
     cost: float = 0.0
-    """Cost of the tokens, by the recipe's prices."""
+    """Cost of the tokens, at the recipe's prices."""
     summary_tokens: int = 0
     """Sampled tokens that belong to self-summaries."""
     empty_summaries: int = 0
-    """Self-summaries without any text."""
+    """Number of self-summaries without any text."""
     cut_summaries: int = 0
-    """Self-summaries cut off by the token limit."""
+    """Number of self-summaries that the token limit cut off."""
     context_before: int = 0
-    """Total length of the contexts before their self-summaries, in tokens."""
+    """Total length, in tokens, of the contexts that self-summaries replaced."""
     context_after: int = 0
-    """Total initial length of the contexts that replaced them, in tokens."""
+    """Total initial length, in tokens, of the contexts that started from a self-summary."""
     rereads: int = 0
-    """Files that were read before a self-summary and again after it; each file counts once per context."""
+    """Number of files that were read before a self-summary and again after it; each file counts once per context."""
 
     @property
     def compression(self) -> float:
@@ -151,12 +159,12 @@ class TraceUsage:
 class Trace:
     id: str
     task: str
-    """Task id."""
+    """Id of the task."""
     split: str
     group: str
     member: int
     policy: str
-    """Name of what acted: a checkpoint or weight version, the oracle, or a chat model."""
+    """Name of the policy that acted: a checkpoint or weight version, the oracle, or a chat model."""
     seed: int
     segments: list[Segment] = field(default_factory=list)
     tools: list[ToolEvent] = field(default_factory=list)
@@ -164,9 +172,9 @@ class Trace:
     stop: StopCause = StopCause.ERROR
     error: str = ""
     started: float = 0.0
-    """Unix seconds."""
+    """Start time, in Unix seconds."""
     timing: dict[str, float] = field(default_factory=dict)
-    """Seconds spent waiting for the engine, in tools, in the sandbox, and in grading."""
+    """Seconds spent waiting for the engine, in tools, in the sandbox, and in grading, by name."""
     diff: str = ""
     """The agent's change to the workspace, as a unified diff."""
     messages: list[dict[str, object]] = field(default_factory=list)
@@ -174,7 +182,7 @@ class Trace:
 
     @property
     def rewrites(self) -> int:
-        """Number of prompts that did not extend the previous one because the chat template rewrites history."""
+        """Number of prompts that did not extend the previous prompt because the chat template rewrites the history."""
         return sum(segment.kind is SegmentKind.REWRITTEN for segment in self.segments)
 
     def version_span(self) -> tuple[int, int]:

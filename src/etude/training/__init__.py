@@ -1,4 +1,4 @@
-"""What pretraining and RL share: optimizers, schedules, losses, checkpoints and the step loop.
+"""Training code that pretraining and RL share: optimizers, schedules, losses, checkpoints and the step loop.
 
 Each public name is loaded from its file on first use, so that importing this package does not import torch.
 """

@@ -1,9 +1,9 @@
-"""Checkpoints of a stage: one folder per step, which is either complete or absent.
+"""Checkpoints of a training stage: one folder per step, which is either complete or absent.
 
 A checkpoint is written to a temporary folder (tmp-...), synced, then renamed to step-00000123; a kill at any moment
-leaves earlier ones untouched. On reading, the data is checked against the stored digest, so a torn or damaged
-checkpoint is skipped, never used. A checkpoint with non-finite numbers is never written: every later resume would start
-from it.
+leaves earlier checkpoints untouched. On reading, the data is checked against the stored digest, so a torn or damaged
+checkpoint is skipped, never used. A checkpoint with non-finite numbers is never written, because every later resume
+would start from it.
 
 Tensors go into one safetensors file, everything else into JSON. There is no pickle, so a checkpoint cannot run code,
 and all bytes go through plain writes, so a full disk is an ordinary error. Sharded checkpoints can be added behind the
@@ -34,8 +34,8 @@ _FORMAT = "etude-checkpoint/1"
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int = 2) -> Path:
-    """Write nested dicts and lists of tensors and JSON values, and keep only the newest `keep` checkpoints. Raises
-    NonFiniteError if a tensor is not finite."""
+    """Write a checkpoint of `state` (nested dicts and lists of tensors and JSON values), and delete all but the newest
+    `keep` checkpoints of the folder. Raises NonFiniteError if a tensor is not finite."""
     tensors: dict[str, torch.Tensor] = {}
     tree = _strip(state, "", tensors)
     _require_finite(tensors, folder, step)
@@ -63,7 +63,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
 
 
 def latest_checkpoint(folder: Path) -> tuple[int, Path] | None:
-    """The newest complete checkpoint as (step, path); damaged ones are skipped."""
+    """Return (step, path) of the newest complete checkpoint in a folder, or None. Damaged checkpoints are skipped."""
     for step, path in _steps(folder):
         try:
             _read(path)
@@ -74,7 +74,7 @@ def latest_checkpoint(folder: Path) -> tuple[int, Path] | None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Load a saved state; tensors are on the CPU."""
+    """Return the state that `save_checkpoint` wrote to this path, with tensors on the CPU."""
     head, packed = _read(path)
     restored = _fill(head["state"], safetensors.torch.load(packed))
     if not isinstance(restored, dict):
@@ -99,7 +99,7 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _steps(folder: Path) -> list[tuple[int, Path]]:
-    """The checkpoints in a folder, newest first."""
+    """Return (step, path) of every checkpoint in a folder, complete or not, newest first."""
     if not folder.is_dir():
         return []
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]

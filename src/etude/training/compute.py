@@ -1,7 +1,7 @@
 """Device, dtype and threads of a stage, chosen by a probe that takes about a second.
 
-bf16 is fast only on CPUs with instructions for it; elsewhere it is several times slower than fp32. So it is measured
-rather than guessed. A stage stores its choice, because a resumed run must compute exactly as before.
+bf16 is fast only on CPUs with bf16 instructions; on others it is several times slower than fp32. So its speed is
+measured. A stage stores the choice, because a resumed run must compute exactly as before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PROBE_SECONDS = 0.4
 _BF16_GAIN = 1.1  # fp32 unless bf16 is clearly faster, since fp32 loses no precision
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-"""torch dtypes by the names recipes use."""
+"""torch dtypes by the names that recipes use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Compute:
         return torch.cuda.get_device_name() if self.device == "cuda" else ""
 
     def apply(self) -> None:
-        """Set the thread count of the calling thread; a thread that trains must call this itself."""
+        """Set torch's thread count for the calling thread. Every thread that trains must call this itself."""
         torch.set_num_threads(self.threads)
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Compute:
 
 
 def choose_compute(recipe: ComputeRecipe) -> Compute:
-    """Resolve "auto" and 0 for this machine."""
+    """Choose device, dtype and threads on this machine: `dtype` "auto" is probed, `threads` 0 means all cores."""
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise TrainingError('compute.device is "cuda" but torch finds no CUDA device: set compute.device = "cpu"')
     threads = recipe.threads or len(os.sched_getaffinity(0))
@@ -70,7 +70,7 @@ def choose_compute(recipe: ComputeRecipe) -> Compute:
 
 
 def remembered_compute(path: Path, recipe: ComputeRecipe) -> Compute:
-    """Return the choice stored at `path`; if there is none, choose and store it."""
+    """Return the choice stored at `path`. If there is none, call `choose_compute` and store its result there."""
     if path.exists():
         return Compute(**json.loads(path.read_text(encoding="utf-8")))
     chosen = choose_compute(recipe)

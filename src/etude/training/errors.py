@@ -1,4 +1,4 @@
-"""Exceptions of training, apart from errors in the data."""
+"""Exceptions of the training package."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ class TrainingError(Exception):
 
 
 class NonFiniteError(TrainingError):
-    """A loss, gradient or training state is not finite. The weights were not updated by it, or no checkpoint was
-    written."""
+    """A loss or gradient is not finite, and the weights were not updated; or a training state is not finite, and no
+    checkpoint was written."""
 
 
 class CheckpointError(TrainingError):

@@ -1,4 +1,4 @@
-"""Writes a stage's small files atomically. Every disk failure is a CheckpointError that names the path."""
+"""Writes a stage's small files atomically, and turns every disk failure into a CheckpointError that names the path."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ class StepLoss:
     """The result of one step's forward pass."""
 
     loss: Tensor
-    """Differentiable scalar."""
+    """Loss of the step: a scalar to call `backward` on."""
     tokens: int
-    """Positions processed, padding included; used for throughput."""
+    """Number of positions processed, padding included; used to compute throughput."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -44,16 +44,17 @@ class Progress:
     """A stage's progress after a step."""
 
     step: int
-    """Finished steps."""
+    """Number of finished steps."""
     total: int
     loss: float
     tokens_per_second: float
-    """Throughput since the last report."""
+    """Throughput since the previous Progress that the stage reported."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 class StageRunner:
-    """Runs the steps of one stage in one folder: resumes, checkpoints at time intervals, appends to metrics.jsonl.
+    """Runs the training steps of one stage in its folder: resumes, saves checkpoints at time intervals, and appends to
+    metrics.jsonl.
 
     `compute_loss(step)` is called with 0, 1, ...; `after_step(step)` runs after the update (for example to balance
     routers) and may change buffers of the module, which are part of a checkpoint.
@@ -71,14 +72,15 @@ class StageRunner:
         identity: str = "",
         after_step: Callable[[int], None] | None = None,
     ) -> None:
-        """`identity` is a digest of everything the result depends on; a checkpoint with another identity is refused."""
+        """`identity` is a digest of everything that the result depends on. `resume` refuses a checkpoint with a
+        different identity."""
         self.folder, self.total = folder, total_steps
         self._recipe, self._module, self._optim = recipe, module, optim
         self._compute_loss, self._after_step, self._identity = compute_loss, after_step, identity
         self.step = 0
 
     def resume(self) -> int:
-        """Load the newest complete checkpoint, if there is one. Returns the number of finished steps."""
+        """Load the newest complete checkpoint, if there is one, and return the number of finished steps."""
         found = latest_checkpoint(self.folder / _CHECKPOINTS)
         if found is not None:
             step, path = found
@@ -98,7 +100,7 @@ class StageRunner:
         return self.step
 
     def run(self) -> Iterator[Progress]:
-        """Run to the end, yielding every `log_every` steps and after the last one. The final state is checkpointed.
+        """Run the remaining steps. Yields every `log_every` steps and after the last step, and saves the final state.
 
         Stop iterating to stop training; steps since the last checkpoint are then repeated on resume.
         """
@@ -149,8 +151,11 @@ class StageRunner:
 
 
 def _cut_metrics(path: Path, step: int) -> None:
-    """Drop metrics logged after the checkpoint by a killed run, so that each step is logged once. Everything after a
-    line spoiled by a power cut is dropped too: a damaged log must not keep a stage from resuming."""
+    """Remove the rows of a metrics file that a killed run logged after its last checkpoint (after `step`), so that each
+    step is logged once.
+
+    Rows from a damaged line on are removed too, because a damaged log must not keep a stage from resuming.
+    """
     kept: list[str] = []
     with suppress(JournalError):
         kept.extend(json.dumps(row) + "\n" for row in read_rows(path) if row["step"] <= step)

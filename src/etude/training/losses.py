@@ -1,7 +1,7 @@
-"""Next-token losses that never hold the logits of a long row at once.
+"""Next-token and distillation losses.
 
 `linear_cross_entropy` goes through the positions in chunks and computes the gradients together with the loss, so it
-needs memory for one chunk of logits, whatever the length.
+needs memory for the logits of one chunk only, whatever the sequence length.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHUNK = 2048
 
 
 def weighted_cross_entropy(logits_btv: Tensor, targets_bt: Tensor, weights_bt: Tensor) -> Tensor:
-    """Weighted mean cross-entropy: sum of weight x loss over the sum of weights; 0 when every weight is 0."""
+    """Return the weighted mean cross-entropy: sum of weight * loss / sum of weights, or 0 if every weight is 0."""
     losses = F.cross_entropy(logits_btv.flatten(0, -2).float(), targets_bt.flatten(), reduction="none")
     weights = weights_bt.flatten()
     return (losses * weights).sum() / weights.sum().clamp_min(1e-6)
@@ -25,7 +25,7 @@ def weighted_cross_entropy(logits_btv: Tensor, targets_bt: Tensor, weights_bt: T
 def linear_cross_entropy(
     hidden_nh: Tensor, head_vh: Tensor, targets_n: Tensor, weights_n: Tensor, *, chunk: int = CHUNK
 ) -> Tensor:
-    """Same as `weighted_cross_entropy(hidden @ head.T, ...)`, without materialising all logits."""
+    """Return `weighted_cross_entropy(hidden @ head.T, ...)`, computed without materialising all logits."""
     loss: Tensor = _LinearCrossEntropy.apply(hidden_nh, head_vh, targets_n, weights_n, chunk)
     return loss
 
@@ -61,7 +61,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def kl_to_teacher(student_nv: Tensor, teacher_nv: Tensor, weights_n: Tensor, *, chunk: int = CHUNK) -> Tensor:
-    """Weighted mean over positions of KL(teacher || student), from logits. The teacher gets no gradient."""
+    """Return the weighted mean over positions of KL(teacher || student), from logits. The teacher gets no gradient."""
     total = student_nv.new_zeros((), dtype=torch.float32)
     for start in range(0, student_nv.shape[0], chunk):
         part = slice(start, start + chunk)
@@ -75,8 +75,11 @@ def kl_to_teacher(student_nv: Tensor, teacher_nv: Tensor, weights_n: Tensor, *, 
 
 @torch.no_grad()
 def draft_agreement(draft_nv: Tensor, main_nv: Tensor, weights_n: Tensor) -> tuple[float, float]:
-    """Weighted sums over positions of (1) the expected acceptance of a drafted token, sum of min(p, q), and (2) whether
-    both argmaxes agree."""
+    """Return two weighted sums over positions, which measure how well a draft head predicts the main head.
+
+    The first sums the probability that a drafted token is accepted, the sum over tokens of min(draft, main); the second
+    counts positions where both heads' argmaxes agree.
+    """
     draft, main = draft_nv.float().softmax(-1), main_nv.float().softmax(-1)
     accepted = torch.minimum(draft, main).sum(-1)
     same = (draft_nv.argmax(-1) == main_nv.argmax(-1)).float()

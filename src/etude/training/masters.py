@@ -1,8 +1,7 @@
-"""fp32 master weights, and the compute copy held by the module.
+"""fp32 master weights of a module whose own parameters are a copy in the compute dtype.
 
-The module's parameters are the compute copy (bf16 where that is faster). The masters are what is optimised,
-checkpointed and handed to the next stage. Buffers (router biases) stay in the module and are not cast: in bf16 their
-small steps would vanish.
+The module computes with the copy (bf16 where that is faster). The masters are optimised, checkpointed and handed to the
+next stage. Buffers (router biases) stay in the module and are not cast, because their small steps would vanish in bf16.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from etude.training.errors import TrainingError
 
 
 class MasterWeights:
-    """fp32 masters of every parameter, including frozen ones, so that the next stage gets all weights in full
-    precision."""
+    """fp32 master copies of all parameters of a module. Frozen ones are included, so that the next stage gets all
+    weights in full precision."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None = None) -> None:
-        """Keep the parameters in fp32 and cast the module's own to `dtype` in place (None leaves them)."""
+        """Copy the parameters to fp32 masters, and cast the module's own parameters to `dtype` (None: do not cast)."""
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())  # tied weights appear once
         self.masters: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
@@ -32,13 +31,13 @@ class MasterWeights:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Round the masters into the compute copy."""
+        """Copy the masters to the module's parameters, rounded to the compute dtype."""
         if self._copied:
             copies = [self.parameters[name].data for name in self._copied]
             torch._foreach_copy_(copies, [self.masters[name] for name in self._copied])
 
     def restore(self) -> None:
-        """Put the fp32 masters into the module for good, for measuring and saving after training."""
+        """Make the fp32 masters the module's own parameters. Call it after training, to measure or save the model."""
         for name in self._copied:
             self.parameters[name].data = self.masters[name]
         self._copied = []

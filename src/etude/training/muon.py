@@ -1,9 +1,9 @@
 """The Muon optimizer: momentum, then the nearest semi-orthogonal matrix, block by block.
 
-A block is what acts as one matrix in the network: one head of a query, output or latent-expansion projection, one
-expert's matrix, or elsewhere the whole matrix. Blocks of equal shape are orthogonalised in one batched iteration, so
-there are few small Python calls. A block's update is scaled by 0.2 * sqrt(its longer side), which makes it as large as
-an AdamW update: both share one learning rate.
+A block is a part of a parameter that acts as one matrix in the network: one head of a query, output or latent-expansion
+projection, one expert's matrix, or elsewhere the whole matrix. Blocks of equal shape are orthogonalised in one batch,
+so there are few small Python calls. A block's update is scaled by 0.2 * sqrt(its longer side), which makes it as large
+as an AdamW update, so that both optimizers share one learning rate.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def orthogonalise(blocks_nrc: Tensor, dtype: torch.dtype = torch.float32) -> Ten
 def blocks_of(name: str, parameter: nn.Parameter, config: Any) -> Blocks | None:
     """Return the function that splits a parameter into blocks, or None if AdamW handles the parameter.
 
-    `config` has the field names of the published model family (num_attention_heads, qk_nope_head_dim, ...); projections
-    are recognised by their published names.
+    `config` must have the field names of the published model family (num_attention_heads, qk_nope_head_dim, ...).
+    Projections are recognised by their published parameter names.
     """
     if parameter.ndim < 2 or any(part in name for part in _ADAMW_PARTS):
         return None

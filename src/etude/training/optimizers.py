@@ -1,9 +1,8 @@
-"""The optimizers: AdamW, and Muon combined with AdamW for everything that is not a weight matrix inside the layers.
-Both work on fp32 masters.
+"""The optimizers: AdamW, or Muon for the weight matrices inside the layers and AdamW for all other parameters.
 
-One `step` clips by the global norm, updates the masters, and rounds them into the compute copy. A parameter without a
-gradient is not touched at all (no decay either): stages freeze parts of the network by not computing their gradient.
-`state_dict` holds everything a resumed run needs.
+Both update fp32 master weights. One `step` clips by the global norm, updates the masters, and copies them, rounded, to
+the module's parameters. A parameter without a gradient is not changed at all (no decay either): stages freeze parts of
+the network by not computing their gradient. `state_dict` holds everything a resumed run needs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ _ADAM_EPS = 1e-8
 def build_optimizer(
     model: nn.Module, recipe: OptimizerRecipe, total_steps: int, *, masters: MasterWeights | None = None
 ) -> Optim:
-    """`masters` sets the compute dtype (MasterWeights(model, dtype)); without it the module keeps its dtype."""
+    """Build a recipe's optimizer for a model. `masters`, from MasterWeights(model, dtype), sets the compute dtype;
+    without it the model keeps its dtype."""
     blocks: dict[str, Blocks] = {}
     if recipe.name == "muon":
         config = getattr(model, "config", None)
@@ -43,14 +43,14 @@ class Optim:
         self.recipe = recipe
         self.total_steps = total_steps
         self.finished = 0
-        """Steps taken."""
+        """Number of optimizer steps taken so far."""
         self._blocks = blocks
         self._moments: dict[str, Tensor] = {}
         self._squares: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
 
     def rate(self) -> float:
-        """The learning rate of the next step."""
+        """Return the learning rate of the next step."""
         return learning_rate(self.recipe, self.finished, self.total_steps)
 
     def zero_grad(self) -> None:
@@ -59,7 +59,7 @@ class Optim:
 
     @torch.no_grad()
     def step(self) -> dict[str, float]:
-        """Do one update. Returns {"lr", "grad_norm"}, the norm being that before clipping."""
+        """Do one update. Return {"lr", "grad_norm"}, where grad_norm is the global gradient norm before clipping."""
         names = [name for name, parameter in self.masters.parameters.items() if parameter.grad is not None]
         gradients = {name: _gradient(self.masters.parameters[name]) for name in names}
         lr = self.rate()
@@ -137,7 +137,7 @@ class Optim:
         torch._foreach_addcdiv_([self.masters.masters[name] for name in names], moments, scales, rates)
 
     def _decay(self, masters: list[Tensor], lr: float) -> None:
-        """Decoupled weight decay; norms and biases are exempt."""
+        """Apply decoupled weight decay to `masters` in place. Callers leave out norms and biases."""
         if masters and self.recipe.weight_decay:
             torch._foreach_mul_(masters, 1.0 - lr * self.recipe.weight_decay)
 

@@ -1,6 +1,6 @@
-"""The learning rate of a step: linear warm-up, then linear decay to a share of the peak.
+"""The learning rate of a step: linear warm-up, then linear decay to a fraction of the peak.
 
-A pure function of (recipe, step, total): nothing to save in a checkpoint.
+It is a pure function of (recipe, step, total), so checkpoints need not store it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from etude.recipe.training import OptimizerRecipe
 
 
 def learning_rate(recipe: OptimizerRecipe, step: int, total: int) -> float:
-    """The learning rate of the update after `step` finished ones, of `total`."""
+    """Return the learning rate of the next update, when `step` of `total` updates are finished."""
     warmup = min(recipe.warmup_steps, total)
     if step < warmup:
         return recipe.lr * (step + 1) / (warmup + 1)

@@ -1,4 +1,5 @@
-"""Attribution of CPU cores during RL: which process used each core-second or, if idle, who waited for whom.
+"""Attribution of CPU cores during RL: which process used each core-second or, if the core was idle, which process
+waited for what.
 
 The journal's entries `cores` give the CPU time per process, second by second; its entries `wait` give the waits. Idle
 core-seconds are divided among the processes that waited at that time, in proportion to how long each waited without
@@ -18,7 +19,7 @@ from typing import Any
 from etude.journal import Entry, Span
 
 Pair = tuple[str, str]
-"""(waiting process, what it waits for)."""
+"""A wait, as (name of the waiting process, what it waits for)."""
 
 OTHERS = "others on this machine"
 NOBODY = "nobody (too little work at once)"
@@ -30,39 +31,41 @@ _NAMES = {
     "evaluator": "evaluator, its boxes",
     "driver": "driver, ray",
 }
-"""Names in the plot, by the prefix of a process's name, in drawing order."""
+"""Names of processes in the plot, in drawing order. The keys are prefixes of the names in the journal."""
 USERS = (*_NAMES.values(), OTHERS)
 _WORK = {("driver", "rollouts"), ("driver", "trainer")}
-"""Waits that are not counted: waiting for these is the driver's job and does not mean that it lacks anything."""
+"""Waits that are not counted, because the driver's job is to wait for rollouts and for the trainer."""
 _SHORTEST = 1e-6
-"""Shortest wait that counts, in seconds; the journal rounds to this."""
+"""Shortest wait that counts, in seconds. The journal rounds to this value."""
 _TOLD_SHARE = 0.005
-"""A wait with less than this share of all core-seconds is shown under "other waits"."""
+"""Share of all core-seconds below which a wait is not shown by name, but under "other waits"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One entry `cores` of the journal: the CPU use since the previous one."""
+    """One entry `cores` of the journal: the CPU use since the previous entry."""
 
     end: float
     seconds: float
     cores: int
     busy: float
-    """Core-seconds in which the cores were busy, with processes of this run or others."""
+    """Core-seconds in which a core was busy, with processes of this run or others."""
     used: dict[str, float]
-    """CPU seconds by process of the run."""
+    """CPU seconds used by each process of the run, by its name."""
     engine_waited: float = 0.0
     """Seconds in which the engine had no requests."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """The core-seconds of one or more samples, attributed to users and waits."""
+    """The core-seconds of one or more samples, divided among the processes that used the cores and the waits that left
+    them idle.
+    """
 
     used: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Used core-seconds, by a name of USERS."""
+    """Used core-seconds, by name of the process group (see USERS)."""
     idle: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Idle core-seconds by wait ("engine for requests"), or NOBODY."""
+    """Idle core-seconds by wait (such as "engine for requests"), or by NOBODY."""
 
     @property
     def seconds(self) -> float:
@@ -70,13 +73,13 @@ class Parts:
 
     @property
     def users(self) -> list[str]:
-        """Names that used any time, in the order of USERS."""
+        """Names of the process groups that used any CPU time, in the order of USERS."""
         known = [name for name in USERS if self.used.get(name, 0.0) > 0]
         return known + sorted(name for name, seconds in self.used.items() if seconds > 0 and name not in USERS)
 
     @property
     def waits(self) -> list[str]:
-        """Names of the idle parts, longest first; other waits and NOBODY come last."""
+        """Names of the waits that left cores idle, longest first; OTHER_WAITS and NOBODY come last."""
         found = [name for name, seconds in self.idle.items() if seconds > 0]
         return sorted(found, key=lambda name: (name == NOBODY, name == OTHER_WAITS, -self.idle[name], name))
 
@@ -92,7 +95,7 @@ def samples_of(entries: Iterable[Entry]) -> list[Sample]:
 
 
 def attributed(samples: Sequence[Sample], waits: Mapping[Pair, Sequence[Span]]) -> list[Parts]:
-    """Return the attributed core-seconds of each sample."""
+    """Return the core-seconds of each sample, divided among processes and waits."""
     waited: list[dict[Pair, float]] = [{("engine", "requests"): sample.engine_waited} for sample in samples]
     for pair, spans in waits.items():
         if pair not in _WORK:
@@ -122,7 +125,9 @@ def _parts(sample: Sample, waited: Mapping[Pair, float]) -> Parts:
 
 
 def _waited_only(sample: Sample, waited: Mapping[Pair, float]) -> dict[Pair, float]:
-    """Return the seconds in which a process waited without computing, by pair."""
+    """Return the seconds in which a process waited without computing, for each pair of a process and what it waited
+    for.
+    """
     by_process: defaultdict[str, float] = defaultdict(float)
     for (who, _), seconds in waited.items():
         by_process[who] += seconds
@@ -135,7 +140,9 @@ def _waited_only(sample: Sample, waited: Mapping[Pair, float]) -> dict[Pair, flo
 
 
 def _covered(samples: Sequence[Sample], spans: Sequence[Span]) -> dict[int, float]:
-    """Return how many seconds of each sample lie in the spans, by the index of the sample. Spans must not overlap."""
+    """Return how many seconds of each sample lie in the spans, by the index of the sample. The spans
+    must not overlap.
+    """
     ends = [sample.end for sample in samples]
     found: dict[int, float] = {}
     for start, end in spans:
@@ -161,7 +168,7 @@ def summed(parts: Iterable[Parts]) -> Parts:
 
 
 def _together(parts: Sequence[Parts]) -> None:
-    """Merge waits with a negligible share into OTHER_WAITS, in place."""
+    """Merge waits with a negligible share of the time into OTHER_WAITS, in place."""
     whole = summed(parts)
     few = [name for name, seconds in whole.idle.items() if name != NOBODY and seconds < _TOLD_SHARE * whole.seconds]
     for one in parts:

@@ -18,20 +18,20 @@ class RunData:
     paths: RunPaths
     summary: dict[str, Any]
     stages: dict[str, dict[str, Any]]
-    """Records of the stages in lineage.json (seconds, result, done, ...), by stage."""
+    """Records of the stages in lineage.json (seconds, result, done, ...), by name of the stage."""
     metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Rows of metrics by stage, one per logged step."""
+    """Rows of metrics by stage, with one row per logged step."""
     evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
     cores: list[Sample] = field(default_factory=list)
-    """Samples of CPU use during RL, about one per second; runs of older versions have none."""
+    """Samples of CPU use during RL, about one per second. Runs of older versions have none."""
     parts: list[Parts] = field(default_factory=list)
-    """The attributed core-seconds of each sample in `cores`."""
+    """The core-seconds of each sample in `cores`, divided among processes and waits."""
     started: dict[str, Any] = field(default_factory=dict)
     """Fields of the journal's run_started event: the model's size and the machine."""
 
     @property
     def ends(self) -> tuple[str, str]:
-        """The names of the two test evaluations: after SFT, and after the stage that follows it."""
+        """The names of the two test evaluations: the one after SFT, and the one after the stage that follows SFT."""
         return "test-sft", "test-continued" if "continued" in self.stages else "test-rl"
 
     def series(self, stage: str, field_name: str) -> tuple[list[float], list[float]]:

@@ -14,7 +14,7 @@ from etude.view.plots import BLUE, FONT, GREEN, GREY, ORANGE, panels, titled
 RED = "#a23b3b"
 _COLOURS = {"bf16": GREY, "mxfp8": BLUE, "fp8_block": GREEN, "nvfp4": ORANGE, "nvfp4_tensor": RED}
 _MARKERS = "os^"
-"""Markers for the ways in which the engine was fed the tokens."""
+"""Plot markers for the different ways of feeding tokens to the engine."""
 _SPREAD = ("mean", "p99", "max")
 _AGAINST_FP32 = (
     "against fp32",
@@ -28,8 +28,9 @@ _AGAINST_ENGINE = ("trainer - engine", "fed", "tokens", *_SPREAD, "k3", "flips")
 
 
 def numerics_table(found: dict[str, Any]) -> str:
-    """Return the findings as text. Errors of experts and residual stream are mean, p99 and max over tokens; errors of
-    weights are the mean over rows."""
+    """Return the findings as text. Errors of experts and of the residual stream are mean, p99 and max over tokens;
+    errors of weights are means over rows.
+    """
     lines = [f"{found['run']}: a checkpoint; its weights alone are looked at"]
     if found["stage"]:
         lines = [f"{found['run']}, {found['stage']}: trained in {found['own']}, computes in {found['dtype']}"]
@@ -43,8 +44,9 @@ def numerics_table(found: dict[str, Any]) -> str:
 
 
 def draw_numerics(found: dict[str, Any], file: Path) -> None:
-    """Draw two kinds of panels: per layer, the error of each format in experts, residual stream and choice of experts;
-    per format, the difference between trainer and engine. There must be at least one format."""
+    """Draw two kinds of panels: per layer, each format's error in experts, residual stream and choice of experts; and
+    per format, the difference between trainer and engine. `found` must contain at least one format.
+    """
     figure, axes = panels(2, 6.0, rows=2)
     figure.set_figwidth(9.0)
     for one in found["formats"]:
@@ -74,7 +76,9 @@ def _curve(axis: Axes, name: str, layers: Sequence[dict[str, Any]], values: Sequ
 
 
 def _apart(axis: Axes, formats: Sequence[dict[str, Any]]) -> None:
-    """Draw the difference of log-probs: a line from mean to max with a tick at p99, per format and way of feeding."""
+    """Draw the difference of log-probs between trainer and engine, for each format and way of feeding: a line from mean
+    to max with a tick at p99.
+    """
     for place, one in enumerate(formats):
         for side, (way, marker) in enumerate(zip(one["engine"], _MARKERS, strict=True)):
             spread = {key: _visible(value) for key, value in one["engine"][way]["logprobs"].items()}

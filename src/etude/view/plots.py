@@ -19,16 +19,17 @@ FONT = 9
 _USED = dict(zip(USERS, (BLUE, ORANGE, GREEN, "#8a6fb0", "#5c6370", "#b8bfca"), strict=True))
 _IDLE = ("#ecc98f", "#f5e3a9", "#f3cfc0", "#e3ddea", "#f1f2f4")
 _HATCHES = ("", "////", "....")
-"""Hatches that distinguish idle layers once their colours repeat."""
+"""Hatches that distinguish the waits in the plot of cores once their colours repeat."""
 _BARS = 60
-"""Largest number of bars in the plot of cores over RL's time."""
+"""Maximum number of bars in the plot of cores over RL's time."""
 DEV_EVALUATION = "dev-step-"
-"""Prefix of the names of dev evaluations during RL; the step follows."""
+"""Prefix of the names of dev evaluations during RL. The step number follows."""
 
 
 def learning(data: RunData) -> Figure | None:
-    """Training loss of the supervised stages, one panel each, with the held-out loss where it was measured during the
-    stage."""
+    """Plot the training loss of the supervised stages, one panel each, with the held-out loss where it was measured
+    during the stage.
+    """
     titles = {"pretrain": "base model", "long": "longer context", "mtp": "draft head (KL)", "sft": "demonstrations"}
     present = [stage for stage in titles if data.series(stage, "loss")[0]]
     if not present:
@@ -50,7 +51,9 @@ def learning(data: RunData) -> Figure | None:
 
 
 def reinforcement(data: RunData) -> Figure | None:
-    """What RL changed: share solved in training and on the dev split, turns, truncation, false claims of success."""
+    """Plot what RL changed: share solved in training and on the dev split, turns, truncation, false
+    claims of success.
+    """
     steps, solved = data.series("rl", "solved")
     if not steps:
         return None
@@ -79,7 +82,9 @@ def _best_of(evaluations: Sequence[dict[str, Any]]) -> int | str:
 
 
 def health(data: RunData) -> Figure | None:
-    """Health of RL: entropy, clipped tokens, mismatch with the engine, staleness, masked rollouts, size of deltas."""
+    """Plot the health of RL: entropy, clipped tokens, mismatch with the engine, staleness, masked rollouts, size of
+    deltas.
+    """
     if not data.series("rl", "entropy")[0]:
         return None
     figure, axes = panels(3, 4.8, rows=2)
@@ -100,7 +105,7 @@ def health(data: RunData) -> Figure | None:
 
 
 def scores(data: RunData) -> Figure | None:
-    """pass@1, pass@k and greedy score on the test split before and after RL, with confidence intervals."""
+    """Plot pass@1, pass@k and greedy score on the test split before and after RL, with confidence intervals."""
     tested = [(side, data.evaluations[name]) for name, side in _sides(data).items() if name in data.evaluations]
     if not tested:
         return None
@@ -114,7 +119,7 @@ def scores(data: RunData) -> Figure | None:
 
 
 def cores(data: RunData) -> Figure | None:
-    """Use of the CPU cores over RL's time: by whom they were used, and who waited for whom while they were idle."""
+    """Plot the use of the CPU cores over RL's time: which processes used them, and which waits left them idle."""
     if not data.cores:
         return None
     together = -(-len(data.cores) // _BARS)
@@ -159,7 +164,7 @@ FIGURES: dict[str, Callable[[RunData], Figure | None]] = {
 
 
 def draw_all(data: RunData, folder: Path) -> dict[str, Path]:
-    """Write one PNG per figure that has data; returns the files by name."""
+    """Write one PNG per figure that has data. Return the files by name of the figure."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, Path] = {}
     for name, draw in FIGURES.items():

@@ -18,8 +18,9 @@ from etude.view.table import STAGES, cell_scores, cell_table, closing_table, cou
 
 
 def write_report(paths: RunPaths) -> Path:
-    """Draw the plots and write the page; returns its path. It reads only files of the run, so it works at any time,
-    also for an unfinished run."""
+    """Draw the plots, write the page and return its path. Only files of the run are read, so this works at any time,
+    even for an unfinished run.
+    """
     data = read_run(paths)
     pictures = draw_all(data, paths.plots)
     environment = Environment(loader=PackageLoader("etude.view"), autoescape=True, trim_blocks=True, lstrip_blocks=True)

@@ -16,15 +16,17 @@ _LINES, _CHARACTERS, _STEPS = 14, 900, 60
 """Longest text of one step in lines and characters, and longest transcript in steps. Cuts are marked."""
 _LOOKED_AT = 12
 Verdicts = dict[str, dict[str, Any]]
-"""Rows of results.jsonl, by task."""
+"""Rows of an evaluation's results.jsonl, by task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One block of a transcript on the page."""
+    """One block of a rollout's transcript on the report's page."""
 
     role: str
-    """call, tool, assistant or user; or break, where the agent continues from its own summary."""
+    """The message's role (tool, assistant or user), "call" for a tool call, or "break" where the agent continues from
+    its own summary.
+    """
     text: str
 
 
@@ -46,11 +48,11 @@ class Pair:
 
 
 def pairs(data: RunData, count: int = 4) -> list[Pair]:
-    """Choose `count` tasks to show: first improvements, then one that got worse, then one that failed both times.
-    Within each group, tasks are taken in order of their names.
+    """Choose `count` tasks to show: first improvements, then one task that got worse, then one that failed both times.
+    Within each group, tasks are taken in the order of their names.
 
-    An improvement with the same diff before and after only shows that the agent now ends in time, so these come after
-    other improvements. If nothing improved, got worse or failed twice, show tasks that passed both times.
+    An improvement with the same diff before and after only shows that the agent now ends in time, so other improvements
+    come first. If nothing improved, got worse or failed twice, show tasks that passed both times.
     """
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)
@@ -62,7 +64,9 @@ def pairs(data: RunData, count: int = 4) -> list[Pair]:
 
 
 def told_of_pairs(data: RunData) -> str:
-    """Return a sentence with the numbers of tasks that improved and got worse, to put the first pair into context."""
+    """Return a sentence that says how many tasks improved and how many got worse, to put the first pair
+    into context.
+    """
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)
     better, worse = (len(by_outcome.get(outcome, ())) for outcome in ((False, True), (True, False)))
@@ -94,8 +98,9 @@ def _pairs(data: RunData, tasks: Sequence[str], before: Verdicts, after: Verdict
 
 
 def _verdicts(data: RunData, name: str) -> Verdicts:
-    """Return the row of each task's first sampled attempt. The first is the one with the lowest number, not the one
-    that ended first."""
+    """Return the row of each task's first sampled attempt. The first attempt is the one with the lowest number, not the
+    one that ended first.
+    """
     found: Verdicts = {}
     for row in read_rows(data.paths.evaluation(name) / "results.jsonl"):
         if not row["greedy"] and row["judgement"] in ("pass", "fail"):
@@ -106,7 +111,7 @@ def _verdicts(data: RunData, name: str) -> Verdicts:
 
 
 def _traces(data: RunData, name: str, wanted: set[str]) -> dict[str, Trace]:
-    """Read the wanted traces of an evaluation, by task."""
+    """Read the traces with the ids `wanted` from an evaluation. Return them by task."""
     folder = data.paths.evaluation(name) / "traces"
     return {trace.task: trace for trace in read_traces(folder, only=wanted)} if wanted and folder.is_dir() else {}
 
@@ -145,8 +150,9 @@ def _steps(message: dict[str, Any], *, first: bool) -> list[Step]:
 
 
 def _call(call: dict[str, Any]) -> str:
-    """Return a call as text, such as `edit calc.py 3 return a + b`: as sampled if that is recorded, else name and
-    argument values."""
+    """Return a call as text, such as `edit calc.py 3 return a + b`: as sampled if that is recorded, else the name and
+    the values of the arguments.
+    """
     if call.get("raw"):
         return _readable(str(call["raw"]))
     function = call["function"]
@@ -159,7 +165,7 @@ def _call(call: dict[str, Any]) -> str:
 
 
 def _readable(text: str) -> str:
-    """Remove blank lines and control characters, and cut the text to the limits above."""
+    """Remove blank lines and control characters, and cut the text to _LINES lines and _CHARACTERS characters."""
     plain = "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
     lines = [line.rstrip() for line in plain.strip("\n").splitlines() if line.strip()]
     shown = "\n".join(lines[:_LINES])[:_CHARACTERS]

@@ -1,4 +1,4 @@
-"""The report's summary: what happened, in three sentences for readers who do not know the run."""
+"""Writes the report's summary: up to three sentences about what happened, for readers who do not know the run."""
 
 from __future__ import annotations
 

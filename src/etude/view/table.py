@@ -34,7 +34,7 @@ class Line:
     after: str
     seconds: float | None
     means: str = ""
-    """Explanation of `shows` for readers who do not know its terms."""
+    """Explanation of the measurement `shows` for readers who do not know its terms."""
 
 
 def closing_table(summary: Summary) -> list[Line]:
@@ -51,7 +51,7 @@ def closing_table(summary: Summary) -> list[Line]:
 
 
 Shown = tuple[str, str, str, str]
-"""(what is shown, before, after, explanation)."""
+"""A measurement as (what is shown, value before, value after, explanation)."""
 
 
 def _of_stage(summary: Summary, stage: str) -> list[Shown]:
@@ -80,7 +80,7 @@ def minutes(summary: Summary) -> float:
 
 
 def measured(summary: Summary) -> list[str]:
-    """Return sentences that say how the test result was measured; none before the test has run."""
+    """Return sentences that say how the test result was measured. The list is empty before the test has run."""
     end = _end(summary)
     found = summary.get(end, {})
     if not {"tasks", "k", "test_evaluations"} <= found.keys():
@@ -105,13 +105,13 @@ def measured(summary: Summary) -> list[str]:
 
 
 def _end(summary: Summary) -> str:
-    """Return the name of the stage after SFT."""
+    """Return the name of the stage that follows SFT."""
     return "continued" if "continued" in summary else "rl"
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One score of one cell of test tasks, before and after."""
+    """One score of one cell of test tasks, before and after the stage that follows SFT."""
 
     before: str
     after: str
@@ -123,14 +123,14 @@ class Score:
 class CellLine:
     family: str
     kind: str
-    """"seen" or "unseen": whether the kind of bug occurred in training. The same goes for `family`."""
+    """Whether training contained the kind of bug: "seen" or "unseen". `family` says the same of the task's family."""
     tasks: int
     scores: tuple[Score, ...]
-    """The scores, in the order of `cell_scores`."""
+    """The cell's scores, in the order of `cell_scores`."""
 
 
 def cell_scores(summary: Summary) -> list[tuple[str, str]]:
-    """Return key and column title of the scores shown for each cell."""
+    """Return the key and the column title of each score that is shown for a cell."""
     k = summary.get(_end(summary), {}).get("k")
     return [("pass1", "pass@1"), ("passk", f"pass@{k}"), ("greedy", "greedy")]
 
@@ -166,7 +166,7 @@ def met(seen: bool) -> str:
 
 
 def counters(summary: Summary) -> list[tuple[str, str]]:
-    """Return counters that show that each mechanism was at work in the run, as (description, value)."""
+    """Return counters that show that each mechanism of the run was at work, as pairs (description, value)."""
     whole = "{:,.0f}".format
     rows: tuple[tuple[str, str, Callable[[float], str]], ...] = (
         ("tokens trained on by RL", "rl.trained_tokens", whole),
@@ -209,7 +209,7 @@ _WORK = {
     "demonstrations": "solved tasks written down",
     "evaluate": "all attempts at test tasks",
 }
-"""Stages without a before and after measurement, and what they did."""
+"""Maps each stage without a before and after measurement to a description of what it did."""
 _NATS = "surprise per token, in nats: the lower, the better it foresees"
 _MEASURED: tuple[tuple[str, str, str, str, str, Callable[[float], str]], ...] = (
     ("pretrain", "loss_before", "loss_after", "loss on code kept aside", _NATS, _number),
@@ -239,7 +239,9 @@ _MEASURED: tuple[tuple[str, str, str, str, str, Callable[[float], str]], ...] = 
     ),
     ("sft", "", "valid_calls", "tool calls that are valid", "", _percent),
 )
-"""(stage, key before, key after, what it shows, explanation, number format)."""
+"""Measurements of the stages, as (stage, key of the value before, key of the value after, what it shows, explanation,
+number format).
+"""
 _TESTED = (
     ("pass1", "test tasks solved, pass@1", "by one attempt, which draws its tokens at random (temperature 1)"),
     ("passk", "test tasks solved, pass@{k}", "by one at least of {k} such attempts"),
@@ -247,11 +249,11 @@ _TESTED = (
     ("first_edit", "solved by the first edit", "by what the first edit of an attempt (pass@1) makes of it"),
     ("one_edit", "solved, one edit allowed", ""),
 )
-"""(key, what it shows, explanation)."""
+"""Scores of the test evaluation, as (key, what it shows, explanation)."""
 
 
 def plain(lines: Sequence[Line]) -> str:
-    """Return the table as plain text, for logs and pipes."""
+    """Return the closing table as plain text, for logs and pipes."""
     rows = [("stage", "what it shows", "before", "after", "seconds")]
     rows += [(x.stage, x.shows, x.before, x.after, "" if x.seconds is None else f"{x.seconds:.0f}") for x in lines]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]

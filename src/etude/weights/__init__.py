@@ -1,6 +1,6 @@
-"""Versions of the weights: publishing, storing and following them.
+"""Publishes, stores and reads numbered versions of a model's weights.
 
-Versions are stored as lossless deltas with checksums.
+Versions are stored in full or as lossless deltas, with checksums.
 """
 
 from etude.weights.errors import (

@@ -1,10 +1,12 @@
-"""The codecs a tensor can be stored with; the shortest result is used. Each is lossless for every bit pattern.
+"""The codecs with which a tensor can be stored, all lossless for every bit pattern. `encode` picks the shortest result.
 
-- `same`: nothing is stored; the base has the very same bytes.
-- `delta`: elements as unsigned words, new minus base modulo 2^bits, zigzag-encoded (small changes of either sign become
-  small words), bytes of equal rank grouped together, zstd. A small optimizer step moves a bf16 by one or two units in
-  the last place, so nearly every high byte is 0. It beats the XOR of the words by 7-13 % (docs/weights.md).
-- `planes`: the tensor's own bytes, grouped by rank, zstd. Exponents repeat, so bf16 weights shrink by about a third.
+- `same`: nothing is stored; the base version's tensor has the same bytes.
+- `delta`: the difference from the base version, compressed. Elements are read as unsigned words; new minus base modulo
+  2^bits is zigzag-encoded (small changes of either sign become small words); bytes of equal significance are grouped;
+  then zstd. A small optimizer step moves a bf16 by one or two units in the last place, so nearly every high byte is 0.
+  Stored size is 7-13 % less than with the XOR of the words (docs/weights.md).
+- `planes`: the tensor's own bytes, grouped by significance, then zstd. Exponents repeat, so bf16 weights shrink by a
+  third or so.
 - `raw`: the bytes as they are.
 """
 
@@ -22,13 +24,13 @@ from etude.weights.tensor import ITEM_SIZES, Bytes, RawTensor, bytes_of
 Codec = Literal["same", "delta", "planes", "raw"]
 
 LEVEL = 1
-"""zstd level. Higher levels save less than a tenth on deltas and take eight times as long."""
+"""zstd compression level. Higher levels save about a tenth of a delta's size and take eight times as long."""
 
 Words = NDArray[np.unsignedinteger]
 
 
 def encode(new: RawTensor, base: RawTensor | None) -> tuple[Codec, bytes]:
-    """Return the chosen codec and the bytes to store."""
+    """Return the codec chosen for the tensor `new` and the bytes to store. `base` is the base version's tensor."""
     if base is not None and new.equals(base):
         return "same", b""
     compressor = zstandard.ZstdCompressor(level=LEVEL)
@@ -46,7 +48,8 @@ def encode(new: RawTensor, base: RawTensor | None) -> tuple[Codec, bytes]:
 
 
 def changed(new: RawTensor, base: RawTensor | None) -> int:
-    """Count the elements that differ from the base; all of them if there is no base of the same dtype and shape."""
+    """Return the number of elements that differ from the base version's tensor. All count as different if there is no
+    base tensor of the same dtype and shape."""
     elements = new.data.size // new.itemsize
     if base is None or not base.like(new):
         return elements
@@ -57,7 +60,7 @@ def changed(new: RawTensor, base: RawTensor | None) -> int:
 def decode(
     codec: Codec, stored: bytes | memoryview, dtype: str, shape: tuple[int, ...], base: RawTensor | None
 ) -> RawTensor:
-    """Decode a tensor into fresh memory (`same` returns the base itself). The caller verifies its checksum."""
+    """Decode a stored tensor into new memory (`same` returns `base` itself). The caller must verify its checksum."""
     size = bytes_of(dtype, shape)
     if codec in ("same", "delta"):
         if base is None or base.dtype != dtype or base.shape != shape:

@@ -1,31 +1,31 @@
-"""Exceptions of the version store. An operation that raises one never returns a tensor."""
+"""Exceptions of the version store. `read` raises one instead of returning tensors that are not the published ones."""
 
 from __future__ import annotations
 
 
 class WeightsError(Exception):
-    """Base of the exceptions of this package."""
+    """Base class of the exceptions of this package."""
 
 
 class CorruptVersion(WeightsError):
-    """Bytes in the store are not the ones that were published. The message names version and tensor."""
+    """Stored bytes are not those that were published. The message names the version and, if known, the tensor."""
 
 
 class MissingVersion(WeightsError):
-    """There is no manifest for this version, or for a version it is a delta on."""
+    """The requested version, or a version that its deltas build on, has no manifest in the store."""
 
 
 class WrongBase(WeightsError):
-    """The tensors the caller gives as version N are not those of version N (often because they were changed in
-    place)."""
+    """The caller's base is wrong: its tensors are not those published as that version (often because they were changed
+    in place), or it is not an earlier version."""
 
 
 class VersionExists(WeightsError):
-    """This version is already published with other content. A published version never changes."""
+    """The version number is already published with other content. A published version never changes."""
 
 
 class UnknownFormat(WeightsError):
-    """The manifest was written by a newer program."""
+    """A manifest has a format that this program does not read, probably that of a newer program."""
 
 
 class StoreFailed(WeightsError):
@@ -33,4 +33,5 @@ class StoreFailed(WeightsError):
 
 
 class DoesNotFit(WeightsError):
-    """The tensors do not match this module: names, shapes, or a dtype that would lose precision."""
+    """Tensors do not match the module into which they are copied: names, shapes, or a dtype that would lose
+    precision."""

@@ -1,7 +1,7 @@
-"""The manifest of a version. It is written last: without its manifest a version does not exist.
+"""The manifest of a weights version. It is written last: without its manifest a version does not exist.
 
-A manifest is canonical JSON that carries a digest of the rest of itself, so a flipped byte anywhere in the file is
-detected. It protects the data with one checksum, and every tensor with the checksum of its DECODED bytes.
+A manifest is canonical JSON that includes a digest of its other fields, so a flipped byte anywhere in the file is
+detected. It has one checksum for the stored data, and for every tensor one of its decoded bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Entry(BaseModel):
     offset: int = Field(ge=0)
     length: int = Field(ge=0)
     checksum: str
-    """xxh3-128 of the tensor's decoded bytes, not of the stored ones."""
+    """xxh3-128 of the tensor's decoded bytes."""
 
 
 class Manifest(BaseModel):
@@ -40,23 +40,23 @@ class Manifest(BaseModel):
     version: int = Field(ge=0)
     kind: Literal["full", "delta"]
     base: int | None
-    """The version that `delta` and `same` tensors refer to; None for a full version."""
+    """Number of the version that `delta` and `same` tensors refer to; None for a full version."""
     depth: int = Field(ge=0)
-    """Number of deltas from the anchor to this version; 0 for an anchor."""
+    """Number of deltas between this version and the full version (anchor) they build on; 0 for a full version."""
     content: str
-    """Digest of all names, dtypes, shapes and checksums: equal for equal weights, however they are stored."""
+    """Digest of all tensors' names, dtypes, shapes and checksums: equal for equal weights, however they are stored."""
     data: str
-    """Name of the data object beside the manifest."""
+    """Name of the object with the tensors' stored bytes, in the same folder as the manifest."""
     data_checksum: str
     bytes_stored: int
     bytes_full: int
     share_changed: float
-    """Share of the elements that differ from the base; 1 if there is no base to compare with."""
+    """Fraction of all elements that differ from the base version given to `publish`; 1 if none was given."""
     tensors: tuple[Entry, ...]
 
 
 def content_digest(tensors: list[tuple[str, str, tuple[int, ...], str]]) -> str:
-    """Digest of (name, dtype, shape, checksum) of every tensor, in any order."""
+    """Return a digest of (name, dtype, shape, checksum) of every tensor, which does not depend on their order."""
     return checksum(_canonical([[name, dtype, list(shape), total] for name, dtype, shape, total in sorted(tensors)]))
 
 

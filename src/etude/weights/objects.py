@@ -1,7 +1,7 @@
-"""Access to an object store: a folder by default, or s3://, gs://, az:// by URL. All object store calls are here.
+"""Access to an object store: a local folder, or a bucket given as s3://, gs:// or az:// URL.
 
-Every put is atomic (a reader sees the whole object or none). Credentials and endpoints come from the environment, as
-the providers' own tools read them (AWS_*, GOOGLE_*, AZURE_*); an endpoint without TLS needs AWS_ALLOW_HTTP=true.
+Every put is atomic (a reader sees the whole object or none). Credentials and endpoints come from the environment
+variables of the providers' own tools (AWS_*, GOOGLE_*, AZURE_*); an endpoint without TLS needs AWS_ALLOW_HTTP=true.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from etude.weights.errors import StoreFailed, WeightsError
 
 SCHEMES = ("file", "s3", "gs", "az")
 STAGED = re.compile(r"#\d+$")
-"""Suffix of the temporary files the local store writes beside the target, and leaves behind when it is killed."""
+"""Name suffix of the temporary files that a local store writes beside an object, and leaves behind when killed."""
 
 
 class Objects:
@@ -42,8 +42,8 @@ class Objects:
             obstore.put(self._store, path, data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write an object only if it does not exist; returns whether it did. Of two concurrent writers exactly one gets
-        True."""
+        """Write an object if it does not exist yet. Return whether it was written: of two concurrent writers exactly
+        one gets True."""
         with self._named(f"write {path}"):
             try:
                 obstore.put(self._store, path, data, mode="create", use_multipart=False)
@@ -52,7 +52,7 @@ class Objects:
             return True
 
     def get(self, path: str) -> memoryview | None:
-        """Read an object; None if it does not exist."""
+        """Return the bytes of an object, or None if it does not exist."""
         with self._named(f"read {path}"):
             try:
                 return memoryview(obstore.get(self._store, path).bytes())
@@ -64,8 +64,10 @@ class Objects:
             return [entry["path"] for batch in obstore.list(self._store, prefix or None) for entry in batch]
 
     def delete_others(self, prefix: str, keep: set[str]) -> None:
-        """Delete all other objects under the prefix: remains of writers that were killed or lost the race to
-        publish."""
+        """Delete all objects under `prefix` that are not in `keep`, and a local store's leftover temporary files.
+
+        Such objects remain from writers that were killed or lost the race to publish.
+        """
         gone = [path for path in self.list(prefix) if path not in keep]
         with self._named(f"clean {prefix}"):
             if gone:

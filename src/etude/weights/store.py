@@ -1,7 +1,8 @@
-"""The version store: publish, read, verify.
+"""The version store: publishes, reads and verifies versions of a model's weights.
 
 Invariants: a version exists once its manifest does, and then never changes; `read` checks every tensor it returns
-against the checksums of the requested version; a writer killed at any moment leaves the store as it was.
+against the checksums of the requested version; a writer killed before it writes the manifest leaves all versions as
+they were.
 
 Simplification: a version's data is one object that is read whole.
 """
@@ -32,10 +33,10 @@ class WeightStore:
         return self._objects.location
 
     def publish(self, version: int, tensors: Tensors, *, base: tuple[int, Tensors] | None = None) -> Manifest:
-        """Store a version: as a delta on `base`, or in full if there is no base or the chain of deltas would reach
-        `anchor_every`.
+        """Store a version as a delta on `base` (number and tensors of an earlier version), or in full.
 
-        Publishing the same content again returns the existing manifest; other content raises VersionExists.
+        It is stored in full if there is no base, or if the chain of deltas would reach `anchor_every`. Publishing the
+        same content again returns the existing manifest; other content raises VersionExists.
         """
         sums = {name: checksum(tensor.data) for name, tensor in tensors.items()}
         content = content_digest([(name, t.dtype, t.shape, sums[name]) for name, t in tensors.items()])
@@ -73,10 +74,10 @@ class WeightStore:
         return found
 
     def read(self, version: int, *, have: tuple[int, Tensors] | None = None) -> dict[str, RawTensor]:
-        """Return the tensors of a version, starting from what the caller has if the delta chain includes it, otherwise
-        from the nearest anchor.
+        """Return the tensors of a version, decoded from its chain of deltas.
 
-        Tensors that did not change since `have` are the caller's own objects; all others are fresh memory.
+        `have` is a version (number and tensors) that the caller holds already. If the chain includes it, only later
+        deltas are read, and tensors that did not change since are the caller's own objects.
         """
         steps: list[Manifest] = []
         tensors: dict[str, RawTensor] = {}
@@ -166,7 +167,8 @@ def _pack(
 
 
 def _check(manifest: Manifest, tensors: Tensors, wrong: type[WeightsError]) -> None:
-    """Check that these are all tensors of the version and no others, each with the published bytes."""
+    """Raise the exception type `wrong` unless `tensors` are exactly the version's tensors with their published
+    bytes."""
     version = manifest.version
     names = {entry.name for entry in manifest.tensors}
     if odd := sorted(names ^ tensors.keys()):

@@ -1,6 +1,6 @@
-"""A tensor as bytes: dtype, shape, and the raw little-endian elements. Needs neither torch nor a numpy bfloat16.
+"""A tensor as bytes: dtype, shape, and the raw little-endian elements. Needs neither torch nor a bfloat16 for numpy.
 
-Tensors are compared by bytes, so NaN payloads and negative zeros count.
+Tensors are compared by bytes, so two that differ only in NaN payloads or signs of zeros are unequal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ITEM_SIZES: Mapping[str, int] = {
     "complex64": 8,
     "complex128": 16,
 }
-"""Bytes per element, by the name that torch and safetensors-like formats use."""
+"""Bytes per element of each supported dtype, by torch's name of the dtype."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +45,8 @@ class RawTensor:
     dtype: str
     shape: tuple[int, ...]
     data: Bytes
-    """One-dimensional and contiguous, len == product of shape x bytes per element. Treated as read-only once
-    created."""
+    """The elements' bytes: one-dimensional, contiguous, of length product of shape * bytes per element. Treated as
+    read-only once created."""
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEM_SIZES:
@@ -77,5 +77,5 @@ def bytes_of(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def checksum(data: Bytes | bytes | memoryview) -> str:
-    """xxh3-128 in hex: detects accidents, not forgeries."""
+    """Return the xxh3-128 of the data in hex. It detects accidental damage, but not deliberate changes."""
     return xxhash.xxh3_128_hexdigest(data.data if isinstance(data, np.ndarray) else data)

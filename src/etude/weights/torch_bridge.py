@@ -1,6 +1,6 @@
-"""Converts between torch tensors and raw bytes. The only file of this package that imports torch.
+"""Converts between torch tensors and `RawTensor`. The only file of this package that imports torch.
 
-Where torch's memory layout allows it, memory is shared: an in-place change on one side is then visible on the other.
+Without a copy, both share memory where torch's layout allows it: an in-place change of one then changes the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from etude.weights.tensor import RawTensor, Tensors
 
 
 def from_state_dict(state: Mapping[str, torch.Tensor], *, copy: bool = True) -> dict[str, RawTensor]:
-    """Convert a state dict to raw tensors. Without `copy`, those of contiguous CPU tensors share their memory."""
+    """Convert a state dict to raw tensors. Without `copy`, contiguous CPU tensors share memory with their results."""
     return {name: from_torch(tensor, copy=copy) for name, tensor in state.items()}
 
 
@@ -27,7 +27,7 @@ def from_torch(tensor: torch.Tensor, *, copy: bool = True) -> RawTensor:
 
 
 def to_torch(raw: RawTensor) -> torch.Tensor:
-    """Return a torch tensor over the same memory."""
+    """Return a torch tensor that shares the raw tensor's memory."""
     dtype = getattr(torch, raw.dtype)
     if not raw.data.size:
         return torch.empty(raw.shape, dtype=dtype)
@@ -35,9 +35,9 @@ def to_torch(raw: RawTensor) -> torch.Tensor:
 
 
 def into_module(module: torch.nn.Module, tensors: Tensors) -> None:
-    """Copy the tensors into the module's own, in place. All are checked before the first is changed.
+    """Copy raw tensors into the parameters and buffers of a module, in place. All are checked before any is copied.
 
-    A tensor may be widened (bfloat16 into a float32 module) but never rounded.
+    A tensor may be widened (bfloat16 into a float32 module) but never rounded: that raises DoesNotFit.
     """
     own = module.state_dict()
     if odd := sorted(own.keys() ^ tensors.keys()):

@@ -1,4 +1,4 @@
-"""etude agents apply, reject, stop and remove.
+"""The verbs apply, reject, stop and remove of `etude agents`.
 
 Invariants: changes that nobody has reviewed are deleted only with --force. An agent's folder is written by one process
 at a time: a command that writes it holds the agent's lock.

@@ -1,7 +1,8 @@
 """The event log of a background agent, `events.jsonl`, and how its events are printed.
 
-The log is for people who watch, and cuts long texts off; the session, written turn by turn, is what counts. An
-incomplete last line is ignored."""
+The log is for people who follow an agent, and long texts in it are cut off. The complete record is the session, which
+is written turn by turn. An incomplete last line is ignored.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _KEPT, _SHOWN_LINES, _SHOWN_ARGUMENT = 4_000, 8, 100
 
 
 class EventLog(Observer):
-    """Appends an event per line to the log, as it happens."""
+    """Observer that appends a JSON line to the log for each event, as it happens."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -77,7 +78,7 @@ class EventLog(Observer):
 
 
 def read_events(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the events of the complete lines from `offset` on, and the offset of the next line."""
+    """Return the events of the complete lines from byte `offset` on, and the offset of the next line."""
     if not path.exists():
         return [], offset
     with path.open("rb") as file:
@@ -122,7 +123,8 @@ def show_event(console: Console, event: dict[str, Any]) -> None:
 
 
 def _brief(arguments: str) -> str:
-    """The arguments' values in one line, each cut to a maximum length. Names are left out: every call has the same."""
+    """Return the values of a call's JSON arguments in one line, each cut to a maximum length. The arguments' names are
+    left out."""
     try:
         parsed = json.loads(arguments)
     except ValueError:

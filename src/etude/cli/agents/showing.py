@@ -1,4 +1,4 @@
-"""etude agents follow and show: what an agent is doing, and its result. Both only read."""
+"""etude agents follow and show: what an agent is doing, and its result. Both verbs only read files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """etude agent --background and etude agents resume: start a process per agent, which outlives the terminal.
 
-Invariant: an agent's lock is taken before its folder says that there is an agent, and is passed on to its process. So
-nobody ever sees an agent that was started but has no process. Ctrl-C takes effect between two starts, never within one.
+Invariant: an agent's lock is taken before its folder is marked as an agent's, and is passed on to its process. So no
+other command ever sees an agent that was started but has no process. Ctrl-C takes effect between two starts, never
+within one.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool,
 
 
 def _moved(agent: Agent) -> list[Step]:
-    """Files that the agent changed and that are now neither as it found them nor as it left them."""
+    """Return a step for each file that the agent changed and that somebody else changed differently since the agent
+    began."""
     found = plan_steps(agent.order.folder, agent.changes)
     return [step for step in found if step.fit not in (Fit.WRITES, Fit.THERE)]
 
@@ -181,7 +183,7 @@ def _start(options: AgentOptions, name: str, at_once: int) -> Order:
 
 
 def read_options(place: Path) -> AgentOptions:
-    """Read the options that the agent was started with: endpoint, limits and folder."""
+    """Read the options that the agent was started with, such as endpoint, limits and folder."""
     try:
         return _ADAPTER.validate_json((place / OPTIONS).read_bytes())
     except (OSError, ValidationError) as error:
@@ -210,7 +212,7 @@ def _spawn(place: Path, lock: int) -> None:
 
 @contextmanager
 def heeded_afterwards() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM to the end of the block, which then raises KeyboardInterrupt."""
+    """Delay Ctrl-C and SIGTERM to the end of the block. If one arrived, KeyboardInterrupt is raised there."""
     came: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -1,8 +1,8 @@
 """The Textual app: one session, with its keys and commands.
 
 Invariants: the agent runs in one Textual worker, which an interrupt cancels wherever it waits (for the model, a command
-or an answer). Nothing is lost by that, and the next request continues the session. Leaving waits until the worker has
-stopped.
+or an answer). An interrupt loses no work, and the next request continues the session. The app exits only after the
+worker has stopped.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ from etude.trace import StopCause, ToolEvent, TraceUsage
 T = TypeVar("T")
 _TICK_SECONDS = 0.5
 _ROOMY = 30
-"""Height of the screen from which the todo list stays visible during a prompt."""
+"""Height of the screen in lines from which the todo list stays visible during a prompt."""
 _TODO_SIGNS = {"-": "☐", ">": "▶", "x": "☑"}
 
 
 class ChatApp(App[str]):
-    """Call `begin` with a session, then run the app. Its result is the name of the session to resume next, if any."""
+    """The Textual app of one session. Call `begin` with the session, then run the app. Its result is the name of the
+    session to resume next, if any."""
 
     TITLE = "etude chat"
     CSS_PATH = "style.tcss"
@@ -81,11 +82,11 @@ class ChatApp(App[str]):
         self._begun = 0.0
         self._usage = TraceUsage()
         self._total = 0
-        """Tokens sampled by earlier requests."""
+        """Number of tokens sampled by earlier requests."""
         self._turns = self._held = 0
-        """Turns of the current request; tokens in the context."""
+        """`_turns` counts the turns of the current request, `_held` the tokens in the model's context."""
         self._waiting: list[str] = []
-        """Requests to run once the agent is done."""
+        """Requests that the user sent while the agent worked. They run once it is done."""
         self._one_prompt = asyncio.Lock()
         self._asking = False
         self._leaving = False
@@ -293,7 +294,8 @@ class ChatApp(App[str]):
             await self.stage.note(f"{files} changed ({lines}), on the copy: Ctrl-G looks, /apply writes")
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Show the message of an exception that has a family, as every verb does; bugs are raised."""
+        """Run `work`, and show the message of an exception that is the user's mistake or a known failure. Bugs are
+        raised."""
         try:
             await work
         except Exception as error:
@@ -312,7 +314,7 @@ class ChatApp(App[str]):
             self._pieces.task_done()
 
     async def all_pieces(self) -> None:
-        """Wait until all pieces received so far are shown."""
+        """Wait until all streamed pieces received so far are shown."""
         await self._pieces.join()
 
     async def agree(self, wish: RequestedAction) -> Answer:
@@ -344,7 +346,7 @@ class ChatApp(App[str]):
                 self.entry.display = True
                 self.entry.focus()
 
-    # What is shown beside
+    # The status line and the todo list
 
     def took_turn(self) -> None:
         self._turns += 1
@@ -385,13 +387,13 @@ class ChatApp(App[str]):
 
 
 class _Watcher(Observer):
-    """Shows the agent loop's callbacks on the screen."""
+    """Observer that shows on the screen what the agent loop reports."""
 
     def __init__(self, app: ChatApp, harness: HarnessRecipe) -> None:
         self._app = app
         self._schemas = {schema.name: schema for schema in session_schemas(harness)}
         self._files: Mapping[str, bytes] = {}
-        """The workspace as the cards have shown it so far."""
+        """Content of the workspace's files when the last diff was computed."""
         self._calls: list[ToolCall] = []
         self._conversation: Conversation | None = None
 
@@ -407,8 +409,8 @@ class _Watcher(Observer):
         self._app.show_todo()
 
     def _made_by(self, call: ToolCall) -> str:
-        """Return the diff of what this call changed. Calls may have run at the same time: one that names a path gets
-        only that file's change."""
+        """Return the diff of what this call changed. Since calls may run at the same time, a call that names a path
+        gets only that file's change."""
         schema, before, now = self._schemas.get(call.name), self._files, self._app.session.contents()
         if schema is None or schema.access in ("none", "read"):
             return ""
@@ -431,7 +433,7 @@ class _Watcher(Observer):
 
 
 def _light() -> bool:
-    """Whether the terminal has a light background. Only some terminals say so."""
+    """Whether the terminal reports a light background in COLORFGBG. Only some terminals set it."""
     return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")
 
 

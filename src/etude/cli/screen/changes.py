@@ -1,4 +1,4 @@
-"""Screens on top of the conversation: all changes, the folder's sessions, help."""
+"""Screens that open on top of the conversation: all changes, the folder's sessions, help."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from etude.cli.screen.formatting import counted, difference
 from etude.cli.visible import visible
 
 Choice = dict[str, bool]
-"""Files to keep (True) or take back (False). A file that is missing here stays undecided."""
+"""The user's decision per file: keep (True) or take back (False). A file that is missing here stays undecided."""
 _MARKS = {True: ("✓ keep     ", "$success"), False: ("✗ take back", "$error"), None: ("· undecided", "dim")}
 
 
 class ChangesScreen(Screen[Choice | None]):
-    """Shows all changes, file by file. Its result is what the user decided, or None."""
+    """Shows all changes, file by file. Its result is the user's decision per file, or None if the user leaves."""
 
     BINDINGS = [
         Binding("a", "choose(True)", "keep"),
@@ -89,7 +89,7 @@ class ChangesScreen(Screen[Choice | None]):
 
 
 class PickScreen(Screen[str | None]):
-    """Lets the user pick one of several entries. Its result is that entry's name, or None."""
+    """Lets the user pick one of several entries. Its result is the entry's name, or None if the user leaves."""
 
     BINDINGS = [Binding("escape,q", "leave", "back", priority=True)]
 

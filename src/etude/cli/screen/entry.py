@@ -32,7 +32,7 @@ class Entry(TextArea):
         )
         self.sent: list[str] = []
         self._place = 0
-        """Index into the history; the history's length stands for the draft."""
+        """Index into the history of sent texts. The history's length stands for the text being typed."""
         self._draft = ""
 
     async def _on_key(self, event: events.Key) -> None:

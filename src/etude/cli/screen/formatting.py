@@ -17,7 +17,7 @@ FIRST_LINES, LAST_LINES = 2, 4
 
 
 def headline(call: ToolCall) -> str:
-    """A call's arguments in one line."""
+    """Return a call's arguments in one line."""
     if call.arguments is None:
         return visible(" ".join(call.raw.split()))
     arguments = dict(call.arguments)
@@ -42,7 +42,7 @@ def _patched(patch: str) -> Iterable[str]:
 
 
 def folded(text: str) -> str:
-    """The first and last lines of an output; a short one in full."""
+    """Return the first and last lines of an output; all lines if it is short."""
     lines = visible(text).split("\n")
     if len(lines) <= FIRST_LINES + LAST_LINES + 1:
         return "\n".join(lines)
@@ -51,8 +51,8 @@ def folded(text: str) -> str:
 
 
 def difference(diff: str, *, strict: bool = False) -> Content:
-    """A unified diff in colours. The header of each file becomes one line, its name. `strict` shows the text by `exact`
-    instead of `visible`."""
+    """Return a unified diff in colours, with each file's header reduced to its name. `strict` escapes unprintable
+    characters with `exact` instead of `visible`."""
     parts: list[tuple[str, str]] = []
     lines = (exact if strict else visible)(diff).rstrip("\n").split("\n")
     inside = False
@@ -77,7 +77,7 @@ def difference(diff: str, *, strict: bool = False) -> Content:
 
 
 def counted(diff: str) -> str:
-    """The number of lines added and removed, such as "+3 -1"."""
+    """Return the number of lines that a diff adds and removes, such as "+3 -1"."""
     lines = diff.splitlines()
     added = sum(line.startswith("+") and not line.startswith("+++ ") for line in lines)
     gone = sum(line.startswith("-") and not line.startswith("--- ") for line in lines)

@@ -1,4 +1,4 @@
-"""The conversation as it happens: a turn's pieces as they are streamed, then its calls, then their results.
+"""Shows the conversation as it happens: a turn's pieces as they are streamed, then its calls, then their results.
 
 Invariant: once a turn is complete the screen shows exactly that turn, whatever pieces came before it.
 """
@@ -81,7 +81,7 @@ class Stage(VerticalScroll):
         self._ended = 0
 
     def tool(self, event: ToolEvent, diff: str) -> None:
-        """Show the result of the next call. Calls end in the order in which they were made."""
+        """Show the result of the next unfinished call. Results arrive in the order in which the calls were made."""
         self._cards[self._ended].ends(event, diff)
         self._ended += 1
         if self._ended == len(self._cards):
@@ -97,7 +97,7 @@ class Stage(VerticalScroll):
         self._thinking, self._reply, self._cards, self._ended = None, None, {}, 0
 
     async def show_saved(self, conversation: Conversation) -> None:
-        """Show a saved conversation."""
+        """Show the messages of a saved conversation."""
         for message in conversation.messages[1:]:
             if message.role is Role.USER:
                 await self.asked(message.text)
@@ -138,7 +138,7 @@ class Stage(VerticalScroll):
 
 
 def made(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """The diff between two states of the files."""
+    """Return the diff between two states of the files."""
     paths = [path for path in differing(before, after) if is_source(path)]
     old = {path: before[path] for path in paths if path in before}
     new = {path: after[path] for path in paths if path in after}

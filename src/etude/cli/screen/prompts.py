@@ -1,7 +1,7 @@
 """Prompts to the user: requests for permission, and the agent's questions.
 
 Invariants: a request for permission shows every character of what it is about, in a frame that nothing else on the
-screen has. Only keys pressed while it has the focus answer it, and it never takes the focus from a user who is typing.
+screen has. Keys answer a prompt only while it has the focus, and it never takes the focus from a user who is typing.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from etude.harness.permissions import always_rules
 
 T = TypeVar("T")
 _AROUND = 5
-"""Lines that the screen needs besides a prompt's text and keys: frame, a line of conversation, status, footer."""
+"""Lines of the screen that a prompt must leave for its frame, a line of conversation, the status and the footer."""
 _LEAST = 4
 
 
 class Prompt(Vertical, Generic[T]):
-    """Base class of prompts. `answer` completes when the user answers."""
+    """Base class of prompts. The future `answer` completes when the user answers."""
 
     can_focus = True
 
     def __init__(self, title: str, body: Content, keys: Content, more: Content) -> None:
-        """`more` is shown below the `keys`; if there is little room, at the end of the scrolling part."""
+        """`more` is shown below the `keys`; on a small screen, at the end of the scrolling body instead."""
         super().__init__()
         self.border_title = title
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -49,7 +49,7 @@ class Prompt(Vertical, Generic[T]):
         yield self._input
 
     def fit(self, width: int, height: int) -> None:
-        """Fit the prompt to the screen's size: `keys` are always visible, the body scrolls."""
+        """Fit the prompt to the screen's size: its `keys` stay visible, and its body scrolls."""
         left = height - _AROUND - _rows(self._keys, width - 4)
         roomy = left - _rows(self._more, width - 4) - 1
         self.set_class(roomy < _LEAST, "tight")
@@ -78,7 +78,7 @@ class Approval(Prompt[Answer]):
         super().__init__(f"{title}, on this machine?", body, *_keys(wish))
         self._wish = wish
         self._typing = ""
-        """What the input is for: "instead", "reason", or empty if it is hidden."""
+        """Purpose of the text input: "instead", "reason", or empty while the input is hidden."""
 
     def on_key(self, event: events.Key) -> None:
         if self._typing:
@@ -136,7 +136,7 @@ class Approval(Prompt[Answer]):
 
 
 class Question(Prompt[str]):
-    """A question of the agent to the user."""
+    """Prompt for a question that the agent asks the user."""
 
     def __init__(self, question: str) -> None:
         super().__init__("The agent asks", Content(exact(question)), Content(""), Content(""))
@@ -164,7 +164,7 @@ def _keys(wish: RequestedAction) -> tuple[Content, Content]:
 
 
 def _marked(keys: list[str]) -> Content:
-    """Highlight the keys: every second text says what the key before it does."""
+    """Highlight the keys. `keys` alternates between a key and the text that explains it."""
     return Content.assemble(*((text, "bold $warning" if place % 2 == 0 else "") for place, text in enumerate(keys)))
 
 

@@ -1,4 +1,4 @@
-"""One session on the screen, from opening what it needs to closing it."""
+"""Runs one session in the full-screen interface, from opening what it needs to closing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from etude.harness.sessions import SavedSession
 
 
 async def run_screen(front: Front, where: Where, task: str | None, saved: SavedSession | None) -> str | None:
-    """Run one session. Return the name of the session to resume next, or None to leave."""
+    """Run one session in the full-screen interface. Return the name of the session to resume next, or None if the user
+    leaves."""
     async with AsyncExitStack() as stack:
         app = ChatApp(front, where, task)
         policy = front.open_policy(stack)

@@ -1,4 +1,4 @@
-"""etude tasks: options, help and examples of its verbs. The code of a verb is imported when it is called."""
+"""The verbs of `etude tasks`: options, help and examples. The code of a verb is imported only when it is called."""
 
 from __future__ import annotations
 

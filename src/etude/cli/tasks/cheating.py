@@ -1,4 +1,4 @@
-"""etude tasks cheat: tries scripted agents that cheat instead of solving on tasks."""
+"""etude tasks cheat: runs scripted agents that cheat instead of solving, and reports which tasks they pass."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from etude.tasks.gate import by_source, revalidate
 from etude.tasks.verifiers.harbor import reference_of
 
 _ALL_SHOWN = 20
-"""If there are more tasks than this, only those with something to report are printed."""
+"""Maximum number of tasks of which each is printed. If there are more, only tasks with something to report are
+printed."""
 _EVIDENCE, _AGAIN = "gate.jsonl", "gate-again.jsonl"
 
 
@@ -60,7 +61,8 @@ async def _gate(checked: list[Checked], runs: int, egress: str, store: Path) -> 
 
 
 async def _gate_again(checked: list[Checked], egress: str, store: Path) -> dict[str, GateResult]:
-    """Gate the tasks that passed again, with a store of its own: only the tasks are left of the first gating."""
+    """Repeat the gate for the tasks that passed it. The second gating has a store of its own, so it reuses nothing of
+    the first one but the tasks."""
     tasks = [one.task for one in checked if one.task and gate_of(one.task) == "passed"]
     if not tasks:
         raise TaskError("expected tasks that have passed their gate, found none: run `etude tasks check --gate` first")
@@ -76,8 +78,8 @@ async def _gate_again(checked: list[Checked], egress: str, store: Path) -> dict[
 
 
 async def _with_reference(one: Checked, environments: Environments) -> Task | None:
-    """Return the task, after running its solve.sh if it has no reference diff, which the gate needs. None if that
-    fails."""
+    """Return the task, with the reference diff that the gate needs. A missing diff is made by running the task's
+    solve.sh; return None if that fails."""
     patch = one.directory / REFERENCE_DIFF
     if one.task and not patch.is_file():
         try:

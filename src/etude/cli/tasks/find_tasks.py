@@ -1,4 +1,4 @@
-"""What the verbs on tasks share: finding the tasks that a user named, and opening a grader."""
+"""Code that the verbs on tasks share: finding the tasks that a user named, and opening a grader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from etude.tasks.environment import HostIndexes, user_cache
 
 
 def named_tasks(paths: Iterable[Path]) -> list[Path]:
-    """Return task directories: each path is one, or a folder that contains some."""
+    """Return the task directories among the paths and below them. Raise TaskError for a path without any."""
     found: dict[Path, None] = {}
     for path in paths:
         below = find_tasks(path)
@@ -32,7 +32,7 @@ def named_of_every_split(paths: Iterable[Path]) -> list[Task]:
 
 
 def one_task(path: Path) -> Task:
-    """Read a task of any split: a person may look at all of them."""
+    """Read the task in this directory, whatever its split: a person may look at all of them."""
     if not (path / "task.toml").is_file():
         raise TaskError(f"{path}: expected a task's directory, there is no task.toml")
     return read_task(path, set(Split))

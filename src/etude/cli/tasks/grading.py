@@ -21,7 +21,7 @@ from etude.tasks.formats.swebench import grade_predictions, read_predictions
 from etude.tasks.verifiers.harbor import grade_steps, reference_of
 
 _MOST = 6
-"""At most this many names are printed on one line."""
+"""Maximum number of names that are printed on one line."""
 
 
 def grade_command(

@@ -52,7 +52,8 @@ def _row(task: Task) -> dict[str, str]:
 
 
 def gate_of(task: Task) -> str:
-    """The gate's result according to the evidence stored with the task; "-" if there is none."""
+    """Return the task's gate result, such as "passed" or "outdated", from the evidence stored with the task; "-" if
+    there is none."""
     found = stored_evidence(task)
     if found is None:
         return "-"

@@ -1,4 +1,4 @@
-"""How tasks and verdicts are printed."""
+"""Formats tasks and verdicts for printing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etude.tasks.verifiers import ProvingVerifier
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align the rows' columns; the last column is not padded."""
+    """Return the rows as lines with aligned columns. The last column is not padded."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     return ["  ".join([*(text.ljust(w) for text, w in zip(row[:-1], widths, strict=True)), row[-1]]) for row in rows]
 
@@ -30,8 +30,12 @@ def verifier_name(task: Task) -> str:
 
 
 def grading_of(task: Task, store: Path = STORE) -> str:
-    """Whether verdicts on the task are "sealed" or "open". For a hidden test suite only a run shows it, since it has to
-    prove its negative controls. The results of the gate and of earlier gradings with the same store are remembered."""
+    """Return "sealed" if verdicts on the task hold even against an agent that has read the grader's code, and "open" if
+    not. Other texts say why this is unknown.
+
+    A hidden test suite must first run and fail on its negative controls. The results of the gate and of earlier
+    gradings with the same store are used.
+    """
     if (gated := stored_evidence(task)) and gated.runs:
         return "sealed" if gated.sealed else "open"
     try:

@@ -46,7 +46,7 @@ def export_command(
 def _texts(
     subjects: Iterable[Subject], to: str, write: Callable[..., str], redactor: Redactor | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield the file name and content of each trace."""
+    """Yield the file name, without suffix, and the content of each trace."""
     left_out = 0
     for subject in subjects:
         trace, session = subject.trace, subject.session
@@ -70,7 +70,8 @@ def _texts(
 
 
 def _put(texts: Iterable[tuple[str, str]], to: str, out: Path | None) -> None:
-    """Write the traces one after another. The formats with one document per file accept one trace only."""
+    """Write the traces to one output, one after another. The formats with one document per file accept one trace
+    only."""
     left = iter(texts)
     first = next(left)[1]
     if to in ("atif", "markdown") and next(left, None) is not None:
@@ -82,7 +83,7 @@ def _put(texts: Iterable[tuple[str, str]], to: str, out: Path | None) -> None:
 
 @contextmanager
 def _target(out: Path | None) -> Iterator[IO[bytes]]:
-    """Open the output. A file gets its name only once it is complete."""
+    """Open the output: the file `out`, or standard output for None. A file gets its name only once it is complete."""
     if out is None:
         sys.stdout.flush()
         yield sys.stdout.buffer
@@ -125,13 +126,13 @@ EXPORTS: dict[str, tuple[Callable[[Trace, SavedSession | None, Signals], str], s
 
 
 def _signals(session: SavedSession | None) -> Signals:
-    """The session's signals without file digests, which mean nothing elsewhere."""
+    """Return the session's signals without file digests, which mean nothing outside this session."""
     signals = session.signals if session is not None else []
     return [{name: value for name, value in signal.items() if name != "changes"} for signal in signals]
 
 
 def _named(session: SavedSession | None) -> list[str]:
-    """The environment variable that held the endpoint's key, if the session names one."""
+    """Return the name of the environment variable that held the endpoint's key; empty if the session names none."""
     return [str(session.about["key"])] if session is not None and session.about.get("key") else []
 
 

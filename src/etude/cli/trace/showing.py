@@ -14,7 +14,7 @@ from etude.cli.trace.find_traces import Subject, open_subjects
 from etude.cli.visible import visible
 
 Line = tuple[str, str]
-"""Text and style."""
+"""A line of output: its text and its style."""
 
 
 def show_command(what: str, only: list[str], sessions: Path | None) -> int:

@@ -1,9 +1,9 @@
-"""The built-in engine: continuous batching with a latent (MLA) cache. It is synchronous; a thread of service.py runs
-it.
+"""The built-in engine: continuous batching with a latent (MLA) cache. It is synchronous; service.py runs it in a
+thread.
 
 One `step` admits requests and then decodes one step for all live rows: each row feeds its pending token, plus a drafted
-token if it has one, and yields one or two new tokens. Python code runs per step and per request, never per token: the
-live rows are an index array into the arrays of `Rows`, and the cost of a step is proportional to their number.
+token if it has one, and yields one or two new tokens. Python code runs per step and per request, never per token:
+`Rows` holds the state of all rows in arrays, and a step indexes them with the array of live rows.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from etude.weights import Tensors, WeightsError
 from etude.weights.torch_bridge import into_module
 
 DRAFTED_SLOTS = 8
-"""Largest number of slots at which drafting gave more tokens per second (measured on CPUs). `speculate = "auto"` uses
-it."""
+"""Maximum number of slots at which `speculate = "auto"` drafts: with more slots, drafting gave fewer tokens per second
+(measured on CPUs)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ Answer = Generation | Failure
 
 @dataclass(slots=True)
 class _Ticket:
-    """A request in flight."""
+    """A request in flight, waiting or running."""
 
     request: GenerateRequest
     usage: Usage
     since: float
-    """Time at which the request arrived or, once it runs, began to run."""
+    """Monotonic time at which the request arrived or, once it runs, at which it began to run."""
     abandoned: bool = False
     """Whether the caller aborted the request in lockstep mode, where it must still run to its end."""
 
@@ -69,16 +69,16 @@ class _Sampled:
     """The tokens that one step sampled for each live row."""
 
     tokens_b2: Ints
-    """The row's next token and, if `ahead_b`, the token after it."""
+    """Each row's next token and, where `ahead_b` is set, the token after that."""
     logprobs_b2: np.ndarray
     ahead_b: np.ndarray
-    """Whether the row's draft was accepted, so that it has a second token."""
+    """Whether each row's draft was accepted, so that the row has a second token."""
     finite_b: np.ndarray
-    """Whether the row's logits are finite."""
+    """Whether each row's logits are finite."""
 
 
 class BuiltinEngine:
-    """Decodes requests in batches. Callers submit requests and call `step` until it has returned all answers."""
+    """Decodes requests in batches. A caller submits requests and calls `step` until it has returned all answers."""
 
     def __init__(self, model: Transformer, recipe: EngineRecipe, *, version: int = 0, lockstep: bool = False) -> None:
         config = model.config
@@ -107,7 +107,7 @@ class BuiltinEngine:
         self._tickets: dict[str, _Ticket] = {}
         self._live: list[str] = []
         self._active: Ints = np.zeros(0, np.int64)
-        """Cache rows that are decoding, in the order in which their requests (`_live`) began."""
+        """Indices of the cache rows that are decoding, in the order in which their requests (`_live`) began."""
         self._draft = Draft.none(0, config.vocab_size)
         self.counters = EngineStats(version=version)
 
@@ -128,8 +128,8 @@ class BuiltinEngine:
 
     @property
     def swappable(self) -> bool:
-        """Whether weights may be swapped now. In lockstep mode a swap within a round would make results depend on
-        timing, so it must wait for the end of the round."""
+        """Whether weights may be swapped now. In lockstep mode a swap must wait for the end of the round, because
+        results would otherwise depend on timing."""
         return not self._scheduler.in_round
 
     def submit(self, request: GenerateRequest) -> None:
@@ -142,12 +142,12 @@ class BuiltinEngine:
         self._scheduler.open(conversations)
 
     def close(self, conversation: str) -> Answer | None:
-        """Close a conversation. If it still had a request waiting, return the (empty) answer to it."""
+        """Close a conversation. If it still had a request waiting, return the (empty) answer to that request."""
         orphan = self._scheduler.close(conversation)
         return None if orphan is None else self._rows.empty_generation(orphan, self._tickets.pop(orphan.id).usage)
 
     def abort(self, request_id: str) -> Answer | None:
-        """Abort a request and return its answer; None if the request does not exist (any more)."""
+        """Abort a request and return its answer with the tokens sampled so far; None if there is no such request."""
         ticket = self._tickets.get(request_id)
         if ticket is None or ticket.abandoned:
             return None
@@ -173,8 +173,8 @@ class BuiltinEngine:
     def swap(self, version: int, tensors: Tensors, *, delta: bool) -> None:
         """Use the weights of `version` from the next decode step on.
 
-        Raises UpdateRefused, and changes nothing, if they do not fit the model. `delta` says whether the version was
-        stored as a difference from the one before; it only counts for the statistics.
+        Raises UpdateRefused, and changes nothing, if the tensors do not fit the model. `delta` says whether the version
+        was stored as a delta; it is used for the statistics only.
         """
         try:
             into_module(self._model, tensors)
@@ -221,7 +221,7 @@ class BuiltinEngine:
             )
 
     def _begin(self, admissions: list[Admission]) -> None:
-        """Make the admitted requests live rows."""
+        """Start decoding the admitted requests: fill their cache rows and add them to the live rows."""
         now = time.monotonic()
         self._copy([admission for admission in admissions if admission.source != admission.row])
         for admission in admissions:
@@ -239,7 +239,8 @@ class BuiltinEngine:
         self._active = np.concatenate((self._active, [admission.row for admission in admissions]))
 
     def _copy(self, admissions: list[Admission]) -> None:
-        """Copy reused prefixes into the rows of new requests, in one operation for all rows with the same prefix."""
+        """Copy reused prefixes (their latents and experts) into the rows of new requests, in one operation for all rows
+        with the same prefix."""
         shared: dict[tuple[int, int], list[int]] = defaultdict(list)
         for admission in admissions:
             shared[admission.source, admission.reused].append(admission.row)
@@ -296,7 +297,7 @@ class BuiltinEngine:
         return answers
 
     def _take(self, sampled: _Sampled) -> tuple[Flags, Flags]:
-        """Record the sampled tokens. Return which live rows sampled a stop id, and which are done for any reason."""
+        """Record the tokens of a step. Return which live rows sampled a stop id, and which are done for any reason."""
         rows, active, version = self._rows, self._active, self.counters.version
         positions = rows.position[active]
         rows.record(active, positions + 1, sampled.tokens_b2[:, 0], sampled.logprobs_b2[:, 0], version)
@@ -312,7 +313,7 @@ class BuiltinEngine:
         return stopped, stopped | (rows.position[active] + 1 >= rows.limit[active]) | ~sampled.finite_b
 
     def _end_all(self, sampled: _Sampled, stopped: Flags, done: Flags) -> list[Answer]:
-        """End the rows that are done and return their answers. The other rows stay live."""
+        """End the requests of the rows that are `done` and return their answers. The other rows stay live."""
         answers: list[Answer] = []
         for index in np.flatnonzero(done).tolist():
             request_id = self._live[index]
@@ -327,7 +328,7 @@ class BuiltinEngine:
         return answers
 
     def _end(self, request_id: str, stop: StopReason) -> Generation:
-        """End a running request and return what it generated."""
+        """End a running request and return its answer."""
         ticket, row = self._tickets.pop(request_id), self._scheduler.row(request_id)
         ticket.usage.seconds_running = time.monotonic() - ticket.since
         generation = self._rows.generation(row, ticket.request, stop, ticket.usage)
@@ -335,8 +336,8 @@ class BuiltinEngine:
         return generation
 
     def _fail(self, request_id: str) -> list[Answer]:
-        """Fail a request whose logits are not finite. Its cache row is set to zero, because even a masked NaN would
-        spoil the next request in that row."""
+        """Fail a request because its logits are not finite. Its cache row is set to zero, because even a masked NaN
+        would spoil the next request in that row."""
         ticket, row = self._tickets.pop(request_id), self._scheduler.row(request_id)
         self._scheduler.discard(request_id)
         self._cache.latents[:, row] = 0
@@ -346,6 +347,6 @@ class BuiltinEngine:
         return [] if ticket.abandoned else [Failure(request_id, error)]
 
     def _keep(self, indices: Ints) -> None:
-        """Keep only the live rows with these indices."""
+        """Remove all live rows but those with these indices into `_live` and `_active`."""
         self._live = [self._live[index] for index in indices.tolist()]
         self._active = self._active[indices]

@@ -1,7 +1,7 @@
-"""The tokens that one step feeds to the network: of every live row, those whose latents are not in the cache yet.
+"""The tokens that one decode step feeds to the network: those of every live row whose latents are not cached yet.
 
-For a decoding row these are its pending token and its draft, if it has one. For a row that has just begun they are the
-part of its prompt that was not cached, which always includes the last token. One pass processes all rows.
+A decoding row feeds its pending token and its draft, if it has one. A row that has just begun feeds the part of its
+prompt that was not cached, which always includes the last token. One pass processes all rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from etude.model.step import Step
 
 @dataclass(frozen=True, slots=True)
 class Feeding:
-    """The flat list of tokens that one step feeds, and the cache rows they belong to."""
+    """The flat list of tokens that one decode step feeds, with the cache row and position of each."""
 
     rows: Rows
     step: Step
@@ -42,16 +42,16 @@ class Feeding:
         return cls(rows, step, active[step.rows_t.numpy()], positions, pending)
 
     def tokens(self) -> Tensor:
-        """Return the tokens of the list; a draft's entry has to be filled in by the caller."""
+        """Return the token ids of the list. The caller has to fill in the entries of drafts."""
         return torch.from_numpy(self.rows.tokens[self.owner_t, self.positions_t])
 
     def following(self) -> Tensor:
-        """Return the token after each fed token, which the draft head reads together with the hidden state."""
+        """Return the token that follows each fed token, which the draft head reads together with the hidden state."""
         return torch.from_numpy(self.rows.tokens[self.owner_t, self.positions_t + 1])
 
     def write_experts(self, experts_tlk: Tensor) -> None:
-        """Record the experts that each fed token used. Entries of a rejected draft are overwritten when its position is
-        fed again."""
+        """Record the experts that each fed token used. The entry of a rejected draft is overwritten when its position
+        is fed again."""
         if experts_tlk.shape[1]:
             real = self.step.real_t.numpy()
             experts = experts_tlk.numpy()[real].astype(np.uint16)

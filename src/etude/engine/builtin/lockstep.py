@@ -1,8 +1,8 @@
 """Rounds of lockstep mode, in which the contents of every batch depend on the requests alone, never on their timing.
 
-A round begins when every open conversation has a request waiting. It takes exactly one request of each, in the order of
-conversation ids, and runs them all to their end. Requests that arrive during a round wait for the next one. If a
-conversation is closed during a round, its cached row becomes the first to evict only when the next round begins.
+A round begins when every open conversation has a request waiting. It takes one request of each conversation, in the
+order of conversation ids, and runs them all to their end. Requests that arrive during a round wait for the next round.
+If a conversation is closed during a round, its cached row becomes the first to evict only when the next round begins.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from etude.engine.protocol import EngineError, GenerateRequest
 
 
 class Rounds:
-    """The open conversations and their waiting requests."""
+    """The state of lockstep mode: open conversations, their waiting requests, and the requests of the current round."""
 
     def __init__(self) -> None:
         self._open: set[str] = set()
         self._closed: set[str] = set()
         self._waiting: dict[str, GenerateRequest] = {}
         self.queue: deque[GenerateRequest] = deque()
-        """Requests of the current round that do not run yet."""
+        """Requests of the current round that have not begun to run."""
 
     @property
     def waiting(self) -> int:
@@ -32,19 +32,21 @@ class Rounds:
         return bool(self._open) and self._open == self._waiting.keys()
 
     def open(self, conversations: list[str]) -> bool:
-        """Open conversations. Return whether this starts a new episode: nothing was open or waiting before."""
+        """Open conversations. Return whether no conversation was open and no request waiting before, so that a new
+        episode begins."""
         fresh = not self._open and not self._waiting and not self.queue
         self._open.update(conversations)
         return fresh
 
     def close(self, conversation: str) -> GenerateRequest | None:
-        """Close a conversation and return the request that it still had waiting, which will never run."""
+        """Close a conversation. Return the request that it had waiting, which will never run, or None."""
         self._open.discard(conversation)
         self._closed.add(conversation)
         return self._waiting.pop(conversation, None)
 
     def put(self, request: GenerateRequest) -> None:
-        """Let a request wait for the next round. Its conversation must be open and have no other request waiting."""
+        """Let a request wait for the next round. Raises EngineError unless its conversation is open and has no other
+        request waiting."""
         name = request.conversation
         if name not in self._open:
             raise EngineError(f"lockstep: conversation {name!r} of request {request.id} is not open; call open() first")
@@ -60,9 +62,9 @@ class Rounds:
         return None
 
     def begin(self) -> list[str] | None:
-        """Begin the next round if it is complete, and return the conversations that were closed since the last round.
+        """Begin the next round if every open conversation has a request waiting.
 
-        Return None if the round is not complete.
+        Return the conversations that were closed since the last round began, or None if no round begins.
         """
         if not self.complete:
             return None

@@ -1,12 +1,12 @@
-"""The prefix table: the tokens in each row of the latent cache, and a search for the prefix that a new prompt can
-reuse.
+"""The prefix table, which holds the tokens of each row of the latent cache and finds the longest prefix that a new
+prompt can reuse.
 
 Invariant: in every row of the table, the latents of the first `filled` positions were computed by the current weights
-from exactly the row's tokens. Rows are matched by content alone, so conversations, groups and forks need no special
-case.
+from exactly the row's tokens. Rows are matched by content alone, so conversations, groups of rollouts and forks need no
+special case.
 
-Simplification: instead of a tree, one vectorised comparison with every row. With a thousand rows of a thousand tokens
-it takes about half a millisecond per request.
+Simplification: a prompt is compared with every row in one vectorised operation, instead of a search in a tree. With a
+thousand rows of a thousand tokens this takes about half a millisecond per request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from etude.engine.protocol import IntArray
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A cache row whose prefix a prompt can reuse."""
+    """The cache row whose prefix a prompt can reuse, and how much of it."""
 
     row: int
     reused: int
@@ -34,7 +34,7 @@ NO_MATCH = Match(row=-1, reused=0, common=0)
 
 
 class PrefixTable:
-    """The tokens of every cache row."""
+    """The tokens of every cache row, with a search for the row whose prefix a prompt can reuse."""
 
     def __init__(self, rows: int, context: int, *, lookahead: int = 0) -> None:
         """`lookahead` is the number of later tokens on which a position's latents depend (1 with an MTP head)."""
@@ -44,21 +44,21 @@ class PrefixTable:
         self._lookahead = lookahead
 
     def begin(self, row: int, prompt: IntArray) -> None:
-        """Record that the row will hold the prompt. The last token does not count as filled, because the draft head's
-        latent at its position depends on the next token."""
+        """Record that a request with this prompt begins in the row. The prompt's last token does not count as filled,
+        because the draft head's latent at its position depends on the next token."""
         self._tokens[row, : prompt.size] = prompt
         self._known[row] = prompt.size
         self._filled[row] = prompt.size - 1
 
     def extend(self, row: int, sampled: IntArray) -> None:
-        """Append sampled tokens to the row. The last of them does not count as filled, as it was never fed."""
+        """Append sampled tokens to the row. The last token does not count as filled, because it was never fed."""
         start, end = int(self._known[row]), int(self._known[row]) + sampled.size
         self._tokens[row, start:end] = sampled
         self._known[row] = end
         self._filled[row] = end - 1
 
     def forget(self, row: int) -> None:
-        """Clear a row, so that it matches nothing."""
+        """Clear a row, so that no prompt matches it."""
         self._known[row] = 0
         self._filled[row] = 0
 
@@ -68,10 +68,10 @@ class PrefixTable:
     def longest(
         self, prompt: IntArray, *, unsettled: NDArray[np.bool_], worth: int, preferred: int | None = None
     ) -> Match:
-        """Return the row with the longest prefix that the prompt can reuse.
+        """Return the row with the longest prefix that the prompt can reuse, or NO_MATCH.
 
-        The preferred row wins if the prompt continues all its tokens, or in a tie. An `unsettled` row is one whose
-        latents are about to be computed; it must save `worth` tokens more than any other row. The last token of a
+        The preferred row wins if the prompt continues all its tokens, or in a tie. `unsettled` marks rows whose latents
+        are about to be computed; such a row must save `worth` tokens more than any other row. The last token of a
         prompt is never reused, because it has to be fed.
         """
         width = prompt.size

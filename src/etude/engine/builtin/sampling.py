@@ -1,4 +1,4 @@
-"""Sampling: one inverse-CDF draw per row, and the log-prob under the distribution drawn from.
+"""Sampling of tokens: one inverse-CDF draw per row, and the token's log-prob under the distribution drawn from.
 
 Invariant: the randomness of a token depends only on its request's seed and its position, never on the other rows of the
 batch. Everything is vectorised over the batch.
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 GOLDEN = 0x9E3779B97F4A7C15
-"""Increment of splitmix64: 2^64 divided by the golden ratio."""
+"""Increment of the splitmix64 generator: 2^64 divided by the golden ratio."""
 
 
 class Stream(IntEnum):
-    """The purpose of a uniform random number. Each (seed, position, stream) is used once, so all draws are
+    """What a uniform random number is used for. Each (seed, position, stream) is used once, so all draws are
     independent."""
 
     TOKEN = 0
@@ -31,7 +31,8 @@ class Stream(IntEnum):
 
 
 def uniforms(seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64], stream: Stream) -> Tensor:
-    """Return uniform fp32 numbers in (0, 1), both ends excluded. They are hashes, so there is no generator state."""
+    """Return one uniform fp32 number in the open interval (0, 1) per row. It is a hash of seed, position and stream, so
+    there is no generator state."""
     counter = positions_b.astype(np.uint64) * np.uint64(len(Stream)) + np.uint64(int(stream) + 1)
     bits = _mix(_mix(seeds_b) ^ (counter * np.uint64(GOLDEN)))
     odd = (bits >> np.uint64(41)).astype(np.float32) + np.float32(0.5)
@@ -48,16 +49,16 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class Tempered:
-    """Unnormalised probabilities of each row at its temperature; the largest weight of every row is 1."""
+    """Token probabilities of each row at its temperature, unnormalised: the largest weight of every row is 1."""
 
     weights_bv: Tensor
     greedy_b: Tensor | None
-    """Whether a row takes the most probable token; None if no row does."""
+    """Whether each row decodes greedily, by taking the most probable token; None if no row does."""
 
     @classmethod
     def of(cls, logits_bv: Tensor, temperatures_b: Tensor) -> Tempered:
-        """Apply the temperatures. Greedy rows (temperature 0) get the probabilities of temperature 1. `logits_bv` is
-        overwritten."""
+        """Build from logits and temperatures. Greedy rows (temperature 0) get the probabilities of temperature 1.
+        `logits_bv` is overwritten."""
         greedy = temperatures_b == 0
         any_greedy = bool(greedy.any())
         if any_greedy:
@@ -69,7 +70,7 @@ class Tempered:
         return cls(logits_bv.exp_(), greedy if any_greedy else None)
 
     def totals(self) -> Tensor:
-        """Return the sum of each row's weights."""
+        """Return the sum of each row's unnormalised weights."""
         return self.weights_bv.sum(-1)
 
     def draw(self, uniforms_b: Tensor) -> Tensor:
@@ -81,7 +82,7 @@ class Tempered:
 
 
 def draw(weights_bv: Tensor, uniforms_b: Tensor) -> Tensor:
-    """Draw one token per row with probability proportional to its weight; never a token of weight 0."""
+    """Draw one token per row, with probabilities proportional to the weights. A token of weight 0 is never drawn."""
     cumulated = weights_bv.cumsum(-1)
     total = cumulated[:, -1]
     # The threshold stays below the total, since rounding could otherwise select a token after the last with weight > 0.
@@ -91,5 +92,5 @@ def draw(weights_bv: Tensor, uniforms_b: Tensor) -> Tensor:
 
 
 def logprobs(weights_bv: Tensor, totals_b: Tensor, tokens_b: Tensor) -> Tensor:
-    """Return the log-prob of one token per row, from unnormalised weights and their sums."""
+    """Return the log-prob of one token per row, given unnormalised weights and their sums."""
     return weights_bv.gather(1, tokens_b[:, None]).squeeze(1).log() - totals_b.log()

@@ -5,8 +5,8 @@ Invariants (property-tested over any order of arrivals, ends, aborts and swaps):
 - a row serves one request at a time; at most `slots` requests run;
 - if slots are free, waiting requests begin in order of arrival: at least the first one, and as many others as slots and
   `TOKENS_AT_ONCE` allow. Only a request whose prefix another request is about to compute waits one step longer, and
-  then reuses it;
-- a request that begins after `swapped` reuses nothing from a row that older weights wrote to.
+  then reuses that prefix;
+- a request that begins after a weight swap (`swapped`) reuses nothing from a row that older weights wrote to.
 
 There are `slots + cache_slots` rows. The row of a finished request stays cached; if more than `cache_slots` rows are
 cached, the least recently used one is dropped. So a row is free whenever a request may begin.
@@ -27,15 +27,15 @@ from etude.engine.builtin.prefix import Match, PrefixTable
 from etude.engine.protocol import EngineError, GenerateRequest, IntArray
 
 WORTH_A_STEP = 16
-"""Minimum number of prompt tokens for which a request waits one step, so that another request computes them."""
+"""Minimum number of prompt tokens to reuse for which a request waits a step, in which another request computes them."""
 TOKENS_AT_ONCE = 8192
-"""Maximum prompt tokens prefilled per step. More would delay the decoding rows."""
+"""Maximum number of prompt tokens prefilled per step. More would delay the decoding rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request that begins in `row`. Its first `reused` positions are copied from the row `source`; the rest has to be
-    prefilled."""
+    """A request that begins in cache row `row`. Its first `reused` positions are copied from the row `source`; the rest
+    of its prompt has to be prefilled."""
 
     request: GenerateRequest
     row: int
@@ -52,14 +52,14 @@ class Aborted(StrEnum):
     REMOVED = "removed"
     """The request was waiting; it was removed and will not run."""
     RUNNING = "running"
-    """The request is running: call `finish` to end it."""
+    """The request is running; the caller must call `finish` to end it."""
     BOUND = "bound"
     """The request belongs to the current lockstep round and must run to its end, so that the batches do not change."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A running request."""
+    """A running request and its cache row."""
 
     request: GenerateRequest
     row: int
@@ -68,7 +68,7 @@ class _Running:
 
 
 class Scheduler:
-    """The waiting and running requests, and the rows of the cache."""
+    """Assigns requests to cache rows, and keeps track of waiting and running requests and of cached rows."""
 
     def __init__(
         self, *, slots: int, cache_slots: int, context: int, lookahead: int = 0, lockstep: bool = False
@@ -104,7 +104,7 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether requests run or can begin without another call of `submit`, `close` or `open`."""
+        """Whether requests are running, or can begin without another call of `submit`, `close` or `open`."""
         return bool(self._running or self._queue or (self._rounds and self._rounds.complete))
 
     @property
@@ -134,7 +134,7 @@ class Scheduler:
         return None
 
     def abort(self, request_id: str) -> Aborted:
-        """Remove a waiting request. A running one is not ended: the result says what the caller has to do."""
+        """Remove a request if it is waiting. A running request is not ended; the result tells its state."""
         if self._rounds and self._rounds.remove(request_id):
             return Aborted.REMOVED
         queued = next((request for request in self._queue if request.id == request_id), None)
@@ -146,8 +146,8 @@ class Scheduler:
         return Aborted.RUNNING if request_id in self._running else Aborted.UNKNOWN
 
     def admit(self) -> list[Admission]:
-        """Assign rows to the requests that begin now and return them. The caller then copies the reused prefixes and
-        prefills the rest in one pass."""
+        """Assign rows to the requests that begin now, and return these admissions. The caller then copies the reused
+        prefixes and prefills the rest in one pass."""
         if self._rounds and not self._running and not self._queue:
             for conversation in self._rounds.begin() or ():
                 self._demote(conversation)
@@ -185,7 +185,7 @@ class Scheduler:
             self._drop(next(iter(self._cached)))
 
     def discard(self, request_id: str) -> None:
-        """End a request whose row must not be reused."""
+        """End a running request without caching its row, which must not be reused."""
         self._release(self._running.pop(request_id).row)
 
     def swapped(self) -> None:
@@ -207,7 +207,8 @@ class Scheduler:
         return self.prefixes.longest(request.prompt, unsettled=unsettled, worth=WORTH_A_STEP, preferred=own)
 
     def _admit_one(self, request: GenerateRequest, match: Match) -> Admission:
-        """Assign a row to a request: its conversation's cached row if it continues that one, else a free row."""
+        """Assign a row to a request: the cached row of its conversation if the prompt continues that row, else a free
+        row."""
         own = self._row_of.pop(request.conversation, None)
         source = match.row
         if own is not None and own == source and match.common > self.prefixes.filled(own):
@@ -231,7 +232,7 @@ class Scheduler:
             self._cached.move_to_end(row, last=False)
 
     def _drop(self, row: int) -> None:
-        """Remove a cached row from the cache."""
+        """Evict a cached row, so that it becomes free."""
         conversation = self._cached.pop(row)
         if self._row_of.get(conversation) == row:
             del self._row_of[conversation]

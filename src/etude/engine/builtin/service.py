@@ -1,8 +1,8 @@
 """The built-in engine as a service: async methods for callers, and a thread that runs the decode loop.
 
-Only the decode thread uses the engine. The methods send it commands, which it executes between two decode steps, and
-wait for the answers. A new weights version is read and verified in a thread pool while decoding continues; only the
-copy into the model happens between two steps.
+Only the decode thread uses the engine. The async methods send commands to this thread, which executes them between two
+decode steps, and wait for the answers. A new weights version is read and verified in a thread pool while decoding
+continues; only the copy into the model happens between two steps.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ from etude.weights.torch_bridge import into_module
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 _END_SECONDS = 30.0
-"""Seconds to wait for the decode thread to end when the service is garbage-collected or the interpreter exits."""
+"""Maximum seconds to wait for the decode thread when the service is garbage-collected or the interpreter exits."""
 
 
 class EngineService:
-    """The service that implements the Engine protocol. The cluster starts it as
-    `etude.engine.builtin.service:EngineService`.
-    """
+    """Implements the Engine protocol with the built-in engine. The cluster starts it as a service by the name
+    `etude.engine.builtin.service:EngineService`."""
 
     def __init__(
         self,
@@ -62,9 +61,9 @@ class EngineService:
     ) -> None:
         """Load the model and start the decode thread.
 
-        `version` is the version of the weights in `model_folder`; if `store`, the folder of weights versions, has a
-        newer one, the engine starts with it. `threads` None takes the recipe's value, 0 uses every core available to
-        this process.
+        `version` is the version of the weights in `model_folder`. If `store`, the folder or URL of the version store,
+        has a newer version, the engine starts with that. `threads` None takes the recipe's value; 0 uses every core
+        available to this process.
         """
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}")
@@ -99,7 +98,7 @@ class EngineService:
         return await self._ask(lambda loop: loop.engine.info)
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Generate an answer. A repeated call with a request that is in flight waits for the same answer."""
+        """Generate the answer to a request. A repeated call for a request in flight waits for the same answer."""
         answer: Future[Generation] = Future()
         self._send(lambda loop: loop.submit(request, answer))
         try:
@@ -145,22 +144,24 @@ class EngineService:
             raise EngineError("the engine was shut down")
 
     async def _ask(self, command: Callable[[_Loop], T], *, between_rounds: bool = False) -> T:
-        """Run a command on the decode thread and return its result; in lockstep, optionally between two rounds."""
+        """Run a command on the decode thread and return its result. With `between_rounds`, lockstep mode runs it
+        between two rounds."""
         answer: Future[T] = Future()
         self._send(lambda loop: loop.carry_out(command, answer, between_rounds=between_rounds))
         return await asyncio.wrap_future(answer)
 
 
 def _end(commands: SimpleQueue[Any], thread: threading.Thread) -> None:
-    """Stop the decode loop. Also runs when the interpreter exits, because a thread that is killed in the middle of a
-    step aborts the whole process."""
+    """Stop the decode loop and wait for its thread. This also runs when the interpreter exits, because a thread that is
+    killed in the middle of a step aborts the whole process."""
     commands.put(None)
     if thread is not threading.current_thread():
         thread.join(_END_SECONDS)
 
 
 def _read(store: WeightStore, version: int, have: tuple[int, Tensors] | None) -> tuple[Tensors, bool]:
-    """Read a version, and whether it is stored as a delta. `have` is the version in memory, which a delta may need."""
+    """Return the tensors of a version, and whether it is stored as a delta. `have` is the version in memory, from which
+    deltas can be applied."""
     return store.read(version, have=have), store.manifest(version).kind == "delta"
 
 
@@ -178,7 +179,8 @@ class _Loop:
         """Reason why the loop no longer serves requests; empty while it does."""
 
     def run(self) -> None:
-        """Decode until told to stop. If the engine fails, answer every command with the error until then."""
+        """Decode until the command None stops the loop. If the engine fails, answer every later command with the
+        error."""
         torch.set_num_threads(self._threads)  # applies to the calling thread only
         try:
             while self._run_commands():
@@ -197,7 +199,7 @@ class _Loop:
                 command(self)
 
     def submit(self, request: GenerateRequest, answer: Future[Generation]) -> None:
-        """Submit a request, or wait for the same request in flight; the result or error goes to `answer`."""
+        """Submit a request, or join the same request in flight. `answer` receives the result or the error."""
         known = self._waiters.get(request.id)
         if self._end_reason:
             answer.set_exception(EngineError(f"request {request.id}: {self._end_reason}"))
@@ -216,7 +218,7 @@ class _Loop:
             self._waiters[request.id] = (request, [answer])
 
     def abandon(self, request_id: str, answer: Future[Generation]) -> None:
-        """Stop waiting for a request with `answer`. If nobody else waits for it, abort the request."""
+        """Remove `answer` from the futures that wait for a request. If none is left, abort the request."""
         request, waiting = self._waiters.get(request_id, (None, []))
         if answer in waiting:
             waiting.remove(answer)
@@ -240,7 +242,7 @@ class _Loop:
         return stats
 
     def carry_out(self, command: Callable[[_Loop], T], answer: Future[T], *, between_rounds: bool) -> None:
-        """Run a command and put its result into `answer`; with `between_rounds`, once weights may be swapped."""
+        """Run a command and put its result into `answer`; with `between_rounds`, not before weights may be swapped."""
 
         def run() -> None:
             if not answer.set_running_or_notify_cancel():
@@ -274,7 +276,7 @@ class _Loop:
             command(self)
 
     def _answer(self, answer: Answer) -> None:
-        """Deliver an answer to everybody who waits for it."""
+        """Deliver an answer to all futures that wait for its request."""
         _, waiting = self._waiters.pop(answer.id)
         for future in waiting:
             if not future.set_running_or_notify_cancel():
@@ -285,7 +287,7 @@ class _Loop:
                 future.set_result(answer)
 
     def _refuse_everything(self, reason: str) -> None:
-        """Fail all requests in flight, pending commands and everything later, so that no caller waits forever."""
+        """Fail all requests in flight, pending commands and later calls, so that no caller waits forever."""
         self._end_reason = reason
         for request_id, (_, waiting) in self._waiters.items():
             for future in waiting:

@@ -1,4 +1,5 @@
-"""Verifies drafts by exact rejection sampling: tokens have the main head's distribution, with or without a draft.
+"""Speculative decoding: draws drafts and verifies them by exact rejection sampling, so that tokens have the main head's
+distribution, with or without a draft.
 
 A draft d was drawn from the draft head's distribution q. Let p be the main head's distribution for the same position. d
 is accepted with probability min(1, p(d) / q(d)); otherwise the token is drawn from max(p - q, 0), normalised. The two
@@ -25,9 +26,9 @@ class Draft:
 
     tokens_b: Tensor
     probabilities_bv: Tensor
-    """The distributions that the tokens were drawn from, needed to verify them, also after a weight swap."""
+    """The distributions that the tokens were drawn from. Verification needs them, even after a weight swap."""
     valid_b: Tensor
-    """Whether a row has a usable draft; False for example if it has just begun."""
+    """Whether each row has a usable draft; a row that has just begun, for example, has none."""
 
     @classmethod
     def none(cls, rows: int, vocab_size: int) -> Draft:
@@ -36,7 +37,7 @@ class Draft:
         return cls(tokens, torch.zeros(rows, vocab_size), torch.zeros(rows, dtype=torch.bool))
 
     def select(self, indices_b: Tensor) -> Draft:
-        """Return the rows with these indices; -1 gives a row without a draft."""
+        """Return the drafts of the rows with these indices; index -1 gives a row without a draft."""
         if not self.tokens_b.numel():
             return Draft.none(indices_b.numel(), self.probabilities_bv.shape[1])
         taken = indices_b.clamp(min=0)
@@ -48,12 +49,12 @@ class Verified:
     """The tokens of each row after its draft was verified."""
 
     tokens_b2: Tensor
-    """The row's next token and, if its draft was accepted, the token after it."""
+    """Each row's next token and, if its draft was accepted, the token after that."""
     logprobs_b2: Tensor
     accepted_b: Tensor
-    """Whether the row's draft was accepted; if not, the second column is meaningless."""
+    """Whether each row's draft was accepted; if not, the row's second token and log-prob are meaningless."""
     finite_b: Tensor
-    """Whether the row's logits are finite; if not, the row is meaningless."""
+    """Whether each row's logits are finite; if not, the row's tokens are meaningless."""
 
 
 def propose(
@@ -103,7 +104,7 @@ def verify(
 
 
 def _accepted(weights_bv: Tensor, totals_b: Tensor, draft: Draft, uniforms_b: Tensor) -> Tensor:
-    """Return which drafts are accepted by rejection sampling."""
+    """Return for each row whether rejection sampling accepts its draft."""
     drafted = draft.tokens_b[:, None]
     p = weights_bv.gather(1, drafted).squeeze(1) / totals_b
     q = draft.probabilities_bv.gather(1, drafted).squeeze(1)

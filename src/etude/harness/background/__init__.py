@@ -1,6 +1,6 @@
-"""Background agents: their queue and locks, their state, and applying their changes to the user's folder.
+"""Background agents: their queue, locks and states, and how their changes are applied to the user's folder.
 
-All state is on disk, in the folders of the agents' sessions.
+All state is stored on disk, in the session folders of the agents.
 """
 
 from etude.harness.background.agent import (

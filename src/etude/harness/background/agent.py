@@ -36,7 +36,7 @@ class AgentState(StrEnum):
     FAILED = "failed"
     """A failure of the endpoint, a box or the disk ended the agent."""
     INTERRUPTED = "interrupted"
-    """The agent's process ended without recording how."""
+    """The agent's process ended without recording why, for example because it was killed."""
     APPLIED = "applied"
     PARTLY = "partly applied"
     REJECTED = "rejected"
@@ -57,7 +57,8 @@ _REVIEWED = {"accepted": AgentState.APPLIED, "rejected": AgentState.REJECTED}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Size of an agent's changes: of the open ones or, if there are none, of those that were applied."""
+    """Number of files and lines that an agent changed, counted over the changes that are not applied yet or, if there
+    are none, over the applied ones."""
 
     files: int
     added: int
@@ -66,27 +67,28 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A background agent, read at one moment."""
+    """Snapshot of a background agent, as `read_agent` read it from its folder."""
 
     place: Path
-    """The agent's folder."""
+    """Folder of the agent's session."""
     order: Order
     state: AgentState
     ahead: int
     """Number of agents before this one in the queue, running ones included."""
     ended: Ended
-    """How the agent ended; empty while it runs."""
+    """How the agent ended; all fields are empty while it runs."""
     session: SavedSession | None
-    """The saved session; None until the agent has begun."""
+    """The agent's saved session; None until the session has begun."""
 
     @property
     def changes(self) -> Changes:
-        """Changes that are neither applied nor reverted, without files that became too large to read."""
+        """The agent's changes that are neither applied nor reverted. Files that became too large to read are left
+        out."""
         return _open_changes(self.session) if self.session is not None else {}
 
     @property
     def left_out(self) -> list[str]:
-        """Paths of changed files that are missing in `changes` because they became too large to read."""
+        """Paths of changed files that `changes` omits because they became too large to read."""
         changed = self.session.changed() if self.session is not None else {}
         return sorted(changed.keys() - self.changes.keys())
 
@@ -101,7 +103,8 @@ class Agent:
         return bool(self.pending) or self.state in (AgentState.STOPPED, AgentState.FAILED, AgentState.INTERRUPTED)
 
     def change(self) -> Change:
-        """Count files and lines of the open changes or, if there are none, of the applied ones."""
+        """Count the files and lines of the changes that are not applied yet or, if there are none, of the applied
+        ones."""
         counted = [count_lines(*pair) for pair in self.changes.values()]
         if counted or self.session is None:
             return Change(len(counted), sum(added for added, _ in counted), sum(removed for _, removed in counted))
@@ -111,8 +114,8 @@ class Agent:
 
 
 def read_agent(place: Path, *, lock_held: bool = False) -> Agent:
-    """Read an agent from its folder. `lock_held` says that the caller holds the agent's lock, so the agent is not
-    running."""
+    """Read an agent's state from its folder. Pass `lock_held=True` if the caller itself holds the agent's lock: a held
+    lock then does not mean that the agent runs."""
     order = read_order(place)
     lives = not lock_held and is_held(place / LOCK)
     session = load_session(place) if has_begun(place) else None
@@ -145,9 +148,10 @@ def read_all_agents(sessions: Path) -> tuple[list[Agent], list[str]]:
 
 @contextmanager
 def lock_agent(place: Path, doing: str) -> Iterator[None]:
-    """Hold the agent's lock, so that its process cannot be started.
+    """Context manager that holds the agent's lock, so that its process cannot be started.
 
-    Raises SessionError if the agent or another command holds it. `doing` is the verb for that message: "apply".
+    Raises SessionError if the agent or another command holds the lock. `doing` is the verb that completes the error
+    message, such as "apply".
     """
     descriptor = take_agent_lock(place, doing)
     try:
@@ -157,7 +161,8 @@ def lock_agent(place: Path, doing: str) -> Iterator[None]:
 
 
 def take_agent_lock(place: Path, doing: str) -> int:
-    """Take the agent's lock and return a descriptor that holds it until closed. Raises SessionError if it is held."""
+    """Take the agent's lock and return a descriptor that holds it until closed. Raises SessionError if the lock is
+    already held; `doing` is the verb that completes its message, such as "apply"."""
     descriptor = take_lock(place / LOCK)
     if descriptor is None:
         raise SessionError(f"{read_order(place).id} is at work: `etude agents stop` it before you {doing} it")
@@ -174,19 +179,20 @@ def has_begun(place: Path) -> bool:
 
 
 def _open_changes(session: SavedSession) -> Changes:
-    """Return the changes that are neither applied nor reverted, without files that became too large to read."""
+    """Return the changes that are neither applied nor reverted. Files that became too large to read are left out."""
     return {path: pair for path, pair in session.changed().items() if pair[1] != TOO_LARGE}
 
 
 def _end_of(session: SavedSession | None) -> Ended:
-    """Return how an agent ended whose process did not record it: as its session's log says, or unknown."""
+    """Return how an agent without an `ended.json` ended, according to its session's log. Without a session, `stop` is
+    empty."""
     if session is None:
         return Ended(stop="")
     return Ended(stop=session.stop, text=last_message(session))
 
 
 def last_message(session: SavedSession) -> str:
-    """Return the agent's last message to the user: that of its finish call, or else its last text."""
+    """Return the agent's last message to the user: the output of its finish call, or else the text of its last turn."""
     if session.stop == StopCause.FINISHED and session.tools and session.tools[-1].output:
         return session.tools[-1].output
     messages = session.conversation.messages if session.conversation else []

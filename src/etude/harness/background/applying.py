@@ -17,7 +17,8 @@ from etude.harness.editing.diff import as_text, binary_changes, unified_diff
 from etude.harness.workspaces.workspace import TOO_LARGE
 
 Changes = Mapping[str, tuple[bytes | None, bytes | None]]
-"""For each changed path, the file's contents when the agent started and now; None where there is no file."""
+"""Maps each changed path to the file's contents when the agent started and its contents now; None where there is no
+file."""
 
 
 class Fit(StrEnum):
@@ -35,7 +36,7 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What applying does to one file."""
+    """The planned action for one file when an agent's changes are applied."""
 
     path: str
     fit: Fit
@@ -44,11 +45,11 @@ class Step:
     result: bytes | None = None
     """The file's contents after the step (None: deleted); for a conflict, the agent's version."""
     why: str = ""
-    """Reason for a conflict, empty otherwise."""
+    """Reason for a conflict; empty if there is none."""
 
 
 def plan_steps(folder: Path, changes: Changes, only: Collection[str] = ()) -> list[Step]:
-    """Plan one step per changed file, or only for those in `only`. Files too large to read are left out."""
+    """Plan one step per changed file, or only for the paths in `only`. Files too large to read are left out."""
     unknown = sorted(set(only) - changes.keys())
     if unknown:
         raise ApplyConflict(
@@ -93,7 +94,8 @@ def preview(planned: Collection[Step]) -> str:
 
 
 def write_steps(folder: Path, planned: Collection[Step], *, merging: bool) -> list[str]:
-    """Write all steps, or none if ApplyConflict is raised. Merged files are written only with `merging`.
+    """Write all planned steps. Raises ApplyConflict, and writes nothing, if a step conflicts or, without `merging`,
+    needs a merge.
 
     Return the paths of all steps, including those whose file was already up to date.
     """

@@ -1,7 +1,7 @@
-"""File locks that show which process is alive or writing. The kernel releases them however a process ends.
+"""File locks that show whether a process is alive or writing. The kernel releases a lock however its process ends.
 
-Invariant: checking whether a lock is held never takes it, so a check cannot make another process fail. The locks belong
-to the open file, not to the process, so a child can inherit a held lock without a moment in which it is free.
+Invariant: checking whether a lock is held never takes it, so a check cannot make another process fail. A lock belongs
+to the open file, not to the process, so a child process can inherit it without a moment in which the lock is free.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_SECONDS = 0.05
 
 
 def take_lock(path: Path) -> int | None:
-    """Take the lock. Return a descriptor that holds it until closed, or None if it is already held."""
+    """Take the lock on a file. Return a descriptor that holds it until closed, or None if the lock is already held."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE)
@@ -38,7 +38,7 @@ def take_lock(path: Path) -> int | None:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether any process holds the lock."""
+    """Return whether any process holds the lock on this file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -57,16 +57,17 @@ def sign_lock(descriptor: int) -> None:
 
 
 def lock_holder(path: Path) -> int | None:
-    """Return the id of the process that last signed the lock file. It may no longer hold the lock."""
+    """Return the id of the process that last signed the lock file, or None. This process may no longer hold the
+    lock."""
     number, _, _ = path.read_text().partition(" ")
     return int(number) if number else None
 
 
 def signal_holder(path: Path, number: int) -> bool:
-    """Send a signal to the process that holds the lock.
+    """Send the signal `number` to the process that holds the lock.
 
-    Return False if nobody holds the lock or the holder has not signed yet. A reused process id is recognised by its
-    start time, and the pidfd makes sure that the signal reaches the checked process.
+    Return False if nobody holds the lock or the holder has not signed it yet. A reused process id is recognised by its
+    start time, and a pidfd ensures that the signal reaches the checked process.
     """
     pid = lock_holder(path)
     if pid is None or not is_held(path):
@@ -87,14 +88,15 @@ def signal_holder(path: Path, number: int) -> bool:
 
 
 def _started(pid: int) -> str:
-    """Return a process's start time in ticks since boot. Parsed from the right, since the process name may contain
-    anything."""
+    """Return a process's start time in clock ticks since boot. The line from /proc is parsed from its end, since the
+    process name may contain any characters."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 @contextmanager
 def wait_for_lock(path: Path, *, seconds: float, whom: str) -> Iterator[None]:
-    """Wait for the lock and hold it. After `seconds`, raise a SessionError; `whom` describes the holder in it."""
+    """Context manager that waits for the lock and holds it. Raises SessionError after `seconds`; `whom` describes the
+    holder in the error message."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     deadline = time.monotonic() + seconds
     while (descriptor := take_lock(path)) is None:

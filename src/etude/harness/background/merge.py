@@ -1,10 +1,11 @@
 """Three-way merge of texts, by lines.
 
-Invariant: a region that one side changed takes that side's version; a region that both changed in the same way takes
-this version; anything else is a conflict. Changes in adjacent lines conflict too, since nobody has seen the result.
+Invariant: a region that only one side changed takes that side's version; a region that both sides changed in the same
+way takes the common version; anything else is a conflict. Changes in adjacent lines conflict too, since neither side
+has seen their combination.
 
-`git merge-file` is not used, because git need not be installed and the result must not depend on that. Tests compare
-the two.
+`git merge-file` is not used, because git may not be installed and the result must not depend on it. Tests compare the
+results of both.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ Lines = Sequence[str]
 
 
 def merge(start: bytes, ours: bytes, theirs: bytes) -> bytes | None:
-    """Return the text with the changes of both sides; None if they conflict, or if one of the three is not text."""
+    """Return the text with the changes of both sides. None if they conflict, or if both sides changed a file that is
+    not text."""
     texts = [as_text(data) for data in (start, ours, theirs)]
     if ours == theirs or start == theirs:
         return ours
@@ -39,7 +41,8 @@ def merge(start: bytes, ours: bytes, theirs: bytes) -> bytes | None:
 
 
 def _regions(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[Lines, Lines, Lines]]:
-    """Yield the corresponding regions of the three texts: regions that are equal in all, and those between them."""
+    """Split the three texts into corresponding regions and yield them in order: regions that are equal in all three
+    texts, and the differing regions between them."""
     at_base = at_left = at_right = 0
     for in_base, in_left, in_right, size in _common(base, left, right):
         yield base[at_base:in_base], left[at_left:in_left], right[at_right:in_right]
@@ -50,7 +53,8 @@ def _regions(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[Lines, Li
 
 
 def _common(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the pieces that both sides kept: positions in base, left and right, and length."""
+    """Yield each block of base lines that both sides kept, as its start indexes in base, left and right, and its number
+    of lines."""
     kept_left, kept_right = _kept(base, left), _kept(base, right)
     i = j = 0
     while i < len(kept_left) and j < len(kept_right):
@@ -65,7 +69,8 @@ def _common(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[int, int, 
 
 
 def _kept(base: Lines, side: Lines) -> list[tuple[int, int, int]]:
-    """Return the pieces that one side kept: positions in base and side, and length."""
+    """Return each block of base lines that one side kept, as its start indexes in base and side, and its number of
+    lines."""
     head, tail = equal_ends(base, side)
     middle = SequenceMatcher(None, base[head : len(base) - tail], side[head : len(side) - tail], autojunk=False)
     found = [(m.a + head, m.b + head, m.size) for m in middle.get_matching_blocks() if m.size]

@@ -1,8 +1,8 @@
-"""A queue of agents without a daemon: numbered tickets in a folder.
+"""A queue of background agents, stored as numbered tickets in a folder. It needs no daemon.
 
-Invariant: an agent runs while fewer than `at_once` living agents have an earlier ticket. That number never grows, so an
-agent that may run may run until its end. An agent lives while its process holds the agent's lock. Tickets of other
-agents do not count; they are removed when the next ticket is drawn.
+Invariant: an agent runs while fewer than `at_once` living agents have an earlier ticket. The number of earlier tickets
+never grows, so an agent that was allowed to run may run until it ends. An agent lives while its process holds the
+agent's lock. Tickets of dead agents do not count; they are removed when the next ticket is drawn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Queue:
         self._folder = sessions / "queue"
 
     def draw(self, agent: str) -> None:
-        """Append an agent to the queue. Its lock must already be held."""
+        """Append an agent to the queue. The caller must already hold the agent's lock."""
         with wait_for_lock(self._folder / "drawing", seconds=_DRAW_SECONDS, whom="another agent that is being started"):
             last = 0
             for number, name in self._tickets():
@@ -35,7 +35,7 @@ class Queue:
             self._place(last + 1).symlink_to(agent)
 
     def before(self, agent: str) -> int:
-        """Return the number of living agents with an earlier ticket."""
+        """Return the number of living agents whose ticket is earlier than this agent's."""
         found = 0
         for _, name in self._tickets():
             if name == agent:
@@ -44,7 +44,7 @@ class Queue:
         return 0  # the agent has left the queue, or was never in it
 
     def leave(self, agent: str) -> None:
-        """Remove an agent's tickets."""
+        """Remove an agent from the queue."""
         for number, name in self._tickets():
             if name == agent:
                 self._place(number).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Reads and writes an agent's prompts and settings (`agent.json` in its folder) and how its process ended
-(`ended.json`).
+"""Reads and writes two files in a background agent's folder: its prompts and settings (`agent.json`), and how its
+process ended (`ended.json`).
 
-Invariant: both files are complete or absent. `agent.json` exists before the process starts. A process that ends
-normally writes `ended.json`; starting the agent again deletes it.
+Invariant: each file is complete or absent. `agent.json` exists before the process starts. A process that ends normally
+writes `ended.json`; starting the agent again deletes it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Order(BaseModel):
-    """The contents of `agent.json`."""
+    """Contents of `agent.json`: the prompts and settings of a background agent."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    """Six hexadecimal digits. Users may give any prefix that no other agent shares."""
+    """Six hexadecimal digits. In commands, users may give any prefix that no other agent's id shares."""
     name: str
     """Name given by the user; may be empty."""
     folder: Path
@@ -39,23 +39,23 @@ class Order(BaseModel):
     at_once: int
     """The agent runs while fewer than this many agents are before it in the queue."""
     begun: float
-    """Unix time."""
+    """Unix time at which the agent was created."""
 
 
 class Ended(BaseModel):
-    """The contents of `ended.json`."""
+    """Contents of `ended.json`: how a background agent's process ended."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     stop: str
-    """A StopCause; empty if unknown."""
+    """Value of the StopCause with which the agent ended; empty if unknown."""
     error: str = ""
     text: str = ""
     """The agent's last message to the user."""
 
 
 def new_agent_folder(sessions: Path) -> tuple[str, Path]:
-    """Return a new agent id and the folder for its session."""
+    """Return a new agent id and the path of the folder for its session, which is not created yet."""
     taken = {path.name.rpartition("-")[2] for path in agent_folders(sessions)}
     while (new := secrets.token_hex(3)) in taken:
         pass
@@ -82,7 +82,8 @@ def readable_orders(sessions: Path) -> dict[Path, Order]:
 
 
 def find_agent(sessions: Path, word: str) -> Path:
-    """Return the folder of the agent with this name, folder name or id prefix. Raises SessionError if there is none."""
+    """Return the folder of the agent with this name, folder name or id prefix. Raises SessionError unless exactly one
+    matches."""
     orders = readable_orders(sessions)
     exact = [place for place, order in orders.items() if word in (order.name, order.id, place.name)]
     found = exact or [place for place, order in orders.items() if word and order.id.startswith(word)]

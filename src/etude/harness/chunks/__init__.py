@@ -1,6 +1,7 @@
-"""Code search by words and by meaning: chunks of files, ranked by BM25 and, with an embedder, by vectors.
+"""Code search by words and by meaning: files are split into chunks, which are ranked by BM25 and, with an embedder, by
+embedding vectors.
 
-The search runs in the harness's process, on the files of any workspace; a box is only asked for its files.
+The search runs in the harness's process, on the files of any workspace; a box only delivers its files.
 """
 
 from etude.harness.chunks.chosen_embedder import usual_embedder

@@ -16,7 +16,8 @@ URL, MODEL, KEY = "ETUDE_EMBEDDINGS_URL", "ETUDE_EMBEDDINGS_MODEL", "ETUDE_EMBED
 def usual_embedder(environment: Mapping[str, str]) -> Embedder | None:
     """Return the embedder that the environment variables choose.
 
-    None means search by words alone: ETUDE_EMBEDDINGS_MODEL is set but empty, or no model is installed.
+    Return None, so that search compares words only, if ETUDE_EMBEDDINGS_MODEL is set but empty, or no model is
+    installed.
     """
     if url := environment.get(URL):
         return EndpointEmbedder(url, environment.get(MODEL, "default"), api_key=environment.get(KEY, ""))

@@ -1,8 +1,8 @@
 """Splits a file into chunks, the units of code search.
 
-Every line of a text file is in exactly one chunk, and chunks keep the order of lines; a binary or huge file has no
-chunks. If there is a grammar for the language, a chunk is a definition, without the definitions inside it. Lines
-outside definitions, and files without a grammar, are split into paragraphs by blank lines and indentation.
+Every line of a text file is in exactly one chunk, and chunks keep the order of lines. A binary or huge file has no
+chunks. If there is a grammar for the language, a chunk is a definition without the definitions inside it. Lines outside
+definitions, and files without a grammar, are split into paragraphs by blank lines and indentation.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from etude.harness.chunks.grammars import Definition, definitions
 from etude.harness.editing.diff import as_text
 
 MAX_FILE_BYTES = 500_000
-"""A larger file gets no chunks: it is generated, or data."""
+"""Files larger than this get no chunks, since they are usually generated code or data."""
 LONGEST = 80
 """Maximum number of lines of a definition's chunk; longer definitions are split."""
 PARAGRAPHS = 40
-"""Maximum number of lines of a chunk outside definitions."""
+"""Maximum number of lines of a chunk that is not a definition."""
 
 _NAMED = re.compile(
     r"(?:^|\s)(?:def|class|func|function|fn|struct|enum|trait|impl|interface|module|namespace|sub|procedure)\s+"
@@ -31,21 +31,21 @@ _CLOSES = re.compile(r"[\s)}\];,]*(?:end)?\s*")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive lines of one file that are found together."""
+    """Consecutive lines of one file that code search returns as one hit."""
 
     path: str
     first: int
-    """First line, from 1."""
+    """Number of the chunk's first line, counting from 1."""
     last: int
     name: str
     """Qualified name of the definition; empty outside definitions."""
     kind: str
-    """"function", "class" or "text"."""
+    """"function", "class", or "text" for lines outside definitions."""
     text: str
 
 
 def chunks_of(path: str, data: bytes) -> list[Chunk]:
-    """Split a file into chunks. `path` selects the grammar."""
+    """Split a file's contents into chunks. The suffix of `path` selects the grammar."""
     text = as_text(data) if len(data) <= MAX_FILE_BYTES else None
     if not text:
         return []
@@ -64,7 +64,8 @@ def chunks_of(path: str, data: bytes) -> list[Chunk]:
 
 
 def _owners(found: list[Definition], lines: int) -> list[int]:
-    """Return for each line the index of its innermost definition, or -1. A short function includes its inner ones."""
+    """Return for each line the index of its innermost definition in `found`, or -1. Definitions nested in a short
+    function are not separate; their lines belong to that function."""
     owner = [-1] * lines
     kept: list[Definition] = []
     for number, each in enumerate(found):
@@ -79,7 +80,8 @@ def _owners(found: list[Definition], lines: int) -> list[int]:
 
 
 def _runs(owner: list[int], lines: list[str]) -> list[tuple[int, int]]:
-    """Return the first and last line of each run of lines with the same owner.
+    """Split the lines into runs with the same entry in `owner`, and return the indexes of each run's first and last
+    line.
 
     Blank lines and lines of closing brackets belong to the run before them.
     """
@@ -93,8 +95,8 @@ def _runs(owner: list[int], lines: list[str]) -> list[tuple[int, int]]:
 
 
 def _split(lines: list[str], first: int, last: int, longest: int) -> list[tuple[int, int]]:
-    """Split lines into pieces of at most `longest` lines. Cuts are preferred after a blank line, then before a line
-    with little indentation, then near the end of the piece."""
+    """Split the lines from `first` to `last` into pieces of at most `longest` lines. Cuts are made preferably after a
+    blank line, else before a line with little indentation, else near the end of the piece."""
     pieces: list[tuple[int, int]] = []
     while last - first + 1 > longest:
         places = range(first + longest // 2, first + longest + 1)
@@ -109,5 +111,5 @@ def _indent(line: str) -> int:
 
 
 def _name_in(piece: list[str]) -> str:
-    """Return the name in the first line that looks like a definition, or "". For languages without a grammar."""
+    """Return the name in the first line that looks like a definition, or "". Used for languages without a grammar."""
     return next((match[1] for line in piece if len(line) < 500 and (match := _NAMED.search(line))), "")

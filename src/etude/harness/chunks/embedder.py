@@ -1,7 +1,7 @@
 """Turns texts into embedding vectors, in the harness's process or at a configured endpoint, never inside a box.
 
-Only an `EndpointEmbedder` sends texts anywhere, to its own address. Every failure raises EmbeddingFailed, whose text is
-one line for the agent.
+Only an `EndpointEmbedder` sends texts over the network, and only to its own address. Every failure raises
+EmbeddingFailed, with a one-line message for the agent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Vectors = NDArray[np.float32]
 
 
 class EmbeddingFailed(Exception):
-    """Texts could not be embedded. The search continues by words alone and reports the failure."""
+    """Texts could not be embedded. The search then compares words only and reports the failure."""
 
 
 @runtime_checkable
@@ -27,7 +27,8 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the model, under which its vectors are stored on disk. Only vectors of one name can be compared."""
+        """Name of the model, under which its vectors are stored on disk. Vectors of different names cannot be
+        compared."""
         ...
 
     @property
@@ -37,16 +38,16 @@ class Embedder(Protocol):
 
     @property
     def asks(self) -> str:
-        """Text to prepend to queries, for models that need it; texts to be found get no prefix."""
+        """Prefix to put before each query, for models that need one; the texts to be searched get no prefix."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one row per text, normalised to length one. Raises EmbeddingFailed."""
+        """Return a matrix with one embedding vector of length one per text, as rows. Raises EmbeddingFailed."""
         ...
 
 
 class EndpointEmbedder:
-    """Embedder at an endpoint of the OpenAI protocol; `url` is the address without `/embeddings`."""
+    """Embedder that calls an endpoint of the OpenAI protocol; `url` is the endpoint's address without `/embeddings`."""
 
     batch = 64
     asks = ""

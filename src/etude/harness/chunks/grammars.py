@@ -1,7 +1,7 @@
 """Finds the definitions in a file with tree-sitter's grammars, if they are installed (`pip install 'etude[search]'`).
 
-No function here raises: for a file that does not parse, the recognised definitions are returned, for a language without
-a grammar none. Grammars are part of installed wheels; nothing is downloaded.
+No function here raises. If a file does not parse, the recognised definitions are returned; if the language has no
+grammar, none are returned. Grammars are part of installed wheels; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ class Definition:
     """A function or class in a file."""
 
     first: int
-    """First line, from 0, including the comments, decorators and attributes directly before it."""
+    """Index of the first line (counting from 0), including the comments, decorators and attributes directly before the
+    definition."""
     last: int
     name: str
     kind: str
-    """"function" or "class", which stands for every definition that can contain others."""
+    """"function", or "class" for every definition that can contain others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,11 @@ class Language:
     module: str
     """Python module of the grammar."""
     functions: frozenset[str]
-    """Node types of functions."""
+    """Node types of functions in the grammar."""
     classes: frozenset[str]
     """Node types of classes and other definitions that contain definitions."""
     entry: str = "language"
-    """Function of the module that returns the grammar."""
+    """Name of the function in the grammar's module that returns the grammar."""
 
 
 def _language(module: str, functions: str, classes: str, entry: str = "language") -> Language:
@@ -91,12 +92,13 @@ _WRAPPERS = frozenset({"decorated_definition", "export_statement", "template_dec
 _BEFORE = frozenset({"comment", "line_comment", "block_comment", "attribute_item", "decorator"})
 _ASSIGNED = frozenset({"arrow_function", "function_expression", "generator_function", "class"})
 _DEEPEST = 200
-"""Maximum nesting depth. Real definitions are nowhere near as deep, but hostile files may be."""
+"""Maximum depth in the syntax tree at which definitions are found. Real code is nowhere near as deep, but hostile files
+may be."""
 
 
 def definitions(suffix: str, data: bytes) -> list[Definition]:
-    """Return all definitions in file order, outer ones before their inner ones. `suffix` is the file's, such as
-    ".py"."""
+    """Return all definitions in file order, outer definitions before their inner ones. `suffix` is the file name's
+    suffix, such as ".py"."""
     language = LANGUAGES.get(suffix.lower())
     grammar = _grammar(language) if language else None
     if language is None or grammar is None:
@@ -150,7 +152,7 @@ def _kind(node: Any, language: Language) -> str | None:
 
 
 def _begin(node: Any) -> int:
-    """Return a definition's first line, including the comments and decorators directly before it."""
+    """Return the index of a definition's first line, including the comments and decorators directly before it."""
     first = int(node.start_point[0])
     if node.type == "variable_declarator" and node.parent is not None:
         node = node.parent
@@ -171,7 +173,8 @@ def _last(node: Any) -> int:
 
 
 def _name(node: Any) -> tuple[str, ...]:
-    """Return a definition's name, preceded by the type that a Go method or an out-of-class C++ method belongs to."""
+    """Return the parts of a definition's name. For a Go method or a C++ method outside its class, the type's name comes
+    first."""
     named = node.child_by_field_name("name")
     if named is None and (declarator := node.child_by_field_name("declarator")) is not None:
         named = _declared(declarator)

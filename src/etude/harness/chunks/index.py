@@ -1,9 +1,9 @@
 """Index of a workspace's chunks, searched by words and, if there is an embedder, by meaning.
 
-Before each search the contents of every file are compared with the index, so changes by edits and commands are seen. A
-result depends only on the current files, not on what was indexed before. The two rankings are fused, and a chunk that
-ranks high in both comes first. One search embeds a bounded number of new chunks, beginning with the best by words;
-`Found` says how many chunks have been embedded.
+Before each search the contents of every file are compared with the index, so that changes by edits and commands are
+seen. Without an embedder, a result depends only on the current files. With one, the two rankings are fused, so that a
+chunk that ranks high in both comes first. One search embeds a limited number of new chunks, beginning with those that
+rank best by words; `Found` says how many chunks have been embedded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from etude.sandbox.contract import RequestRefused
 MOST_FILES = 20_000
 """Maximum number of files that one search reads; in a larger workspace the search must name a folder."""
 MOST_NEW = 1_000
-"""Maximum number of chunks that one search embeds: some twenty seconds of one core with the shipped model."""
+"""Maximum number of chunks that one search embeds, which takes about twenty seconds on one core with the shipped
+model."""
 EMBEDDED_CHARACTERS = 4_000
 """Maximum number of characters of a chunk that are embedded."""
 RANK = 5
@@ -53,7 +54,7 @@ class TooManyFiles(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Two rankings of chunk numbers, best first."""
+    """Rankings of the same chunks by words and by meaning, as lists of chunk numbers, best first."""
 
     by_words: list[int]
     by_meaning: list[int]
@@ -70,20 +71,20 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of a search."""
+    """Result of a code search."""
 
     chunks: list[Chunk]
-    """The best chunks, best first."""
+    """The best matching chunks, best first."""
     embedded: int = 0
-    """Number of searched chunks that are embedded; 0 without an embedder."""
+    """Number of searched chunks that have a vector; 0 without an embedder."""
     searched: int = 0
-    """Number of searched chunks."""
+    """Number of chunks that the search covered."""
     problem: str = ""
     """Why the ranking by meaning failed, in one line; empty if it did not."""
 
 
 class ChunkIndex:
-    """The chunks of one workspace by number, with their terms and vectors."""
+    """Index of one workspace's chunks, their terms and their vectors. Chunks are identified by number."""
 
     def __init__(
         self, embedder: Embedder | None = None, store: VectorStore | None = None, *, most_new: int = MOST_NEW
@@ -117,7 +118,7 @@ class ChunkIndex:
             return Found(best, embedded, len(numbers), problem)
 
     async def refresh(self, workspace: Readable, folder: str = ".") -> None:
-        """Update the index for the files at or below `folder`; other files stay as last indexed."""
+        """Update the index for the files at or below `folder`; entries of other files are left unchanged."""
         paths = [path for path in await workspace.files() if within(path, folder)]
         if len(paths) > MOST_FILES:
             raise TooManyFiles(len(paths))
@@ -167,23 +168,24 @@ class ChunkIndex:
         self._matrix = None
 
     def numbers(self, folder: str = ".") -> list[int]:
-        """Return the numbers of the chunks at or below a path, ordered by file and line."""
+        """Return the numbers of the chunks in files at or below `folder`, ordered by file and line."""
         below = sorted(path for path in self._files if within(path, folder))
         return [number for path in below for number in self._files[path][1]]
 
     def by_words(self, query: str, numbers: Iterable[int]) -> list[int]:
-        """Rank these chunks by BM25, without those that contain no term of the query."""
+        """Rank the given chunks by BM25. Chunks that contain no term of the query are left out."""
         scores = self._lexical.scores(terms(query))
         # Scores are rounded, so that the order of equal chunks does not depend on the last bit of a sum.
         return sorted((n for n in numbers if n in scores), key=lambda n: -round(scores[n], 9))
 
     async def rank(self, query: str, numbers: list[int]) -> Ranking:
-        """Rank chunks by words and by meaning, without updating the index or embedding chunks."""
+        """Rank chunks by words and by meaning. This neither updates the index nor embeds chunks."""
         by_meaning = await self.by_meaning(query, numbers) if self._embedder is not None else []
         return Ranking(self.by_words(query, numbers), by_meaning)
 
     async def by_meaning(self, query: str, numbers: list[int]) -> list[int]:
-        """Rank those of the chunks that are embedded by similarity to the query."""
+        """Rank the given chunks by the similarity of their vectors to the query's. Chunks without a vector are left
+        out."""
         assert self._embedder is not None
         known, matrix = self._vectors(numbers)
         if not known:
@@ -195,9 +197,9 @@ class ChunkIndex:
         return [known[index] for index in np.argsort(-near, kind="stable").tolist()]
 
     async def embed_some(self, numbers: Sequence[int]) -> int:
-        """Embed the first chunks that are not embedded yet, up to the limit per search.
+        """Embed the first of the given chunks that have no vector yet, up to the limit per search.
 
-        Return how many of all given chunks are embedded afterwards.
+        Return how many of the given chunks have a vector afterwards.
         """
         assert self._embedder is not None
         assert self._store is not None
@@ -216,7 +218,7 @@ class ChunkIndex:
         return self._keys[number]
 
     def _vectors(self, numbers: list[int]) -> tuple[list[int], Vectors]:
-        """Return the numbers of the embedded chunks among `numbers`, and their vectors as a matrix."""
+        """Return the numbers of those given chunks that have a vector, and the vectors as rows of a matrix."""
         assert self._store is not None
         if self._matrix is None or self._matrix[0] != numbers:
             held = [(n, vector) for n in numbers if (vector := self._store.get(self._key(n))) is not None]
@@ -227,12 +229,12 @@ class ChunkIndex:
 
 
 def embedded_text(chunk: Chunk) -> str:
-    """Return the text of a chunk that is embedded: its name and its beginning."""
+    """Return the text from which a chunk's vector is computed: the chunk's name and its beginning."""
     return f"{chunk.name}\n{chunk.text}"[:EMBEDDED_CHARACTERS]
 
 
 def _made(changed: Sequence[tuple[str, bytes, bytes]]) -> list[list[tuple[Chunk, list[str]]]]:
-    """Return the chunks of each changed file with their terms."""
+    """Split each changed file into chunks, and return the chunks with their terms, one list per file."""
     return [
         [(chunk, chunk_terms(chunk.path, chunk.name, chunk.text)) for chunk in chunks_of(path, data)]
         for path, _, data in changed

@@ -1,7 +1,7 @@
-"""BM25 index of chunks that can be updated. Scores depend only on the chunks in the index, not on their history.
+"""BM25 index of chunks that can be updated. Scores depend only on the chunks in the index, not on the order of updates.
 
-Postings are plain dictionaries, so that adding or removing a file takes time only for its own terms. A term's postings
-are converted to arrays when a query first uses them. Twenty thousand chunks are scored in milliseconds.
+Postings are plain dictionaries, so the time to add or remove a chunk depends only on the number of its terms. A term's
+postings are converted to arrays when a query first uses the term. Scoring twenty thousand chunks takes milliseconds.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from etude.harness.chunks.terms import terms
 
 K1 = 1.6
 B = 0.75
-"""The parameters of BM25. They were tuned on packages that no benchmark uses (docs/log/search.md)."""
+"""K1 and B are the parameters of BM25. They were tuned on packages that no benchmark uses (docs/log/search.md)."""
 NAME_COUNTS = 2
-"""A term in the qualified name counts as much as this many occurrences in the text."""
+"""A term in a chunk's qualified name counts as much as this many occurrences in its text."""
 
 
 def chunk_terms(path: str, name: str, text: str) -> list[str]:
@@ -28,14 +28,14 @@ def chunk_terms(path: str, name: str, text: str) -> list[str]:
 
 
 class Lexical:
-    """BM25 index of chunks by number."""
+    """BM25 index of chunks, which are identified by number."""
 
     def __init__(self) -> None:
         self._postings: dict[str, dict[int, int]] = {}
         self._arrays: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
         """Postings of queried terms as arrays; dropped when a chunk with the term is added or removed."""
         self._held: dict[int, Counter[str]] = {}
-        """Terms of each chunk."""
+        """Number of occurrences of each term in each chunk, by chunk number."""
         self._lengths = np.zeros(1024)
         self._total = 0
 
@@ -65,7 +65,7 @@ class Lexical:
         self._total -= counted.total()
 
     def scores(self, said: Iterable[str]) -> dict[int, float]:
-        """Return the scores of all chunks that contain a term of the query; higher is better."""
+        """Return the BM25 scores of all chunks that contain a term of the query, by chunk number; higher is better."""
         if not self._held:
             return {}
         scores = np.zeros(len(self._lengths))

@@ -1,7 +1,7 @@
 """Embedder without network access: a small model whose weights and vocabulary are part of an installed package.
 
 The model is bge-small-en-v1.5 (MIT), int8, 34 MB, run by onnxruntime. Only data files of the package are read; its code
-is never imported. Files whose hash differs from the evaluated ones are refused.
+is never imported. A file whose hash differs from that of the evaluated file is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INSTALL = "search by meaning needs a model: pip install 'etude[semantic]'"
 
 
 def has_shipped_model() -> bool:
-    """Return whether the packages of the shipped model are installed."""
+    """Return whether the packages that the shipped embedding model needs are installed."""
     return all(importlib.util.find_spec(name) is not None for name in (*LIBRARIES, PACKAGE))
 
 
@@ -79,7 +79,7 @@ class ShippedEmbedder:
 
 
 def _file(name: str, digest: str) -> bytes:
-    """Read a data file of the package and check its SHA-256."""
+    """Read a data file of the model's package. Raises EmbeddingFailed if no file has the SHA-256 `digest`."""
     spec = importlib.util.find_spec(PACKAGE)
     folders = list(spec.submodule_search_locations or ()) if spec else []
     for folder in folders:

@@ -1,7 +1,7 @@
 """Splits text and code into terms, the units that BM25 compares.
 
-Queries and chunks are split in the same way. An identifier yields itself and its parts, each part without its ending.
-Words that occur in nearly every file are dropped.
+Queries and chunks are split in the same way. An identifier such as `parseLines` yields itself and the stems of its
+parts. Words that occur in nearly every file are dropped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 _WORD = re.compile(r"[^\W\d_][\w]*|_+[^\W_]\w*|\d+")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _LONGEST = 100
-"""Maximum length of a word; longer ones are data and are skipped."""
+"""Maximum length of a word; longer words are usually data, and are skipped."""
 
 _ENGLISH = (
     "a an the of to in is it for on and or this that with as by be are from at if which not no will can any all its "

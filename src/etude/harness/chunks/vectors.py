@@ -23,7 +23,7 @@ _HEAD = len(MAGIC) + 4
 _KEY = 16
 _SUM = 8
 MOST_BYTES = 400_000_000
-"""A larger file is emptied before the next record is written."""
+"""Maximum size of the cache file in bytes. A larger file is emptied before the next record is written."""
 
 
 def key_of(text: str) -> bytes:
@@ -42,7 +42,7 @@ class VectorStore:
         digest = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=12).hexdigest()
         self.file = (folder or default_folder()) / f"{digest}.vectors"
         self._records: dict[bytes, bytes] | None = None
-        """Checksum and vector of each key, in the file's form; None until the file is read."""
+        """For each key, the checksum and vector as stored in the file; None until the file is read."""
 
     def get(self, key: bytes) -> Vectors | None:
         """Return the vector of a key; None if it is not stored."""

@@ -1,1 +1,2 @@
-"""Texts for the model besides the conversation: the profile, facts about the environment, nudges, output limits."""
+"""Texts for the model besides the conversation: profiles, facts about the environment, nudges and limits on tool
+output."""

@@ -1,8 +1,8 @@
 """Asks git for the status of the user's folder and its recently changed files.
 
-git runs on the host before the agent begins, because the agent's view of the folder has no version control. It only
-reads: it takes no lock, and runs neither hooks nor a file system monitor. Without git or a repository the results are
-empty, without an error.
+git runs on the host before the agent begins, because the agent's view of the folder has no version control. git only
+reads here: it takes no lock, and runs neither hooks nor a file system monitor. Without git or a repository the results
+are empty, without an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def git_status(folder: Path) -> list[str]:
 
 
 async def recent_files(folder: Path) -> list[str]:
-    """Return the files that the last commits changed and that still exist, latest first."""
+    """Return the existing files that the last commits changed, most recently changed first."""
     named = await _said(folder, "log", f"-{_COMMITS}", "--format=", "--name-only", "--relative", "-z", "--", ".")
     paths = dict.fromkeys(path.strip("\n") for path in named.split("\0"))
     return [path for path in paths if path and (folder / path).is_file()][:MOST_RECENT]

@@ -1,6 +1,7 @@
-"""Nudges: messages to a model that makes no progress, because it was cut off, is silent or repeats the same calls.
+"""Nudges: messages to a model that makes no progress, because its turn was cut off, was empty, or repeats the same
+calls.
 
-A nudge never ends a run; budgets do. If the profile has no text for an occasion, there is no nudge.
+A nudge never ends a run; only budgets do. If the profile has no text for a situation, no nudge is sent.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from etude.trace.trace import ToolEvent
 SILENCES = 2
 """Maximum number of consecutive empty messages that get a nudge; the next empty message ends the run."""
 REPEATS = 3
-"""A nudge follows after every so many consecutive turns with equal calls and results."""
+"""Number of consecutive turns with equal calls and results after which a nudge is sent, and again after as many
+more."""
 
 
 class Nudges:
@@ -27,9 +29,9 @@ class Nudges:
         self._same = 0
 
     def after(self, turn: Turn, answers: Sequence[ToolEvent]) -> list[str]:
-        """Return the nudges to send after a turn with the results of its calls.
+        """Return the nudges to send after a turn; `answers` are the results of its calls.
 
-        If there are none, a turn without calls is the final answer.
+        A turn without calls that gets no nudge is the final answer.
         """
         if not turn.calls:
             return self._after_words(turn)

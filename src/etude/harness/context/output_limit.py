@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 Count = Callable[[str], int]
-"""Counts the tokens of a text."""
+"""Function that returns the number of tokens of a text."""
 
 
 def fits(text: str, limit: int, count: Count) -> bool:
@@ -13,9 +13,9 @@ def fits(text: str, limit: int, count: Count) -> bool:
 
 
 def cut_end(lines: Sequence[str], limit: int, count: Count, marker: Callable[[int], str], bare: str) -> str:
-    """Keep as many leading lines as fit, followed by `marker(number of lines left out)`.
+    """Keep as many leading lines as fit into `limit` tokens, followed by `marker(number of lines left out)`.
 
-    For text that is read from the top. If not even one line fits, its beginning is kept, followed by `bare`.
+    This suits text that is read from the top. If not even one line fits, its beginning is kept, followed by `bare`.
     """
     text = "\n".join(lines)
     if fits(text, limit, count):
@@ -26,9 +26,11 @@ def cut_end(lines: Sequence[str], limit: int, count: Count, marker: Callable[[in
 
 
 def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[[int], str], bare: str) -> str:
-    """Keep the first and last lines, with `marker(number of lines left out)` between them.
+    """Keep as many first and last lines as fit into `limit` tokens, with `marker(number of lines left out)` between
+    them.
 
-    For command output, whose end matters most. If not even one line fits, its beginning is kept, followed by `bare`.
+    This suits command output, whose end matters most. If not even one line fits, its beginning is kept, followed by
+    `bare`.
     """
     text = "\n".join(lines)
     if fits(text, limit, count):
@@ -42,10 +44,10 @@ def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[
 
 
 def _most(most: int, limit: int, count: Count, build: Callable[[int], str]) -> str:
-    """Return `build(n)` for the largest n from 1 to `most` that fits, or an empty string.
+    """Return `build(n)` for the largest n from 1 to `most` that fits into `limit` tokens, or "" if none fits.
 
-    n is found by bisection, because token counts hardly ever shrink when text is added. The result is always counted,
-    so it fits in any case.
+    n is found by bisection, since token counts hardly ever shrink when text is added. The returned text was counted, so
+    it fits in any case.
     """
     low, high, best = 1, most, ""
     while low <= high:
@@ -59,7 +61,7 @@ def _most(most: int, limit: int, count: Count, build: Callable[[int], str]) -> s
 
 
 def _piece(text: str, limit: int, count: Count, bare: str) -> str:
-    """Keep the beginning of the text by characters, if not even one line fits."""
+    """Return as many characters of the text as fit into `limit` tokens together with `bare`, which follows them."""
     # More characters than this cannot fit. Without the bound, a huge text would be counted many times.
     text = text[: max(limit, 0) * 64]
     return _most(len(text), limit, count, lambda n: f"{text[:n]}\n{bare}") or (bare if count(bare) <= limit else "")

@@ -1,4 +1,4 @@
-"""Profiles: all texts that the harness sends to the model, as data files.
+"""Profiles: data files with all texts that the harness sends to the model, and the tools that it offers.
 
 The profile `compact` is for tiny models, `full` for models that can read prose.
 """
@@ -17,37 +17,38 @@ from etude.harness.policy import Conversation, Message, Role
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 
 MOST_READ = 40
-"""Maximum number of read files that the context after a self-summary lists."""
+"""Maximum number of files that the message after a self-summary lists as read."""
 FACTS = frozenset({"system", "limits", "status", "recent", "rules"})
-"""Names of the facts about the environment; they are fields of Surroundings."""
+"""Names of the facts about the environment that a profile can include; each is a field of Surroundings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The tools and texts of one profile."""
+    """One profile: the tools that the model is offered and the texts that the harness sends it."""
 
     name: str
     tools: tuple[str, ...]
-    """Names of the tools' schema files."""
+    """Names of the tools' schema files, without `.toml`."""
     system: str
     """The system prompt. {tools} is replaced by one line per tool."""
     summary_request: str
-    """Asks the model for a self-summary."""
+    """Message that asks the model for a self-summary."""
     summary_resume: str
-    """The user message that starts the context after a self-summary, with the fields {task}, {summary}, {count},
-    {edited}, {turns}, {todo}, {jobs}, {read}."""
+    """Template of the user message that starts the conversation after a self-summary, with the fields {task},
+    {summary}, {count}, {edited}, {turns}, {todo}, {jobs}, {read}."""
     nothing: str
-    """Stands for an empty list in `summary_resume`."""
+    """Text that replaces an empty list in `summary_resume`."""
     cut_off: str
-    """Sent after a turn that was cut off before it called a tool."""
+    """Message sent to the model after a turn that was cut off before it called a tool."""
     wording: dict[str, str]
-    """Texts of tool results and notices, by occasion."""
+    """Templates of tool results and notices, by the occasion on which they are sent, such as "unknown_tool"."""
     silent: str = ""
-    """Sent after an empty message. If the text is empty, an empty message is the final answer."""
+    """Message sent to the model after it sent an empty one. If this text is empty, an empty message is the final
+    answer."""
     repeated: str = ""
-    """Sent after the same calls gave the same results {count} times in a row."""
+    """Message sent to the model after the same calls gave the same results {count} times in a row."""
     facts: dict[str, str] = field(default_factory=dict)
-    """Template for each of FACTS, with {text} and, for rules, {path}. A fact without a template is left out."""
+    """Template for each fact in FACTS, with {text} and, for rules, {path}. A fact without a template is left out."""
 
     def schemas(self) -> tuple[ToolSchema, ...]:
         return tuple(builtin_schema(name) for name in self.tools)
@@ -66,18 +67,20 @@ class Profile:
         return self.system.format(tools="\n".join(schema.usage() for schema in self.schemas()))
 
     def say(self, occasion: str, **values: object) -> str:
-        """Return the text for an occasion, or that of "refused" if the profile has none."""
+        """Return the text of `wording` for an occasion, filled in with `values`. If there is none, the text for
+        "refused" is used."""
         words = self.wording.get(occasion, self.wording["refused"])
         return words.format(**{"problem": occasion, **values})
 
     def say_if_known(self, occasion: str, otherwise: str, **values: object) -> str:
-        """Return the text for an occasion, or `otherwise` if the profile has none."""
+        """Return the text of `wording` for an occasion, or `otherwise` if the profile has none."""
         return self.say(occasion, **values) if occasion in self.wording else otherwise
 
     def open(
         self, task: str, conversation_id: str = "conversation", surroundings: Surroundings | None = None
     ) -> Conversation:
-        """Start a conversation with the system prompt, which includes facts about the environment, and the task."""
+        """Start a conversation: the system prompt, with facts about the environment, and the task as the user's
+        message."""
         conversation = Conversation(conversation_id, task=task)
         system = "\n\n".join([self.system_text(), *self.fact_texts(surroundings or Surroundings())])
         conversation.messages += [Message(Role.SYSTEM, system), Message(Role.USER, task)]
@@ -111,8 +114,10 @@ class Profile:
         cut_off: bool = False,
     ) -> Conversation:
         """Start the conversation that follows a self-summary: system prompt, task, summary without thinking, and state
-        such as edited files and the to-do list. An empty summary, or one `cut_off` by its token limit, is marked if the
-        profile has a text for that."""
+        such as edited files and the to-do list.
+
+        An empty summary, or one `cut_off` by its token limit, is marked as such if the profile has a text for that.
+        """
         count = old.summaries + 1
         if not summary:
             summary = self.say_if_known("no_summary", summary)
@@ -134,8 +139,8 @@ class Profile:
         return new
 
     def texts(self) -> list[str]:
-        """Return all fixed texts, without their {placeholders}, and the tools' names. They are added to the data that a
-        tokenizer is trained on."""
+        """Return the names of the tools and all fixed texts, without their {placeholders}. They are added to the data
+        on which a tokenizer is trained."""
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
         templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
@@ -143,14 +148,14 @@ class Profile:
 
 
 def _latest(paths: Sequence[str]) -> str:
-    """Return the last MOST_READ paths as text, with the number of earlier ones."""
+    """Return the last MOST_READ paths as one line, with the number of paths that are left out."""
     more = len(paths) - MOST_READ
     shown = " ".join(paths[-MOST_READ:])
     return f"{shown} (and {more} before)" if more > 0 else shown
 
 
 def parse_profile(text: str, source: str) -> Profile:
-    """Parse a profile's TOML; `source` names it in errors. Raises SchemaError."""
+    """Parse a profile's TOML text; `source` names the file in error messages. Raises SchemaError."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -180,6 +185,6 @@ def load_profile(name: str) -> Profile:
 
 @cache
 def compaction_request() -> str:
-    """Return the long summary request that replaces the profile's in recipes with the compaction baseline."""
+    """Return the long summary request that replaces the profile's own in recipes with `compaction = "prompt"`."""
     file = resources.files("etude.harness") / "profiles" / "compaction.txt"
     return file.read_text(encoding="utf-8").strip()

@@ -1,8 +1,7 @@
 """Facts about the environment for the system prompt: system, limits, repository status and rules files.
 
-All facts come from the workspace, so that the agent gets the same ones in training, in a box, and in a user's folder.
-They are collected once, before the agent begins. Equal workspaces give equal text, except for the user's recent files
-(`recent`), which only a session on a user's folder has.
+The same facts are collected in training, in a box, and in a user's folder: once, before the agent begins. Equal
+workspaces give equal text, except for the user's recent files (`recent`), which only a session on a user's folder has.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ RULES = ("AGENTS.md", "CLAUDE.md", ".cursorrules", ".github/copilot-instructions
 """Names of the files in which repositories keep rules for agents. If several files of a folder have the same text, only
 the first is used."""
 RULES_FOLDER = ".cursor/rules"
-"""Folder whose .md and .mdc files are rules too."""
+"""Folder whose .md and .mdc files also contain rules for agents."""
 RULE_TOKENS = 4_000
-"""Maximum number of tokens of one rules file."""
+"""Maximum number of tokens of one rules file in the system prompt."""
 STATUS_LINES = 40
-"""Maximum number of lines of the repository's status."""
+"""Maximum number of lines of the repository's status in the system prompt."""
 COMMAND_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Facts about an agent's environment; empty ones are unknown."""
+    """Facts about an agent's environment. An empty field means that the fact is unknown."""
 
     system: str = ""
     """One line with the operating system and the shell."""
@@ -40,9 +39,10 @@ class Surroundings:
     status: tuple[str, ...] = ()
     """Lines of `git status` for the working tree or the user's folder; empty without a repository."""
     recent: tuple[str, ...] = ()
-    """Files that the user changed last."""
+    """Files that recent commits changed, most recently changed first."""
     rules: tuple[tuple[str, str], ...] = field(default=())
-    """Path and text of each rules file, outermost folder first. In a folder, its own rules take precedence."""
+    """Path and text of each rules file, those of outer folders first. Within a folder, its own rules override the outer
+    ones."""
 
     def __bool__(self) -> bool:
         return bool(self.system or self.limits or self.status or self.recent or self.rules)
@@ -58,10 +58,10 @@ async def collect_facts(
     recent: Sequence[str] = (),
     commands: bool = True,
 ) -> Surroundings:
-    """Collect the facts about a workspace; facts that are given are used as they are.
+    """Collect the facts about a workspace. Facts passed as arguments are used as they are.
 
-    With `commands`, commands in the workspace find out the system and the status if they are not given. It is False if
-    the user has to agree to each command.
+    With `commands`, a missing `system` or `status` is determined by running commands in the workspace. Callers pass
+    False if the user has to agree to each command.
     """
     if commands:
         system = system or " ".join(await _said(workspace, "uname -sm; echo ${SHELL:-/bin/sh}"))
@@ -72,7 +72,7 @@ async def collect_facts(
 
 
 def host_system() -> str:
-    """Return the `system` fact for commands that run on the user's own machine."""
+    """Return the `system` fact (operating system and shell) for commands that run on the user's own machine."""
     host = os.uname()
     return f"{host.sysname} {host.machine} {os.environ.get('SHELL', '/bin/sh')}"
 
@@ -102,7 +102,7 @@ def _is_rules(path: str) -> bool:
 
 
 def _folder(path: str) -> str:
-    """Return the folder that a rules file applies to."""
+    """Return the folder that a rules file applies to; "" for the whole workspace."""
     name = next((name for name in RULES if f"/{path}".endswith(f"/{name}")), "")
     if name:
         return path.removesuffix(name).rstrip("/")
@@ -114,7 +114,7 @@ def _depth(folder: str) -> int:
 
 
 def _rank(path: str) -> int:
-    """Return the index of a rules file's name in RULES."""
+    """Return a sort key: the index of a rules file's name in RULES; files in RULES_FOLDER come last."""
     return next((index for index, name in enumerate(RULES) if f"/{path}".endswith(f"/{name}")), len(RULES))
 
 

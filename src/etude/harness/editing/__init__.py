@@ -1,1 +1,2 @@
-"""Changes to files: unified diffs, the patch format that models write, and writing changes into a user's folder."""
+"""Changes to files: unified diffs, the patch format that models write, and functions that write changes to a user's
+folder."""

@@ -1,7 +1,7 @@
 """Writes an agent's changes into the user's folder.
 
 Invariant: a file is written only if it still has the contents that the agent started from, and never through a symlink.
-A crash leaves each file complete, either old or new, and repeating the call writes the rest.
+After a crash each file is complete, either old or new, and repeating the call writes the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ class ApplyConflict(Exception):
 
 
 def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
-    """Write all changes; None as contents deletes a file.
+    """Write all changes into the folder. `start` has the contents that the agent started from; None in `changed`
+    deletes a file.
 
     If a file has neither its new contents nor those in `start`, ApplyConflict is raised and nothing is written.
     """
@@ -46,8 +47,8 @@ def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str
 
 
 def write_obstacle(folder: Path, path: str) -> str:
-    """Return why no file can be written at this path, or "". Symlinks are refused, as they may lead out of the
-    folder."""
+    """Return the reason why no file can be written at this path, or "". Symlinks count as obstacles, since they may
+    lead out of the folder."""
     target = folder / path
     for parent in _above(folder, path):
         if parent.is_symlink() or (parent.exists() and not parent.is_dir()):
@@ -63,7 +64,7 @@ def has_symlink_parent(folder: Path, path: str) -> bool:
 
 
 def _beside(target: Path, data: bytes) -> Path:
-    """Write contents to a temporary file in the target's folder, with the target's mode."""
+    """Write contents to a temporary file in the target's folder, with the target's file mode, and return its path."""
     target.parent.mkdir(parents=True, exist_ok=True)
     mode = target.stat().st_mode if target.exists() else None
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".etude-", delete=False) as new:
@@ -79,11 +80,11 @@ def _beside(target: Path, data: bytes) -> Path:
 
 
 def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
-    """Return whether the file has this content now; None means that there is no file."""
+    """Return whether the file still has this content. None stands for a file that does not exist."""
     target = folder / path
     return not write_obstacle(folder, path) and (target.read_bytes() if target.is_file() else None) == content
 
 
 def _above(folder: Path, path: str) -> list[Path]:
-    """Return the parent folders of a path below `folder`, deepest first."""
+    """Return the parent folders of a path, up to but without `folder`, deepest first."""
     return [folder.joinpath(*parent.parts) for parent in PurePath(path).parents][:-1]

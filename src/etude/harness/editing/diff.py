@@ -28,9 +28,9 @@ def as_text(data: bytes) -> str | None:
 
 
 def equal_ends(one: Sequence[str], other: Sequence[str]) -> tuple[int, int]:
-    """Return how many leading lines and how many further trailing lines are equal.
+    """Return how many lines are equal at the start of both texts, and how many more at their end.
 
-    Without them difflib, which takes quadratic time, has less to compare.
+    Callers compare only the other lines with difflib, which takes quadratic time.
     """
     shorter = min(len(one), len(other))
     head = next((n for n in range(shorter) if one[n] != other[n]), shorter)
@@ -73,6 +73,6 @@ def binary_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> s
 
 
 def _lines(text: str) -> list[str]:
-    """Split into lines with their line ends. Only \\n ends a line, as for `patch`."""
+    """Split a text into lines that keep their line ends. Only \\n ends a line, as for `patch`."""
     lines = text.split("\n")
     return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])

@@ -29,32 +29,33 @@ STAYS, GOES, COMES = " ", "-", "+"
 
 
 Likeness = Callable[[str], str]
-"""Returns the key of a line; two lines match if their keys are equal."""
+"""Function that maps a line to a comparison key; two lines match if their keys are equal."""
 
 
 class BadPatch(Exception):
-    """The patch cannot be parsed, or does not match the files. The text is for the model."""
+    """The patch cannot be parsed, or does not match the files. The message is for the model."""
 
 
 @dataclass(slots=True)
 class Hunk:
-    """One place of a file that the patch changes."""
+    """One hunk of a patch: lines that are kept, removed and added at one place of a file."""
 
     behind: list[str] = field(default_factory=list)
-    """Lines given after `@@`. The hunk comes after the first occurrence of each of them, in this order."""
+    """Lines given after `@@`. The file must contain them in this order, and the hunk is searched for after the last of
+    them."""
     lines: list[tuple[str, str]] = field(default_factory=list)
     """Sign (STAYS, GOES or COMES) and text of each line."""
     at_end: bool = False
-    """Whether the hunk is at the end of the file."""
+    """Whether the hunk must match at the end of the file."""
 
     @property
     def old(self) -> list[str]:
-        """The kept and removed lines, which must be in the file."""
+        """The kept and removed lines, which the file must contain."""
         return [line for sign, line in self.lines if sign != COMES]
 
     def new(self, there: Sequence[str]) -> Iterator[str]:
-        """Yield the lines after the change. `there` are the file's lines that matched `old`; kept ones stay
-        unchanged."""
+        """Yield the lines that replace `there`, the file's lines that matched `old`. Kept lines are taken from the
+        file, not from the patch, so that their white space does not change."""
         left = iter(there)
         for sign, line in self.lines:
             if sign == COMES:
@@ -106,7 +107,7 @@ def parse_patch(text: str) -> list[FileChange]:
 
 
 def _take(change: FileChange, line: str) -> bool:
-    """Add one line to a file's part of the patch. Return False if it is not allowed there."""
+    """Add one line of the patch to the change of a file. Return False if the line is not allowed at this point."""
     if change.content is not None:
         if not line.startswith("+"):
             return False
@@ -142,7 +143,7 @@ def apply_patch(
     """Return the new contents of each file that the patch changes; None for a removed file.
 
     If a file occurs twice in the patch, the second change applies to the result of the first. With `exactly`, white
-    space must match. Raises BadPatch if a change does not fit.
+    space must match exactly. Raises BadPatch if a change does not match the files.
     """
     after: dict[str, str | None] = {}
 
@@ -168,12 +169,13 @@ def apply_patch(
 
 
 def _updated(change: FileChange, text: str, likenesses: Sequence[Likeness]) -> str:
-    """Return a file's text after its hunks. `likenesses` are tried in order to match lines."""
+    """Return a file's text after its hunks are applied. `likenesses` are the line comparisons to try, the strictest
+    first."""
     ended = text.endswith("\n") or not text
     lines = text.removesuffix("\n").split("\n") if text else []
     result: list[str] = []
     done = 0
-    """Number of old lines that are copied to the result, or replaced in it."""
+    """Number of lines of the old text that have been copied to the result or replaced."""
     for hunk in change.hunks:
         start = done
         for line in hunk.behind:
@@ -187,7 +189,7 @@ def _updated(change: FileChange, text: str, likenesses: Sequence[Likeness]) -> s
 
 
 def _line_behind(lines: Sequence[str], wanted: str, start: int, path: str, likenesses: Sequence[Likeness]) -> int:
-    """Return the index after the first line from `start` on that matches `wanted`."""
+    """Return the index of the line after the first line that matches `wanted`, searching from index `start` on."""
     for likeness in likenesses:
         for number in range(start, len(lines)):
             if likeness(lines[number]) == likeness(wanted):
@@ -196,10 +198,10 @@ def _line_behind(lines: Sequence[str], wanted: str, start: int, path: str, liken
 
 
 def _place_of(hunk: Hunk, lines: Sequence[str], start: int, path: str, likenesses: Sequence[Likeness]) -> int:
-    """Return the index of the first line that a hunk's old lines match, from `start` on."""
+    """Return the index, at or after `start`, of the first of the file's lines that match the hunk's old lines."""
     old = hunk.old
     if not old:
-        # A hunk of added lines only goes after the line given with `@@`, or to the end of the file.
+        # A hunk that only adds lines goes after the line given with `@@`, or to the end of the file.
         return start if hunk.behind and not hunk.at_end else len(lines)
     for likeness in likenesses:
         places = list(_matches(hunk, lines, start, likeness))
@@ -213,7 +215,7 @@ def _place_of(hunk: Hunk, lines: Sequence[str], start: int, path: str, likenesse
 
 
 def _matches(hunk: Hunk, lines: Sequence[str], start: int, likeness: Likeness) -> Iterator[int]:
-    """Yield every index from `start` on at which the hunk's old lines match."""
+    """Yield every index, at or after `start`, at which the file's lines match the hunk's old lines."""
     wanted = [likeness(line) for line in hunk.old]
     held = [likeness(line) for line in lines]
     last = len(lines) - len(wanted)

@@ -1,8 +1,8 @@
-"""Finds the lint problems that are new, although edits move lines.
+"""Finds the lint problems that are new after edits, even though the edits move lines.
 
-A problem before the changes matches one after them if linter, rule and message are equal (apart from line numbers in
-the message) and the lines correspond: both are the same line of an unchanged block, or have the same text, or are in
-the old and the new version of a changed block. Each problem matches at most one other. So a problem that only moved is
+A problem before the edits matches one after them if linter, rule and message are equal (apart from line numbers in the
+message) and their lines correspond: they are the same line of an unchanged block, or have the same text, or are in the
+old and the new version of a changed block. Each problem matches at most one other. So a problem that only moved is
 never new, and if one problem has become two equal ones, one of them is new.
 """
 
@@ -19,18 +19,20 @@ from etude.harness.lints.diagnostic import Diagnostic
 
 Files: TypeAlias = Mapping[str, bytes]
 MOST_COMPARED = 4_000_000
-"""Maximum number of pairs of lines to compare in a changed block; a larger block counts as one replaced block."""
+"""Maximum number of pairs of lines to compare; if a changed part of a file has more, it is treated as one replaced
+block."""
 MOST_PAIRS = 400
 """Maximum number of pairs of added and deleted files to compare for renames; if there are more, only files of the same
 name are compared."""
 ALIKE = 0.5
-"""Fraction of lines that an added file must share with a deleted one to count as its new name."""
+"""Minimum fraction of lines that an added file must share with a deleted one to count as the renamed file."""
 
 _LINE_NUMBERS = re.compile(r"(\blines? |:)\d+(?::\d+)?|\(\d+,\d+\)")
 
 
 def unmatched(before: Sequence[Diagnostic], after: Sequence[Diagnostic], old: Files, new: Files) -> list[Diagnostic]:
-    """Return the problems in `after` that match none in `before`; `old` and `new` are the files of the two states."""
+    """Return the problems in `after` that match none in `before`. `old` and `new` are the files before and after the
+    edits."""
     names = renamed(old, new)
     left_before, left_after = list(before), list(after)
     comparisons: dict[str, Comparison] = {}
@@ -72,12 +74,12 @@ def unmatched(before: Sequence[Diagnostic], after: Sequence[Diagnostic], old: Fi
 
 
 def _kind(problem: Diagnostic) -> tuple[str, str, str]:
-    """Return linter, rule and message without line numbers, which must be equal for two problems to match."""
+    """Return linter, rule and message without line numbers. Two problems can only match if these are equal."""
     return problem.linter, problem.code, _LINE_NUMBERS.sub(r"\1#", problem.message)
 
 
 class Comparison:
-    """Line-by-line comparison of a file before and after the changes. Lines count from 1."""
+    """Line-by-line comparison of a file's contents before and after the edits. Line numbers begin at 1."""
 
     def __init__(self, old: Sequence[str], new: Sequence[str]) -> None:
         self._old, self._new = old, new
@@ -92,15 +94,16 @@ class Comparison:
                 self._new_piece.update(dict.fromkeys(range(begin + 1, end + 1), number))
 
     def old_line(self, line: int) -> int | None:
-        """Return the old number of an unchanged line; None for a new or changed line. 0 (no line) stays 0."""
+        """Return the line number that an unchanged line had before; None for a new or changed line. Line 0, which means
+        no line, stays 0."""
         return self._was.get(line) if line else 0
 
     def old_piece(self, line: int) -> int | None:
-        """Return the number of the changed block that contains the old line; None for an unchanged line."""
+        """Return the number of the changed block that contains a line of the old text; None for an unchanged line."""
         return self._old_piece.get(line)
 
     def new_piece(self, line: int) -> int | None:
-        """Return the number of the changed block that contains the new line; None for an unchanged line."""
+        """Return the number of the changed block that contains a line of the new text; None for an unchanged line."""
         return self._new_piece.get(line)
 
     def old_text(self, line: int) -> str:
@@ -119,7 +122,7 @@ Opcode: TypeAlias = tuple[str, int, int, int, int]
 
 
 def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """Return opcodes like those of difflib."""
+    """Return the edit operations from `old` to `new` in the form of difflib's opcodes."""
     head, tail = equal_ends(old, new)
     first, last = old[head : len(old) - tail], new[head : len(new) - tail]
     if len(first) * len(last) > MOST_COMPARED:
@@ -132,7 +135,7 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
 
 
 def renamed(old: Files, new: Files) -> dict[str, str]:
-    """Map added files to the deleted files they were probably renamed from: the most similar ones."""
+    """Map each added file that was probably renamed to the deleted file that it is most similar to."""
     gone = {path: Counter(_lines(old[path])) for path in old.keys() - new.keys()}
     come = sorted(new.keys() - old.keys())
     few = len(gone) * len(come) <= MOST_PAIRS
@@ -152,7 +155,7 @@ def renamed(old: Files, new: Files) -> dict[str, str]:
 
 
 def _alike(one: Counter[str], other: Counter[str]) -> float:
-    """Return the share of lines that two files have in common."""
+    """Return the fraction of the longer file's lines that both files have in common."""
     most = max(one.total(), other.total())
     return (one & other).total() / most if most else 0.0
 

@@ -1,6 +1,6 @@
-"""Finds the linters that a repository uses, by the folders that contain a configuration file.
+"""Finds the linters that a repository uses, and the folders that contain a configuration file for each.
 
-The nearest configured folder above a file applies to it, as in the linters themselves.
+As in the linters themselves, the nearest configured folder above a file applies to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from etude.harness.workspaces.scratch_tree import is_own
 
 @dataclass(frozen=True, slots=True, order=True)
 class Root:
-    """A folder with a linter's configuration."""
+    """A folder that contains a linter's configuration file."""
 
     folder: str
     """Path of the folder; "." is the workspace."""
@@ -33,7 +33,7 @@ class Root:
 
 
 class Tree:
-    """The files of one state of a workspace, indexed by file name, without those of installed packages."""
+    """The files of one state of a workspace, indexed by file name. Files of installed packages are left out."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = files
@@ -44,7 +44,8 @@ class Tree:
 
 
 def find_roots(linter: Linter, tree: Tree) -> list[Root]:
-    """Return the folders configured for a linter, sorted, without those that have no file for it."""
+    """Return the folders that are configured for a linter, sorted. Folders without any file that it can lint are left
+    out."""
     found: dict[str, Root] = {}
     for config in linter.configs:
         exact = "*" not in config.name

@@ -11,14 +11,14 @@ MESSAGE_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True, order=True)
 class Diagnostic:
-    """One lint problem. Problems are ordered by file and line."""
+    """One problem that a linter reports. Problems are ordered by file and line."""
 
     path: str
     """Path relative to the workspace."""
     line: int
-    """Line from 1; 0 if the linter reports none."""
+    """Line number, counting from 1; 0 if the linter reports none."""
     column: int
-    """Column from 1, as the linter counts; 0 if it reports none."""
+    """Column number from 1, in the linter's own units; 0 if the linter reports none."""
     severity: Severity = field(compare=False)
     code: str
     """Name of the rule; empty if the linter reports none."""

@@ -1,4 +1,4 @@
-"""Linter: how to detect a linter, call it and parse its output, as data (`linters/*.toml`)."""
+"""Describes, as data (`linters/*.toml`), how each linter is detected and called and how its output is parsed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ Roots = Literal["outermost", "every"]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A kind of configuration file. A folder with such a file uses the linter."""
+    """A kind of configuration file. A folder that contains such a file is configured for the linter."""
 
     name: str
-    """File name; may contain `*`."""
+    """Name of the configuration file; may contain `*`."""
     table: tuple[str, ...] = ()
-    """Key path of the table that the file must contain; may be empty. The file may be TOML, JSON or INI."""
+    """Keys that lead to the table that the file must contain, outermost first. If empty, any contents count; otherwise
+    the file must be TOML, JSON or INI."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linter:
-    """The contents of one data file."""
+    """Description of one linter, read from its data file."""
 
     name: str
     programs: tuple[str, ...]
@@ -40,18 +41,18 @@ class Linter:
     """Name of the output parser, one of PARSERS."""
     configs: tuple[Config, ...]
     found: tuple[int, ...]
-    """Exit codes, besides 0, of a run that completed and found problems. With any other code, or without a problem that
-    can be parsed, the run failed."""
+    """Exit codes, besides 0, of a run that completed and found problems. With any other code, or if no problem can be
+    parsed from the output, the run failed."""
     scope: Scope
     """"files": files are linted independently, so some files can be linted alone. "project": the whole folder is
     linted, because a change in one file can cause problems in others."""
     roots: Roots
-    """"every": each configured folder is linted in its own run. "outermost": one run covers configured subfolders
-    too."""
+    """"every": each configured folder is linted in its own run. "outermost": the run in the outermost configured folder
+    covers the configured folders below it."""
     suffixes: tuple[str, ...]
-    """Suffixes of the files that it lints; folders without such files are skipped."""
+    """Suffixes of the files that the linter checks. Folders without such files are not linted."""
     stopped: tuple[int, ...] = ()
-    """Exit codes of a run that found problems and skipped the rest because of them."""
+    """Exit codes of a run that found problems and, because of them, did not check the remaining files."""
     pattern: str = ""
     """For the parser "lines": regular expression of a line with a problem, with the groups path, line and message and,
     optionally, column, code and severity."""
@@ -60,13 +61,13 @@ class Linter:
     own_targets: tuple[str, ...] = ()
     """Keys of the configuration that list what to lint; if one of them is set, the linter is called without targets."""
     env: dict[str, str] = field(default_factory=dict)
-    """Environment variables of the call."""
+    """Environment variables to set for the linter."""
     seconds: float = 60.0
-    """Time limit of one run; reaching it counts as a failure."""
+    """Time limit of one run in seconds; a run that reaches it has failed."""
 
 
 def parse_linter(text: str, source: str) -> Linter:
-    """Parse a linter's data file; `source` names it in errors. Raises SchemaError."""
+    """Parse a linter's data file; `source` names the file in error messages. Raises SchemaError."""
     try:
         data = tomllib.loads(text)
         configs = tuple(Config(**{**entry, "table": tuple(entry.get("table", ()))}) for entry in data.pop("configs"))

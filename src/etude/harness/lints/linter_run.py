@@ -1,6 +1,6 @@
-"""Builds the command of a linter for one configured folder and interprets its result.
+"""Builds the command that runs a linter in one configured folder, and interprets the command's result.
 
-Invariant: an answer without a failure comes from a run that completed, or that is marked as stopped early.
+Invariant: an Answer without a failure comes from a run that completed or is marked as stopped early.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from etude.sandbox.contract import ExecResult, HostOverloaded
 
 NOT_INSTALLED = 127
 _PROGRAMS = ("node_modules/.bin", ".venv/bin", "venv/bin")
-"""Folders in which a project's own linters are installed."""
+"""Folders of a project in which linters may be installed; they are searched before PATH."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a linter in one folder, for one state of the files."""
+    """The result of running a linter in one folder on one state of the files."""
 
     problems: tuple[Diagnostic, ...] = ()
     failure: str = ""
     """Why the run failed; empty if it completed."""
     stopped: bool = False
-    """Whether the linter stopped at these problems without checking the rest."""
+    """Whether the linter stopped at the reported problems without checking the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class LinterRun:
     was_configured: bool
     """Whether the folder was already configured when the agent began."""
     start: Mapping[str, bytes]
-    """The files when the agent began."""
+    """Contents of the files when the agent began, by path."""
 
     @property
     def target(self) -> str:
@@ -57,18 +57,18 @@ class LinterRun:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Key under which the answer is cached."""
+        """Key under which the run's result is cached."""
         return self.linter.name, self.root.folder, self.target
 
     @property
     def existed_at_start(self) -> bool:
-        """Whether the target existed and was configured for the linter when the agent began."""
+        """Whether the file or folder to lint existed, and was configured for the linter, when the agent began."""
         target = self.path if self.target != "." else self.root.folder
         return self.was_configured and any(within(path, target) for path in self.start)
 
     def command(self) -> str:
-        """Return the shell command to run in the scratch tree. It prefers the project's own linters to installed
-        ones."""
+        """Return the shell command to run in the scratch tree. Linters installed in the project take precedence over
+        those on PATH."""
         depth = 0 if self.root.folder == "." else self.root.folder.count("/") + 1
         search = [f"$PWD/{'../' * up}{programs}" for up in range(depth + 1) for programs in _PROGRAMS]
         found = " || ".join(f"command -v {program}" for program in self.linter.programs)
@@ -82,8 +82,8 @@ class LinterRun:
         )
 
     def answer(self, result: ExecResult, files: Mapping[str, bytes]) -> Answer:
-        """Interpret the result of the command on `files`. Raises HostOverloaded if the host gave the run no CPU
-        time."""
+        """Interpret the result of the linter's run on `files`. Raises HostOverloaded if the run reached its time limit
+        because the host gave it no CPU time."""
         seconds = self.linter.seconds
         if result.starved:
             raise HostOverloaded(
@@ -113,8 +113,8 @@ class LinterRun:
         return Answer(tuple(sorted_problems(filter(None, problems))), stopped=result.code in self.linter.stopped)
 
     def remarks(self, was: Answer, now: Answer) -> list[str]:
-        """Return remarks for the agent about runs that failed or stopped; `was` and `now` are the answers for the files
-        at the start and for the current ones."""
+        """Return remarks for the agent about runs that failed or stopped early. `was` is the answer for the files when
+        the agent began, `now` that for the current files."""
         name = self.linter.name if self.root.folder == "." else f"{self.linter.name} in {self.root.folder}"
         if now.failure:
             return [f"{name} gave no answer: {now.failure}."]
@@ -132,8 +132,8 @@ class LinterRun:
         return found
 
     def _problem(self, finding: Finding, files: Mapping[str, bytes]) -> Diagnostic | None:
-        """Convert a finding. Return None if it is outside the workspace, in an installed package, or in a configured
-        folder that has its own run."""
+        """Convert a finding to a Diagnostic. Return None if its file is outside the workspace, in an installed package,
+        or in a configured folder that has its own run."""
         path = self._place(finding.path, files)
         if path is None or not is_own(path, files) or nearest(path, self.folders) != self.root.folder:
             return None

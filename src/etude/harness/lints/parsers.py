@@ -1,7 +1,7 @@
-"""Parsers for linter output, one function per output format. They return findings or raise `Unreadable`.
+"""Parsers for linter output, one function per output format. Each returns findings or raises `Unreadable`.
 
-Output is untrusted: types are checked, and numbers and texts are bounded. Paths are returned as printed; the caller
-resolves them.
+Linter output is untrusted: types are checked, and the size of numbers and texts is limited. Paths are returned as
+printed; the caller resolves them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class LinterOutput:
-    """Output of a linter run, with the settings for parsing it."""
+    """Output of one linter run, with the settings that its parser needs."""
 
     stdout: str
     stderr: str
     pattern: str = ""
-    """The linter's `pattern`, for the parser "lines"."""
+    """Regular expression of a line with a problem; only the parser "lines" uses it."""
     severity: Severity = "error"
     """Severity of problems for which the linter reports none."""
 
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 def _read(kind: type[T], text: str) -> T:
-    """Parse JSON into a model. Raises Unreadable."""
+    """Parse JSON text into a value of type `kind`. Raises Unreadable."""
     try:
         return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
@@ -181,8 +181,8 @@ _VET_LINE = re.compile(rf"(?:vet: )?{_POSITION.pattern}: (?P<message>.*)")
 
 
 def go_vet(said: LinterOutput) -> list[Finding]:
-    """Parse the JSON objects of `go vet -json`, one per package. Older versions print them to stderr. Compile errors
-    are plain lines."""
+    """Parse the output of `go vet -json`: one JSON object per package, which older versions print to stderr, and
+    compile errors as plain lines."""
     found = []
     for text in (said.stdout, said.stderr):
         for block in _blocks(text):
@@ -206,7 +206,8 @@ def _at(match: re.Match[str], code: str, message: str) -> Finding:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield the JSON objects, which begin and end at the start of a line, and the lines between them."""
+    """Yield each JSON object as one text, and each line between objects. An object begins and ends at the start of a
+    line."""
     block: list[str] = []
     for line in text.split("\n"):
         if block or line.startswith("{"):

@@ -1,4 +1,4 @@
-"""Runs a repository's linters over its current and its original files, and reports which problems are new.
+"""Runs a repository's linters on its current and its original files, and reports which problems are new.
 
 Both states are checked in one scratch tree, so that the linters' caches and leftovers stay out of the workspace.
 Results for unchanged files are reused. The report names every linter that failed, so that a failure is not taken for
@@ -22,7 +22,7 @@ from etude.harness.workspaces.workspace import Workspace
 
 Files: TypeAlias = Mapping[str, bytes]
 MOST_ROOTS = 20
-"""Maximum number of configured folders to check in one call, per linter."""
+"""Maximum number of configured folders per linter that one call checks."""
 
 
 @dataclass(slots=True)
@@ -36,13 +36,13 @@ class Report:
     elsewhere: int = 0
     """Number of new problems outside the requested path."""
     answered: list[str] = field(default_factory=list)
-    """Names of the linters that completed."""
+    """Names of the linters that gave a result."""
     remarks: list[str] = field(default_factory=list)
     """Sentences about linters that failed, stopped early or skipped folders."""
 
 
 class Lints:
-    """The linters of one run of the agent, with a cache of their answers."""
+    """Runs the linters during one run of the agent, and caches their results."""
 
     def __init__(self, linters: Sequence[Linter] | None = None) -> None:
         self.linters = tuple(linters if linters is not None else builtin_linters())

@@ -1,9 +1,10 @@
 """A policy for any endpoint that speaks the OpenAI chat protocol with tools.
 
-Status 429, 5xx and broken connections are retried; if all attempts fail, PolicyError is raised. A full context raises
-ContextFull. The model's output never raises: a call that does not parse is passed on to the loop. With `on_piece` the
-answer is streamed; the resulting turn is the same. The model's thinking is sent back to it, because it also stays in
-the context in training. If an endpoint rejects a request field, the request is repeated without it.
+Requests that fail with status 429, 5xx or a broken connection are retried; if all attempts fail, PolicyError is raised.
+A full context raises ContextFull. The model's output never raises: a call that does not parse is passed on to the loop.
+With `on_piece` the answer is streamed, which does not change the resulting turn. The model's thinking is sent back to
+it, because in training it stays in the context, too. If an endpoint rejects a request field, the request is repeated
+without this field.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ from etude.harness.schema import ToolSchema
 
 _CHARACTERS_PER_TOKEN = 4
 _REFUSES = (400, 404, 405, 415, 422, 501)
-"""Status codes with which endpoints reject an unknown field."""
+"""HTTP status codes with which endpoints reject a request that contains an unknown field."""
 _FULL = (
     "context_length", "context length", "maximum context", "context size", "context window", "prompt is too long",
     "maximum number of tokens",
 )  # fmt: skip
-"""Phrases by which various endpoints report a full context."""
+"""Phrases in the error messages of various endpoints that mean a full context."""
 _LONGEST_PAUSE = 60.0
 
 
 class _AskOtherwise(Exception):
-    """The endpoint rejected a request field; retry without it."""
+    """The endpoint rejected a field of the request, which must be sent again without this field."""
 
 
 class _AskAgain(Exception):
-    """Retry, after as many seconds as the endpoint asks for."""
+    """The request failed temporarily. It can be sent again after `seconds`, the time that the endpoint asked to
+    wait."""
 
     def __init__(self, problem: str, seconds: float = 0.0) -> None:
         super().__init__(problem)
@@ -55,10 +57,10 @@ class Endpoint:
     temperature: float = 1.0
     seed: int | None = None
     seconds: float = 300.0
-    """Timeout of one answer; of each piece if it is streamed."""
+    """Timeout in seconds of one answer, or of each piece of a streamed answer."""
     attempts: int = 3
     pause_seconds: float = 1.0
-    """Pause before the second attempt; doubles with each further one."""
+    """Seconds to wait before the second attempt. The pause doubles with each further attempt."""
 
 
 class ChatPolicy:
@@ -69,9 +71,11 @@ class ChatPolicy:
         """Callback for the streamed pieces of a turn; may be set between turns."""
         self._can_stream = True
         self._bound = "max_tokens"
-        """Name of the request field that limits the answer's tokens; newer endpoints use another name."""
+        """Name of the request field that limits the answer's tokens. Newer endpoints require another name than
+        "max_tokens"."""
         self._thinking = THINKING
-        """Name of the message field for thinking, in both directions; empty if the endpoint rejects it."""
+        """Name of the message field that contains the model's thinking, in requests and answers; empty if the endpoint
+        rejects it."""
         self.name = endpoint.model
         self._endpoint = endpoint
         self._tools = [schema.openai() for schema in schemas]
@@ -80,7 +84,8 @@ class ChatPolicy:
             base_url=endpoint.url.rstrip("/") + "/", headers=headers, timeout=endpoint.seconds
         )
         self._counted: dict[str, tuple[int, int]] = {}
-        """For each conversation, the number of messages whose tokens the endpoint has counted, and their tokens."""
+        """For each conversation id, how many messages the endpoint has counted so far, and their total number of
+        tokens."""
 
     async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
         answer = await self._ask(conversation, max_tokens)
@@ -107,7 +112,7 @@ class ChatPolicy:
         return body
 
     async def _ask(self, conversation: Conversation, max_tokens: int) -> Any:
-        """Send the conversation, with retries, and return the endpoint's JSON."""
+        """Send the conversation to the endpoint, with retries, and return the parsed JSON answer."""
         problem = ""
         attempt, wanted = 0, 0.0
         while attempt < self._endpoint.attempts:
@@ -162,7 +167,7 @@ class ChatPolicy:
             return assembly.whole()
 
     def _check(self, response: httpx.Response, asked: dict[str, Any]) -> None:
-        """Raise the exception for a response that is not a success; `asked` is the request's body."""
+        """Raise the exception that fits an unsuccessful response; `asked` is the body of the request."""
         status = response.status_code
         if status in _REFUSES and not _is_full(response.text) and self._can_do_without(asked, response.text):
             raise _AskOtherwise
@@ -172,7 +177,8 @@ class ChatPolicy:
             _said_no(self._endpoint.url, status, response.text[:500])
 
     def _can_do_without(self, asked: dict[str, Any], said: str) -> bool:
-        """Stop sending the field that the endpoint's error names. Return False if it names none that can be omitted."""
+        """Stop sending the request field that the error message `said` names. Return False if it names no field that
+        can be omitted."""
         if self._bound == "max_tokens" and "max_completion_tokens" in said:
             self._bound = "max_completion_tokens"
         elif self._thinking in said and any(self._thinking in message for message in asked["messages"]):
@@ -184,7 +190,7 @@ class ChatPolicy:
         return True
 
     def _notice(self, message: Any) -> None:
-        """Remember the field in which this endpoint sends thinking."""
+        """Remember the name of the message field in which this endpoint sends thinking."""
         name = next((name for name in (THINKING, "reasoning") if message.get(name)), "")
         self._thinking = self._thinking and (name or self._thinking)
 
@@ -195,7 +201,8 @@ class ChatPolicy:
             raise PolicyError(f"{self._endpoint.url}: the answer is not JSON") from error
 
     def tokens(self, conversation: Conversation) -> int:
-        """Return the endpoint's count at its last answer, plus an estimate for the messages since then."""
+        """Return the conversation's number of tokens: the endpoint's count at its last answer, plus an estimate for
+        later messages."""
         known, tokens = self._counted.get(conversation.id, (0, 0))
         return tokens + sum(self.count(message.text) for message in conversation.messages[known:])
 
@@ -211,21 +218,23 @@ def _is_full(text: str) -> bool:
 
 
 def _seconds(text: str) -> float:
-    """Parse a retry-after header; 0 if it holds a date instead of seconds."""
+    """Parse a Retry-After header into seconds; 0 if the header contains a date instead."""
     return float(text) if text.isdecimal() else 0.0
 
 
 def _said_no(url: str, status: int, text: str) -> None:
-    """Raise ContextFull if an endpoint's error says so, else PolicyError."""
+    """Raise ContextFull if an endpoint's error message reports a full context, else PolicyError."""
     if _is_full(text):
         raise ContextFull(text)
     raise PolicyError(f"{url}: status {status}: {text}")
 
 
 def _turn(answer: Any, place: int, count: Any) -> tuple[Turn, int]:
-    """Convert a completion to a turn, and return the tokens of prompt and answer (0 if not reported).
+    """Convert a completion to a turn. Return it with the total number of tokens of prompt and answer (0 if not
+    reported).
 
-    `place`, the number of earlier messages, makes ids for calls without one; `count` counts the tokens of a text.
+    `place`, the number of earlier messages, is used for the ids of calls that have none; `count` counts the tokens of a
+    text.
     """
     choice = answer["choices"][0]
     message = choice["message"]
@@ -255,7 +264,7 @@ def _turn(answer: Any, place: int, count: Any) -> tuple[Turn, int]:
 
 
 def _call(call: Any, label: str) -> ToolCall:
-    """Convert a tool call; `label` is its id if the endpoint sent none."""
+    """Convert a tool call of a completion; `label` becomes its id if the endpoint sent none."""
     function = call["function"]
     raw = _valid(function.get("arguments") or "")
     identity = str(call.get("id") or label)

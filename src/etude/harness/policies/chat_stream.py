@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of a turn while it is streamed, for display. Only the complete turn is used for anything else."""
+    """Part of a turn that is being streamed, for display. Everything else uses the complete turn only."""
 
     kind: Literal["thinking", "text", "call", "again"]
     """"call": part of a tool call's arguments. "again": the turn is sampled again; discard its pieces so far."""
     text: str = ""
     name: str = ""
-    """Name of the tool, on each piece of its call."""
+    """Name of the called tool, on each piece of a tool call."""
     place: int = 0
     """Index of the call within the turn."""
 
@@ -28,11 +28,12 @@ OnPiece = Callable[[Piece], None]
 
 
 class StreamBroken(Exception):
-    """The stream ended before the answer was complete, or contained something else."""
+    """The stream ended before the answer was complete, or contained data that is not a JSON object."""
 
 
 async def events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
-    """Yield the JSON objects of a server-sent event stream up to its end mark. Raises StreamBroken for other data."""
+    """Yield the JSON objects of a server-sent event stream up to its end mark. Raises StreamBroken if an event is not a
+    JSON object."""
     async for line in lines:
         if not line.startswith("data:"):
             continue
@@ -49,7 +50,7 @@ async def events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
 
 
 class Assembly:
-    """Assembles stream events into one completion and passes their pieces to `tell`.
+    """Assembles stream events into one completion, and passes each piece of the turn to `tell`.
 
     `take` raises TypeError, KeyError, AttributeError or ValueError for an event that is not part of a chat completion.
     """
@@ -60,7 +61,7 @@ class Assembly:
         self._calls: dict[int, dict[str, Any]] = {}
         self._usage: Any = None
         self.finish: str | None = None
-        """Why the answer ended; None until it has."""
+        """The endpoint's reason why the answer ended (`finish_reason`); None until it has ended."""
 
     def take(self, event: dict[str, Any]) -> None:
         self._usage = event.get("usage") or self._usage
@@ -91,7 +92,7 @@ class Assembly:
         self._tell(Piece("call", piece, call["function"]["name"], index))
 
     def whole(self) -> dict[str, Any]:
-        """Return the completion."""
+        """Return the assembled completion."""
         message: dict[str, Any] = {key: "".join(parts) for key, parts in self._said.items()}
         if self._calls:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]

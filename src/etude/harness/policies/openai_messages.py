@@ -8,17 +8,16 @@ from typing import Any
 from etude.harness.policy import Conversation, Message, Role, ToolCall
 
 NOT_CARRIED_OUT = "(not carried out)"
-"""Result of a tool call that was never run because the run ended."""
+"""Text of the tool message for a call that was never run, because the run ended before."""
 THINKING = "reasoning_content"
-"""The field in which most endpoints send the model's thinking."""
+"""Name of the message field in which most endpoints send the model's thinking."""
 
 
 def openai_messages(conversation: Conversation, thinking: str = "") -> list[dict[str, Any]]:
     """Convert a conversation to OpenAI chat messages.
 
-    Endpoints reject a tool call without a result if messages follow it, so a call without a result gets
-    NOT_CARRIED_OUT. `thinking` is the name of the message field for the model's thinking; if empty, thinking is left
-    out.
+    Endpoints reject a tool call without a result if messages follow it, so such a call gets the result NOT_CARRIED_OUT.
+    `thinking` is the name of the message field for the model's thinking; if empty, thinking is left out.
     """
     said: list[dict[str, Any]] = []
     waiting: list[ToolCall] = []
@@ -33,12 +32,13 @@ def openai_messages(conversation: Conversation, thinking: str = "") -> list[dict
 
 
 def whole_chain(conversation: Conversation) -> list[dict[str, Any]]:
-    """Convert a conversation and the conversations that it was summarised from, oldest first, with thinking."""
+    """Convert a conversation and all conversations before its self-summaries to OpenAI chat messages with thinking,
+    oldest first."""
     return [message for link in chain_of(conversation) for message in openai_messages(link, THINKING)]
 
 
 def chain_of(conversation: Conversation) -> list[Conversation]:
-    """Return the conversation and the conversations that it was summarised from, oldest first."""
+    """Return the conversation and all conversations before its self-summaries, oldest first."""
     chain: list[Conversation] = []
     link: Conversation | None = conversation
     while link is not None:

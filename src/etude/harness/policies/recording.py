@@ -1,6 +1,6 @@
-"""Records another policy's turns as tokens, as if a model had sampled them. So demonstrations become traces.
+"""Records another policy's turns as tokens, as if a model had sampled them, which turns demonstrations into traces.
 
-The loop gets the turn that is parsed from the recorded token ids, under the same limits that a model has, so that a
+The loop gets the turn that is parsed from the recorded token ids, under the same limits that a model has. So a
 demonstration never does anything that its tokens do not contain.
 """
 
@@ -20,7 +20,8 @@ from etude.trace.trace import UNSAMPLED_VERSION
 
 
 class RecordingPolicy:
-    """Wraps a policy that writes text. Its tokens are recorded as sampled, with log-prob 0 and no weights version."""
+    """Wraps a policy that returns text, and records the tokens of its turns as if they were sampled, with log-prob 0
+    and no weights version."""
 
     def __init__(
         self, inner: Policy, form: Format, schemas: Sequence[ToolSchema], context: int, recorder: TraceBuilder

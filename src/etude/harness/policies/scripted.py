@@ -1,4 +1,4 @@
-"""A policy that plays back given turns, for tests, examples and replays. It is deterministic and uses no model."""
+"""A deterministic policy that plays back given turns, without a model, for tests, examples and replays."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from etude.harness.policy import Conversation, PolicyError, ToolCall, Turn
 from etude.text.calls import call_name, parse_call
 
 Step = Turn | str | Callable[[Conversation], Turn | str]
-"""A turn, a text to parse (lines that begin with "> " are calls), or a function from the conversation to one of
-them."""
+"""One step of a script: a turn, a text to parse into one (lines that begin with "> " are calls), or a function that
+returns either of them for a conversation."""
 
 
 class ScriptedPolicy:
-    """Plays `steps` in order. Raises PolicyError if there are no more steps.
+    """Policy that plays `steps` in order. Raises PolicyError if there are no more steps.
 
     In a step given as text, every line that begins with "> " is a tool call in the compact grammar; the other lines are
-    the message. Words are counted as tokens.
+    the message. Each word counts as one token.
     """
 
     def __init__(self, steps: Iterable[Step], profile: Profile, *, name: str = "scripted") -> None:

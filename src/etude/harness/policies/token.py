@@ -1,4 +1,5 @@
-"""The policy over an engine. It records the token ids it sends and receives, which are exactly what training uses."""
+"""The policy that samples from an inference engine. It records the token ids that it sends and receives, which are
+exactly the ids that training uses."""
 
 from __future__ import annotations
 
@@ -26,12 +27,13 @@ class TokenSampling:
     context: int
     """Size of the engine's context in tokens."""
     temperature: float = 1.0
-    """0 means greedy decoding."""
+    """Sampling temperature; 0 means greedy decoding."""
     seed: int = 0
 
 
 class TokenPolicy:
-    """The policy of one rollout. `conversation` is the rollout's id for the engine; `recorder` gets the tokens."""
+    """Samples the turns of one rollout from an engine. `conversation` is the rollout's id for the engine; `recorder`
+    gets the tokens."""
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class TokenPolicy:
         return self._form.count(text)
 
     async def close(self) -> None:
-        """Tell the engine that no further request will come."""
+        """Tell the engine that this conversation sends no further requests."""
         with suppress(EngineError):
             await self._engine.close(self._conversation)
 

@@ -1,8 +1,9 @@
-"""The token ids of a conversation, exactly as the model read and sampled them. Token policies build prompts with it.
+"""The token ids of a conversation, exactly as the model read and sampled them. Token policies build their prompts from
+it.
 
 Invariant (exact prefix): within one segment, every prompt consists of the previous prompt, the sampled ids, the end
-marker if they were cut off, and the ids of the messages since then. Sampled ids are never re-encoded. All ids are
-recorded in a TraceBuilder, one segment per conversation. A conversation gets a further segment if the chat template
+marker if the turn was cut off, and the ids of the messages since then. Sampled ids are never re-encoded. All ids are
+recorded in a TraceBuilder, one segment per conversation. A conversation gets another segment if the chat template
 rewrites history so that sampled ids no longer appear (`SegmentKind.REWRITTEN`), or if the conversation was cut back to
 an earlier message, as after an interrupted summary (`SegmentKind.FORK`).
 """
@@ -25,16 +26,16 @@ from etude.trace.trace import SegmentKind
 
 
 class _Next(NamedTuple):
-    """The next prompt and how it relates to the previous one."""
+    """The next prompt, and whether it extends the previous prompt or starts a new segment."""
 
     exchanges: list[Exchange]
-    """The ids of all earlier turns of this conversation."""
+    """All earlier turns of this conversation: for each, the ids given to the model and the ids it sampled."""
     given: list[int]
-    """The ids after the exchanges, up to the beginning of the assistant's turn."""
+    """The prompt's ids after those in `exchanges`, up to the point where the model starts to sample."""
     begins: SegmentKind | None
     """Kind of the segment that this prompt starts; None if it extends the previous prompt."""
     fresh: list[int]
-    """The ids by which the prompt extends the previous one."""
+    """The ids that this prompt appends to the previous prompt and its sampled ids."""
 
     @property
     def prompt(self) -> list[int]:
@@ -42,7 +43,8 @@ class _Next(NamedTuple):
 
 
 class Transcript:
-    """The token ids of one policy's conversations."""
+    """Keeps the token ids of one policy's conversations, builds prompts from them and records them in a
+    TraceBuilder."""
 
     def __init__(self, form: Format, recorder: TraceBuilder, schemas: Mapping[str, CallSchema]) -> None:
         self._form = form
@@ -61,7 +63,7 @@ class Transcript:
         self._experts_from = 0
 
     def prompt(self, conversation: Conversation) -> list[int]:
-        """Return the ids of the next prompt. The conversation's last message must not be the assistant's."""
+        """Return the token ids of the next prompt. The conversation's last message must not be from the assistant."""
         return self._next(conversation).prompt
 
     def length(self, conversation: Conversation) -> int:
@@ -70,7 +72,8 @@ class Transcript:
         return self._length + len(following.fresh) if following.begins is None else len(following.prompt)
 
     def experts_from(self, conversation: Conversation) -> int:
-        """Return the first position whose experts are not recorded yet."""
+        """Return the first position in the segment whose routed experts (of a mixture-of-experts model) are not
+        recorded yet."""
         return self._experts_from if self._next(conversation).begins is None else 0
 
     def sampled(
@@ -82,7 +85,8 @@ class Transcript:
         experts: NDArray[np.uint16] | None = None,
         experts_from: int = 0,
     ) -> None:
-        """Record the tokens sampled after `prompt(conversation)`. The loop then appends the turn as one message."""
+        """Record the tokens that were sampled after `prompt(conversation)`. The loop then appends the turn as one
+        message."""
         following = self._next(conversation)
         if following.begins is None:
             self._recorder.extend(following.fresh)
@@ -136,10 +140,11 @@ class Transcript:
     def _said(
         self, before: Sequence[Exchange], ids: list[int], messages: Sequence[Message], start: int
     ) -> tuple[list[Exchange], list[int], int]:
-        """Encode the messages from `start` on, after the exchanges `before` and the ids that follow them.
+        """Encode the messages from index `start` on. `before` are the exchanges before them, `ids` the ids after these
+        exchanges.
 
-        Return the exchanges, the ids after them, and how many exchanges precede the last user message (0 if none of the
-        messages is one).
+        Return all exchanges, the ids after the last one, and the number of exchanges before the last user message (0 if
+        no encoded message is from the user).
         """
         exchanges = list(before)
         past, calls = 0, calls_in(messages[:start])
@@ -164,12 +169,12 @@ class Transcript:
         return exchanges, ids, past
 
     def _without_answering(self, ids: list[int]) -> list[int]:
-        """Remove the ids that begin the assistant's turn, for a message of another role."""
+        """Remove the trailing ids that begin the assistant's turn, so that a message of another role can follow."""
         answering = list(self._form.answering)
         return ids[: -len(answering)] if ids[-len(answering) :] == answering else ids
 
     def _answers(self, messages: Sequence[Message]) -> list[int]:
-        """Encode the results of a turn's calls."""
+        """Encode the tool messages with the results of one turn's calls."""
         calls = [message.call.raw if message.call else "" for message in messages]
         return self._form.tool_outputs([message.text for message in messages], calls)
 

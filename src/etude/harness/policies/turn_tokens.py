@@ -9,10 +9,11 @@ from etude.text.calls import CallSchema
 from etude.text.format import Format
 
 CUT_OFF = "cut off"
-"""Problem of a call that the token limit cut off. It is not run, because it may be incomplete."""
+"""Value of `ToolCall.problem` for a call that the token limit cut off. Such a call is not run, because it may be
+incomplete."""
 
 NOT_CLOSED = "it has no end"
-"""Problem of a call without an end mark in a turn that ended."""
+"""Value of `ToolCall.problem` for a call whose end mark is missing for another reason than the token limit."""
 
 
 def calls_in(messages: Sequence[Message]) -> int:
@@ -21,10 +22,12 @@ def calls_in(messages: Sequence[Message]) -> int:
 
 
 def written_turn(form: Format, turn: Turn, schemas: Mapping[str, CallSchema], number: int) -> list[int]:
-    """Return the token ids of a turn that was not sampled in this format; `number` calls came before it.
+    """Return the token ids of a turn that was not sampled in this format. `number` is the number of calls in earlier
+    turns.
 
-    A call keeps its raw text if this format parses that as the same call; otherwise it is formatted again. A call that
-    did not parse, or that this format cannot express, keeps its raw text too; its result says what is wrong with it.
+    A call keeps its raw text if this format parses that text as the same call; otherwise it is formatted again. A call
+    that did not parse, or that this format cannot express, keeps its raw text too; its result tells the model what is
+    wrong.
     """
 
     def spelled(call: ToolCall, number: int) -> str:

@@ -1,6 +1,6 @@
-"""Grep for large folders: an index selects the files that may match, and ripgrep searches them.
+"""Grep for large folders: an index selects the files that may match, and ripgrep searches only those.
 
-The result always equals that of ripgrep in the current folder.
+The result always equals that of ripgrep alone on the folder's current files.
 """
 
 from etude.harness.search.grep import Grep

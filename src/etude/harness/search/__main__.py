@@ -1,6 +1,7 @@
 """Builds the index of a folder: `python -m etude.harness.search FOLDER INDEX_FILE RIPGREP_PROGRAM`.
 
-It runs at low priority and ends when its stdin is closed, that is, with the process that started it.
+The process runs at low priority. It ends when its stdin is closed, so that it never outlives the process that started
+it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from etude.harness.search.store import save
 
 
 def _end_with_input() -> None:
-    """Exit when stdin is closed."""
+    """Wait until stdin is closed, and exit."""
     os.read(0, 1)
     os._exit(1)
 
 
 @contextmanager
 def _turn(place: Path) -> Iterator[bool]:
-    """Hold the build lock, since several sessions may start builders at once.
+    """Context manager that holds the build lock of an index file, since several sessions may start builders at once.
 
     Yields whether another process built the index while this one waited for the lock.
     """

@@ -1,4 +1,4 @@
-"""The state of a file on disk (size, times, inode), which shows whether the file has changed."""
+"""The state of a file on disk (size, times, inode). A changed state shows that the file may have changed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 FileState = tuple[int, int, int, int]
-"""Size, mtime, ctime and inode."""
+"""Size in bytes, mtime and ctime in ns, and inode of a file."""
 UNSURE: FileState = (-1, -1, -1, -1)
-"""Equals no file's state. It is stored if a later change of the file might not change its state."""
+"""Stored instead of a file's state if a later change might leave the state the same. It equals no file's state."""
 SETTLED_NS = 2_000_000_000
-"""A file that changed less than this before it was read may change again without new timestamps, as they are coarse."""
+"""Minimum age, in ns, of a file's last change for its state to be reliable. Timestamps are coarse, so a file that has
+just changed may change again and keep the same timestamps."""
 
 
 def file_state_of(path: Path | str | bytes) -> FileState | None:
@@ -22,9 +23,11 @@ def file_state_of(path: Path | str | bytes) -> FileState | None:
 
 
 def settled_state(before: os.stat_result, begun: int, after: os.stat_result) -> FileState:
-    """Return the state of a file after it was read, or UNSURE if a later change might not change it.
+    """Return the state of a file that was just read, or UNSURE if a later change of the file might leave its state the
+    same.
 
-    `begun` is the time in ns at which reading began; `before` and `after` are the file's stat results around it.
+    `begun` is the time in ns at which reading began; `before` and `after` are the file's stat results before and after
+    it.
     """
     state = _state(after)
     return state if state == _state(before) and max(state[1:3]) < begun - SETTLED_NS else UNSURE

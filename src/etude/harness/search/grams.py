@@ -1,7 +1,8 @@
-"""Signatures of texts: Bloom filters of a text's grams, its 4-byte substrings.
+"""Signatures of texts: Bloom filters of a text's grams, which are its 4-byte substrings.
 
-A signature contains every gram of the text, and any other gram with a chance of about one in eight. ASCII letters are
-converted to lower case, so that one signature serves case-sensitive and case-insensitive searches.
+A lookup in a signature finds every gram of the text, and wrongly finds any other gram with a probability of about one
+in eight. ASCII letters are converted to lower case, so that one signature serves case-sensitive and case-insensitive
+searches.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 
 GRAM = 4
 LEAST_BITS, MOST_BITS = 1 << 8, 1 << 20
-"""Minimum and maximum length of a signature."""
+"""Minimum and maximum length of a signature in bits."""
 FULLEST = 0.25
-"""A signature is halved as long as at most this fraction of its bits is set afterwards: 4 to 8 bits per gram remain."""
+"""A signature is halved repeatedly, as long as at most this fraction of its bits is set afterwards. The result has 4 to
+8 bits per gram."""
 
 _FOLDED = bytes(range(256)).lower()
 
@@ -32,7 +34,7 @@ def hashes(text: bytes) -> Hashes:
     count = max(0, len(folded) - GRAM + 1)
     found = np.empty(count, np.uint32)
     at = 0
-    # The 32-bit words at all four alignments are all grams.
+    # The 32-bit words that begin at each of the four byte offsets are together all grams.
     for start in range(min(GRAM, count)):
         words = np.frombuffer(folded, "<u4", (len(folded) - start) // GRAM, start)
         found[at : at + len(words)] = words
@@ -46,7 +48,8 @@ def hashes(text: bytes) -> Hashes:
 
 
 def signature(text: bytes) -> Bits:
-    """Return a text's signature: a bitmap of a power of two bits, with the bit `hash % length` set for each gram."""
+    """Return a text's signature: a bitmap whose length is a power of two, with the bit `hash % length` set for each
+    gram."""
     size = LEAST_BITS
     while size < min(2 * len(text), MOST_BITS):
         size *= 2

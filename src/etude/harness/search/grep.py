@@ -1,8 +1,8 @@
-"""Grep below a folder, with the result of ripgrep, but faster for rare patterns.
+"""Searches the files below a folder, with the same result as ripgrep, but faster for rare patterns.
 
-An index returns the files that may match, and ripgrep searches those. Before each search with the index, files that
-have changed since they were indexed are found; they count as files that may match. If there is no index yet, or too
-many files may match, ripgrep searches all files. So a missing, old or damaged index only makes a search slower.
+An index returns the files that may match, and ripgrep searches only those. Before each indexed search, files that have
+changed since they were indexed are found; they count as files that may match. If there is no index yet, or too many
+files may match, ripgrep searches all files. So a missing, old or damaged index only makes a search slower.
 """
 
 from __future__ import annotations
@@ -45,16 +45,17 @@ class Grep:
         watching: bool = True,
         least_files: int = LEAST_FILES,
     ) -> None:
-        """Raises NoRipgrep. Without `watching` (inotify), every file is checked before each search, which is slower.
+        """`cache` is the folder for the index file, `least_files` the number of files from which an index is built.
+        Without `watching` (inotify), every file is checked before each search, which is slower.
 
-        `cache` is the folder for the index file, `least_files` the number of files from which an index is built.
+        Raises NoRipgrep if ripgrep is not installed.
         """
         self.root = os.fsencode(root.resolve(strict=True))
         self.ripgrep = ripgrep or Ripgrep()
         self.place = place_of(self.root, cache)
         self.index: Index | None = None
         self.not_watching = "" if watching else "not asked to"
-        """Why inotify is not used; empty if it is."""
+        """Reason why inotify is not used; empty if it is used."""
         self._least_files = least_files
         self._watch: Watch | None = None
         self._rules: Fingerprint = ()
@@ -73,9 +74,9 @@ class Grep:
         changed: Mapping[str, bytes | None] | None = None,
         seconds: float = LIMIT_SECONDS,
     ) -> Found:
-        """Search all files. Raises BadPattern and SearchFailed.
+        """Return the lines that match the pattern in the files of `scope`. Raises BadPattern and SearchFailed.
 
-        `changed` are contents in memory that replace those on disk; None for a deleted file.
+        `changed` maps paths to contents in memory that replace those on disk; None stands for a deleted file.
         """
         place = Path(os.fsdecode(self.root))
         found = Found([])
@@ -98,7 +99,7 @@ class Grep:
             return self.index
 
     def wait(self) -> None:
-        """Wait for the process that builds the index, if it is running."""
+        """Wait for the process that builds the index, if one is running, and load the index."""
         with self._lock:
             if self._builder is not None:
                 self._builder.wait()
@@ -133,7 +134,7 @@ class Grep:
         return bool(scope.below) and (self.index is None or not any(path.startswith(below) for path in self.index.ids))
 
     def _only(self, need: Need, globs: Sequence[str], seconds: float) -> Collection[bytes] | None:
-        """Return the files that may match; None if ripgrep should search all files."""
+        """Return the files in which the pattern may match; None if ripgrep should search all files."""
         self._open()
         if need == ANY or self.index is None or self._too_many(self.index.candidates(need)):
             return None
@@ -148,7 +149,7 @@ class Grep:
         return self.index is None or len(found) > max(READ_AT_ONCE, MOST_SHARE * len(self.index.ids))
 
     def _open(self) -> None:
-        """Load the index from disk, or start a process that builds it."""
+        """Load the index from disk. If there is none, start a process that builds it."""
         if self._builder is not None:
             if self._builder.poll() is None:
                 return
@@ -182,7 +183,8 @@ class Grep:
         builder.wait()
 
     def _refresh(self) -> None:
-        """Update `_stale`, so that it contains every file that differs from the index, and index some of them again."""
+        """Add to `_stale` every file that differs from the index, then index up to READ_AT_ONCE of these files
+        again."""
         assert self.index is not None
         changes = self._watch.poll() if self._watch else Changes(lost=True)
         if changes.lost:
@@ -209,7 +211,8 @@ class Grep:
     def _list_anew(self) -> None:
         """Restrict `_stale` to files that ripgrep lists or that are indexed, and add listed files that are not indexed.
 
-        Other files can be dropped: ripgrep would search them only after a change of the ignore rules, which is noticed.
+        All other files can be dropped: ripgrep would search them only after a change of the ignore rules, and such a
+        change is detected.
         """
         assert self.index is not None
         listed = set(self.ripgrep.files(self.root))

@@ -1,7 +1,7 @@
-"""The grep tool's query, and the lines it finds.
+"""The query of the grep tool, and the lines that it finds.
 
-There are two search engines. Files in memory are searched by RE2 (in this file), which takes time linear in the text,
-so that no pattern of a model can hang the harness. A folder on disk is searched by ripgrep
+There are two search engines. Files in memory are searched by RE2 (in this file), whose time is linear in the length of
+the text, so that no pattern from a model can hang the harness. A folder on disk is searched by ripgrep
 (`workspaces/folder_grep.py`).
 """
 
@@ -17,25 +17,26 @@ _SPECIAL = re.compile(r"[!-/:-@\[-^`{-~]")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A search for lines."""
+    """A query of the grep tool: which lines to find, and in which files."""
 
     text: str
-    """Text to find, or a regular expression with `regex`."""
+    """Text to find; a regular expression if `regex` is set."""
     regex: bool = False
     path: str = "."
     """File or folder of the workspace to search."""
     glob: str = ""
-    """Pattern for the names of files to search, as for the glob tool; with a leading "!", of files to leave out."""
+    """Pattern for the names of the files to search, as for the glob tool. With a leading "!", the files that match it
+    are left out."""
     ignore_case: bool = False
     word: bool = False
-    """Match whole words only: no letter, digit or underscore next to the match."""
+    """Whether to match whole words only, without a letter, digit or underscore next to the match."""
     everything: bool = False
     """Also search hidden and ignored files, in workspaces that leave them out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A matching line."""
+    """A line that matches a query."""
 
     path: str
     number: int
@@ -43,15 +44,15 @@ class Line:
 
 
 class Searcher(Protocol):
-    """Finds lines in a workspace whose files are in a folder on disk."""
+    """Interface for finding lines in a workspace whose files are in a folder on disk."""
 
     async def search(
         self, query: Query, changed: Mapping[str, bytes | None], shown: Callable[[str], bool], most: int
     ) -> list[Line]:
         """Return the first `most` matching lines, sorted by path and number. Raises BadPattern and RequestRefused.
 
-        `changed` are contents that replace those on disk (None: deleted). Only files for which `shown` returns true are
-        searched.
+        `changed` maps paths to contents that replace those on disk (None: deleted). Only files for which `shown`
+        returns true are searched.
         """
         ...
 

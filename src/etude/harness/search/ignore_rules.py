@@ -1,4 +1,5 @@
-"""Detects changes of the ignore rules outside a folder, or in its `.git`, that affect what ripgrep searches in it.
+"""Detects changes of ignore rules that affect what ripgrep searches in a folder but are stored outside it or in its
+`.git`.
 
 Ignore files inside the folder are watched like all other files; the few others are checked before each search.
 """
@@ -14,19 +15,20 @@ IGNORE_FILES = (".gitignore", ".ignore", ".rgignore")
 _EXCLUDES = re.compile(r"^\s*excludesfile\s*=\s*\"?\s*(\S+?)\s*\"?\s*$", re.IGNORECASE | re.MULTILINE)
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
-"""Path, size, mtime and inode of each file with ignore rules."""
+"""Path, size, mtime in ns and inode of each file with ignore rules."""
 
 
 def fingerprint(root: bytes, repositories: Collection[bytes] = ()) -> Fingerprint:
-    """Return a value that stays equal as long as none of these ignore rules changes.
+    """Return a value that changes whenever an ignore rule changes that is stored outside the root or in a `.git`.
 
-    `repositories` are folders below the root with their own `.git`.
+    `repositories` are the folders below the root that have their own `.git`.
     """
     return tuple(_known(path) for path in _files(Path(os.fsdecode(root)), repositories))
 
 
 def _files(root: Path, repositories: Collection[bytes]) -> Iterator[Path]:
-    """Yield the paths of all files with ignore rules for the root, whether they exist or not."""
+    """Yield the paths of all files outside the root, or in a `.git`, that can contain ignore rules for it, whether they
+    exist or not."""
     for folder in root.parents:
         yield from (folder / name for name in (*IGNORE_FILES, ".git"))
     for folder in (root, *root.parents, *(root / os.fsdecode(each) for each in sorted(repositories))):
@@ -41,8 +43,8 @@ def _files(root: Path, repositories: Collection[bytes]) -> Iterator[Path]:
 
 
 def git_folder(git: Path) -> Path:
-    """Return the git folder of a `.git`. In a worktree `.git` is a file that names the worktree's git folder, whose
-    `commondir` names the folder that all worktrees share, which is returned."""
+    """Return the git folder that a `.git` stands for. In a worktree `.git` is a file; the folder that the worktree
+    shares with the main repository is then returned."""
     if git.is_dir():
         return git
     there = git.parent / _text(git).removeprefix("gitdir:").strip()
@@ -58,7 +60,7 @@ def _text(file: Path) -> str:
 
 
 def _known(path: Path) -> tuple[str, int, int, int]:
-    """Return a path's entry in the fingerprint."""
+    """Return the entry of one file in the fingerprint."""
     try:
         found = path.stat()
     except OSError:

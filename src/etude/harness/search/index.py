@@ -1,8 +1,9 @@
-"""The index of a folder: a signature of each file, from which follows whether the file may match a pattern.
+"""The index of a folder: a signature of each file, which tells whether the file may match a pattern.
 
-`candidates(need)` returns every indexed file whose text meets the need, and few others, if the text has not changed
-since it was indexed. `differing` finds the files that may have changed, by size, times and inode. Files for which a
-signature could be wrong are always candidates. For files that are not indexed the index makes no statement.
+A need (`query.py`) is the condition that a file must meet to match a pattern. `candidates(need)` returns every indexed
+file that meets the need, and few others, unless a file has changed since it was indexed. `differing` finds the files
+that may have changed, by size, times and inode. Files for which a signature could be wrong are always candidates. The
+index says nothing about files that are not indexed.
 """
 
 from __future__ import annotations
@@ -23,45 +24,46 @@ from etude.harness.search.query import Need
 from etude.harness.search.shards import Shard, holds, most_files, shards_of
 
 MOST_BYTES = 32_000_000
-"""Larger files get no signature and are always candidates."""
+"""Size in bytes above which a file gets no signature and is always a candidate."""
 
 _MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
-"""Byte order marks. Ripgrep decodes text after them, so it does not search the bytes that are on disk."""
+"""Byte order marks. Ripgrep decodes a text that begins with one, so the bytes that it searches differ from those on
+disk."""
 _FOLDING = ("\u017f".encode(), "\u212a".encode())
 """The only non-ASCII characters that match an ASCII letter (s, k) in a case-insensitive search."""
 
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
-"""Errors of opening a path that was deleted or is a folder, link or pipe, which ripgrep does not search."""
+"""Error numbers of opening a path that was deleted or is a folder, link or pipe, none of which ripgrep searches."""
 
 
 @dataclass(slots=True)
 class Index:
-    """Paths, states and signatures of a folder's files, by file id."""
+    """Paths, states and signatures of a folder's files. Each file has an id, its index in `paths` and `states`."""
 
     paths: list[bytes] = field(default_factory=list)
     """Path of each file id. A path that is indexed again gets a new id; only its last id is valid."""
     states: list[FileState] = field(default_factory=list)
-    """State of each file when it was indexed."""
+    """State of each file, by file id, when the file was indexed."""
     always: set[int] = field(default_factory=set)
-    """Files without a signature, which are always candidates."""
+    """Ids of files without a signature, which are always candidates."""
     linked: set[int] = field(default_factory=set)
-    """Files with several hard links, which may be changed under a name outside the folder."""
+    """Ids of files with several hard links, which may be changed under a name outside the folder."""
     shards: list[Shard] = field(default_factory=list)
-    """The signatures of most files."""
+    """Transposed signatures of all files that were indexed before the shards were built."""
     loose: dict[int, Bits] = field(default_factory=dict)
-    """Signatures of files that were indexed after the shards were built."""
+    """Signatures, by file id, of files that were indexed after the shards were built."""
     ids: dict[bytes, int] = field(default_factory=dict)
-    """The current id of each known path."""
+    """The valid id of each indexed path."""
 
     @classmethod
     def build(cls, root: bytes, paths: Iterable[bytes]) -> Index:
-        """Index these files, whose paths are relative to the root."""
+        """Create an index of the given files, whose paths are relative to the root."""
         index = cls()
         index.shards = list(shards_of(index._read_all(root, paths)))
         return index
 
     def candidates(self, need: Need) -> set[bytes]:
-        """Return the indexed files that may meet the need."""
+        """Return the indexed files that may match the pattern from which `need` was derived."""
         found = [self.paths[file] for file in self.always if self._counts(file)]
         for shard in self.shards:
             found += [self.paths[file] for file in shard.may_hold(need).tolist() if self._counts(file)]
@@ -73,7 +75,7 @@ class Index:
         self.loose.update(self._read_all(root, paths))
 
     def differing(self, root: bytes, paths: Iterable[bytes]) -> set[bytes]:
-        """Return those of the paths that are not indexed, or may have changed since they were."""
+        """Return those of the given paths that are not indexed or may have changed since they were indexed."""
         found = set()
         for path in paths:
             file = self.ids.get(path)
@@ -93,7 +95,7 @@ class Index:
         return [self.paths[file] for file in self.linked if self._counts(file)]
 
     def compact(self) -> None:
-        """Move loose signatures into shards, and remove invalid ids."""
+        """Move all signatures from `loose` into shards, and renumber the files so that no invalid ids remain."""
         if not self.loose and len(self.ids) == len(self.paths):
             return
         dropped = np.ones(len(self.paths), np.bool_)
@@ -133,7 +135,7 @@ class Index:
             except OSError as error:
                 if error.errno in _NO_FILE:
                     continue
-                # Without access the file is a candidate, so that ripgrep reports the error.
+                # A file that cannot be read is a candidate, so that ripgrep reports the error.
                 text, state, links = None, UNSURE, 1
             file = len(self.paths)
             self.paths.append(path)
@@ -153,7 +155,8 @@ def _is_full(shard: Shard) -> bool:
 
 
 def _as_it_is_searched(text: bytes) -> bool:
-    """Return whether ripgrep matches these bytes as they are, so that the signature cannot miss a match."""
+    """Return whether ripgrep searches exactly these bytes. If it does not, a signature of the bytes could miss a
+    match."""
     if text.startswith(_MARKS):
         return False
     return text.isascii() or not any(each in text for each in _FOLDING)

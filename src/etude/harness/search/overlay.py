@@ -1,8 +1,8 @@
-"""Searches files whose contents are in memory, and merges the result with that of the folder on disk.
+"""Searches files whose contents are in memory, and merges the matches into the result of searching the folder on disk.
 
-The files are written to a temporary folder, with the ignore files that apply to their paths, and searched there. The
-result replaces the matches of these files on disk. An ignore file whose contents are in memory applies only to other
-files in memory; files on disk are searched with the rules on disk.
+The files are written to a temporary folder, together with the ignore files that apply to their paths, and searched
+there. The matches replace those of the same files on disk. An ignore file whose contents are in memory applies only to
+other files in memory; files on disk are searched with the rules on disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def search_over(
     scope: Scope = WHOLE,
     seconds: float = LIMIT_SECONDS,
 ) -> Found:
-    """Return `found`, the result on disk, with the matches of the changed files (None: deleted) replaced."""
+    """Return `found`, a search result on disk, with the matches of the files in `changed` replaced. None stands for a
+    deleted file."""
     named = {os.fsencode(path) for path in changed}
     files = [each for each in found.files if each[0] not in named]
     held = {path: data for path, data in changed.items() if data is not None}

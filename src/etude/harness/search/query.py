@@ -1,7 +1,7 @@
-"""Derives the need of a pattern: a condition that holds for every file with a matching line.
+"""Derives the need of a search pattern: a condition that holds for every file with a matching line.
 
-A need says which strings the file must contain, ignoring case. It may hold for files without a match too. ANY is the
-need that every file meets.
+A need says which strings the file must contain, ignoring case. Files without a match may meet it too. ANY is the need
+that every file meets.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from etude.harness.search.regex import Choice, Node, Repeat, Sequence, Text, Uns
 MOST_LETTERS = 10_000
 """Maximum length of a pattern that is analysed; a pattern of a million characters would take minutes."""
 MOST_OPTIONS = 24
-"""Maximum number of alternative strings for a part of the pattern; a part with more is split."""
+"""Maximum number of alternative strings for a part of the pattern; a part with more alternatives is split."""
 MOST_COPIES = 4
-"""Maximum number of repetitions that are expanded."""
+"""Maximum number of copies to which a repeated part of a pattern is expanded."""
 MOST_LITERALS = 200
-"""Maximum number of literals in a need; with more, the need is ANY."""
+"""Maximum number of strings in the condition derived from a pattern; if there are more, the condition is ANY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """The file must contain this string, ignoring the case of ASCII letters."""
+    """Condition that a file contains this string, ignoring the case of ASCII letters."""
 
     text: bytes
     hashes: Hashes = field(compare=False, repr=False)
@@ -43,14 +43,14 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """The file must meet all of these needs."""
+    """Condition that a file meets all of `parts`."""
 
     parts: tuple[Need, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Some:
-    """The file must meet at least one of these needs."""
+    """Condition that a file meets at least one of `parts`."""
 
     parts: tuple[Need, ...]
 
@@ -61,7 +61,8 @@ ANY = All()
 
 
 def need_of(pattern: Pattern) -> Need:
-    """Return the need of a pattern. ANY if the pattern cannot be analysed, or its need would be empty or too large."""
+    """Return the condition that every file with a match must meet. It is ANY if the pattern cannot be analysed, or if
+    the condition would be empty or too large."""
     if len(pattern.text) > MOST_LETTERS:
         return ANY
     read: Callable[..., Node] = literal if pattern.fixed else parse
@@ -73,7 +74,7 @@ def need_of(pattern: Pattern) -> Need:
 
 
 def literals(need: Need) -> Iterable[Literal]:
-    """Yield all literals of a need."""
+    """Yield all strings (Literals) that occur in a need."""
     if isinstance(need, Literal):
         yield need
     else:
@@ -88,13 +89,14 @@ def _need(node: Node) -> Need:
 
 
 class _Runs:
-    """Collects the needs of the nodes of a pattern from left to right."""
+    """Builds a need (a condition that every file with a match meets) from pattern nodes, which are added from left to
+    right."""
 
     def __init__(self) -> None:
         self.current: frozenset[bytes] = frozenset({b""})
-        """The strings that the pattern can match since the last wildcard."""
+        """The strings that the pattern nodes since the last wildcard can match."""
         self.needs: list[Need] = []
-        """Needs of the pattern before that."""
+        """Conditions that follow from the pattern nodes before those in `current`."""
 
     def add(self, node: Node) -> None:
         """Append a node of the pattern."""
@@ -113,7 +115,7 @@ class _Runs:
                 for _ in range(min(node.least, MOST_COPIES)):
                     self._extend(copy)
                 self._cut()
-                # The last copy is directly before the next node.
+                # The last copy is directly before the next node, so its strings are continued by that node's.
                 self._extend(copy)
         else:
             self._cut()
@@ -121,7 +123,7 @@ class _Runs:
                 self.needs.append(_some(_need(option) for option in node.options))
 
     def end(self) -> Need:
-        """Return the need of all nodes together."""
+        """Return the condition that follows from all added nodes together."""
         self._cut()
         return _all(self.needs)
 
@@ -136,7 +138,7 @@ class _Runs:
 
 
 def _options(node: Node) -> frozenset[bytes] | None:
-    """Return the set of strings that a node matches; None if there are too many."""
+    """Return all strings that a node can match; None if there are too many."""
     if isinstance(node, Text):
         return node.options if len(node.options) <= MOST_OPTIONS else None
     if isinstance(node, Sequence):

@@ -1,7 +1,7 @@
-"""Parser for the common part of ripgrep's regular expressions; it raises UnsupportedSyntax for other syntax.
+"""Parser for the most common part of ripgrep's regular expressions; it raises UnsupportedSyntax for other syntax.
 
-A parsed node matches at least the strings that ripgrep would match, possibly more. Whether an expression is valid is
-checked by ripgrep, not here.
+A parsed node matches at least the strings that ripgrep would match, possibly more. The parser may accept invalid
+expressions, since ripgrep itself rejects them.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ _CLASSES = "dDwWsS"
 
 
 class UnsupportedSyntax(Exception):
-    """This part of the syntax is not supported here."""
+    """The pattern contains syntax that this parser does not support."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Matches exactly one of these strings, which contain no line ends."""
+    """Node that matches any one of the strings in `options`. They contain no line ends."""
 
     options: frozenset[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Anything:
-    """Matches any text, also the empty one."""
+    """Node that matches any text, including the empty text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """Matches these nodes one after another."""
+    """Node that matches its parts one after another."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Matches one of these nodes."""
+    """Node that matches any one of its options."""
 
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Matches a node `least` to `most` times; None means without limit."""
+    """Node that matches its part `least` to `most` times. If `most` is None, the number is unlimited."""
 
     part: Node
     least: int
@@ -60,16 +60,16 @@ class Repeat:
 Node = Text | Anything | Sequence | Choice | Repeat
 
 NOTHING = Text(frozenset({b""}))
-"""Matches the empty text."""
+"""Node that matches only the empty text."""
 
 
 def parse(pattern: str, *, ignore_case: bool = False) -> Node:
-    """Parse a pattern; raises UnsupportedSyntax."""
+    """Parse a regular expression into a node. Raises UnsupportedSyntax."""
     return _Parser(pattern, ignore_case).whole()
 
 
 def literal(text: str, *, ignore_case: bool = False) -> Node:
-    """Return the node for a fixed text; raises UnsupportedSyntax."""
+    """Return a node that matches a fixed text. Raises UnsupportedSyntax for line ends and unpaired surrogates."""
     return Sequence(tuple(_character(each, ignore_case) for each in text))
 
 
@@ -82,7 +82,7 @@ def _character(each: str, ignore_case: bool) -> Node:
 
 
 class _Parser:
-    """Recursive-descent parser; `at` is the index of the next character."""
+    """Recursive-descent parser of one pattern; `at` is the index of the next character to read."""
 
     def __init__(self, pattern: str, ignore_case: bool) -> None:
         self.pattern = pattern
@@ -115,7 +115,8 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts)) if parts else NOTHING
 
     def repeated(self, node: Node) -> Node:
-        """Parse the quantifiers after a node. Several may follow: `a{2}?` is lazy, `a+*` repeats a repetition."""
+        """Parse the quantifiers after a node. There may be several: in `a{2}?` the `?` makes the repetition lazy, and
+        `a+*` repeats a repetition."""
         while self.at < len(self.pattern) and self.pattern[self.at] in "*+?{":
             sign = self.next()
             if sign == "{":
@@ -187,7 +188,8 @@ class _Parser:
         raise UnsupportedSyntax(f"the escape \\{each}")
 
     def members(self) -> Node:
-        """Parse a character class of characters, escapes and ranges, without nested or named classes."""
+        """Parse a character class made of characters, escapes and ranges. Nested and named classes are not
+        supported."""
         negated = self.take("^")
         found: set[str] = set()
         wide, first = negated, True

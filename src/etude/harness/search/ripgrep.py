@@ -1,8 +1,8 @@
-"""Runs ripgrep.
+"""Runs ripgrep as a subprocess.
 
 `search(only=...)` restricts a search to some files without changing how they are searched: ignore rules of the lowest
-precedence hide all other files, so that files which ripgrep's own rules leave out are still left out. The files are not
-named on the command line, because ripgrep searches a named file even if it is binary or hidden.
+precedence hide all other files, so that ripgrep's own rules still apply. The files are not named on the command line,
+because ripgrep searches a named file even if it is binary or hidden.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from etude.harness.search.query import Pattern
 
 LIMIT_SECONDS = 60.0
 PLACE = "./"
-"""The root on ripgrep's command line; every path that it prints begins with this."""
+"""The search root on ripgrep's command line. Every path that ripgrep prints begins with it."""
 UNRULED = ["--no-ignore", "--hidden"]
 """Options that make ripgrep search hidden and ignored files."""
 _LONGEST_PATH = 2 * 4096
 
 _SPECIAL = re.compile(rb"[\\*?\[\]{}!# \t]")
 _UNSAYABLE = re.compile(rb"[\r\n\x80-\xff]+")
-"""Bytes that an ignore rule cannot contain, as it is a line of UTF-8. They are replaced by a star: the rule then allows
-more files, never fewer."""
+"""Bytes that cannot be written in an ignore rule, which is one line of UTF-8. They are replaced by a star, so that the
+rule allows more files, never fewer."""
 
 
 class NoRipgrep(Exception):
@@ -44,12 +44,12 @@ class BadPattern(Exception):
 
 
 class SearchFailed(Exception):
-    """Ripgrep timed out or crashed."""
+    """Ripgrep timed out, crashed or could not be started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A matching line."""
+    """A line that matches the pattern."""
 
     path: str
     line: int
@@ -58,10 +58,11 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Ripgrep's output, by file and sorted by path."""
+    """Result of a search: ripgrep's output for each file, sorted by path."""
 
     files: Sequence[tuple[bytes, bytes]]
-    """Path and output lines of each file. Lines have the form `number:text`; others are remarks of ripgrep."""
+    """Path and output lines of each file. Matching lines have the form `number:text`; all other lines are messages of
+    ripgrep."""
     problems: str = ""
     """Ripgrep's messages about files that it could not read."""
 
@@ -76,16 +77,17 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The files to search, and the maximum number of matches."""
+    """Which files to search, and how many matches to return per file."""
 
     below: str = ""
-    """Search only this file or folder below the root, even if ignore rules hide it."""
+    """File or folder below the root to which the search is restricted, even if ignore rules hide it; empty for the
+    whole root."""
     everything: bool = False
-    """Also search hidden and ignored files."""
+    """Whether to search hidden and ignored files too."""
     without: tuple[str, ...] = ()
     """Names of files and folders to leave out, also with `everything`."""
     most: int = 0
-    """Maximum number of matches per file; 0 for all."""
+    """Maximum number of matches per file; 0 means no limit."""
 
     def options(self) -> list[str]:
         return UNRULED * self.everything + [f"--max-count={self.most}"] * bool(self.most)
@@ -95,7 +97,7 @@ WHOLE = Scope()
 
 
 class Ripgrep:
-    """The installed ripgrep."""
+    """Runs the installed ripgrep program, or the one that is passed."""
 
     def __init__(self, program: Path | None = None) -> None:
         """Raises NoRipgrep if no program is given and none is installed."""
@@ -116,10 +118,10 @@ class Ripgrep:
         scope: Scope = WHOLE,
         seconds: float = LIMIT_SECONDS,
     ) -> Found:
-        """Search all files below the root, or those in `only`. Raises BadPattern and SearchFailed.
+        """Search all files below the root, or only those in `only`. Raises BadPattern and SearchFailed.
 
-        With `globs`, `only` must be a part of what `files` returns for them; these files are searched regardless of
-        ignore rules.
+        If both `globs` and `only` are given, ignore rules are not applied again: `only` must be a subset of what
+        `files` returned for these globs.
         """
         command = ["--line-number", "--heading", "--null", "--with-filename", "--color=never", *scope.options()]
         command += ["--fixed-strings"] * pattern.fixed + ["--word-regexp"] * pattern.word
@@ -152,8 +154,8 @@ class Ripgrep:
     ) -> None:
         """Raise SearchFailed or BadPattern if ripgrep failed.
 
-        Exit code 2 alone does not mean a failure: ripgrep also returns it if some file was unreadable. So the pattern
-        is tried on an empty file.
+        Exit code 2 alone does not mean that it failed: ripgrep also returns 2 if some file was unreadable. So the
+        pattern is tried on an empty file.
         """
         if done.returncode < 0:
             raise SearchFailed(f"ripgrep died of signal {-done.returncode}")
@@ -198,8 +200,9 @@ class Ripgrep:
 def rules_for(paths: Collection[bytes], *, hidden: bool = False) -> bytes:
     """Return ignore rules that hide everything except these files and their parent folders.
 
-    Without `hidden`, hidden names get no rule, because our rule would make ripgrep search them. If ripgrep's own rules
-    allow such a name, they take precedence.
+    Names that begin with a dot get no rule unless `hidden` is set, because a rule would make ripgrep search them
+    against its own rules. Dot names that ripgrep's own rules allow are searched anyway, since those rules take
+    precedence.
     """
     kept: set[bytes] = set()
     for path in paths:
@@ -215,9 +218,9 @@ def rules_for(paths: Collection[bytes], *, hidden: bool = False) -> bytes:
 def _by_file(printed: bytes) -> list[tuple[bytes, bytes]]:
     """Split ripgrep's output into (path, lines) pairs, sorted by path.
 
-    Each path ends with a zero byte, which occurs nowhere else, and a blank line separates two files. A path may contain
-    a blank line too. So the separator is the first blank line among the last _LONGEST_PATH bytes before the next zero
-    byte, because the next path cannot begin earlier.
+    Each path is followed by a zero byte, which occurs nowhere else, and a blank line separates two files. Since a path
+    may contain a blank line too, the separator is the first blank line among the last _LONGEST_PATH bytes before the
+    next zero byte: the next path cannot begin earlier.
     """
     find = printed.find
     files: list[tuple[bytes, bytes]] = []
@@ -238,7 +241,7 @@ def _memory(name: str) -> BinaryIO:
 
 
 def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for a process to end. Return False if it did not within `seconds`. Unlike `Popen.wait`, this does not
+    """Wait for a process to end. Return False if it still runs after `seconds`. Unlike `Popen.wait`, this does not
     poll."""
     handle = os.pidfd_open(process.pid)
     try:
@@ -250,7 +253,7 @@ def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _installed() -> Path | None:
-    """Return ripgrep's path: from PATH, or beside the Python interpreter."""
+    """Return the path of the installed ripgrep, from PATH or beside the Python interpreter; None if there is none."""
     in_environment = Path(sys.executable).with_name("rg")
     found = shutil.which("rg") or (str(in_environment) if in_environment.is_file() else None)
     return Path(found) if found else None

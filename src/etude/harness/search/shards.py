@@ -1,7 +1,7 @@
 """Shards: transposed signatures of many files, so that a query over a thousand files reads only a few short rows.
 
 All signatures of a shard have the same length. Row i of the shard consists of bit i of every file's signature. The
-candidates for a literal are the bitwise AND of the rows that its hashes select.
+candidates for a string are found by a bitwise AND of the rows that the hashes of its grams select.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from etude.harness.search.query import All, Literal, Need
 MOST_FILES = 1024
 """Maximum number of files in one shard."""
 MOST_CELLS = 1 << 24
-"""Maximum number of bits in one shard, so that long signatures are transposed in small groups."""
+"""Maximum number of bits in one shard. It limits the memory for transposing long signatures."""
 
 Ids = NDArray[np.int32]
 Packed = NDArray[np.uint8]
@@ -27,15 +27,16 @@ Packed = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """The signatures of some files, transposed."""
+    """The signatures of a group of files as a transposed bit matrix."""
 
     rows: Packed
-    """One row per signature bit, with eight files per byte."""
+    """The packed bit matrix: one row per signature bit, with the bits of eight files per byte."""
     files: Ids
-    """File ids of the columns."""
+    """File id of each column of the bit matrix."""
 
     def may_hold(self, need: Need) -> Ids:
-        """Return the ids of the files that may meet the need."""
+        """Return the ids of the files that may contain the strings that `need` requires, according to their
+        signatures."""
         hits = np.unpackbits(self._hits(need), count=len(self.files))
         return self.files[hits.view(np.bool_)]
 
@@ -50,11 +51,11 @@ class Shard:
         return reduce(np.bitwise_or, (self._hits(part) for part in need.parts))
 
     def columns(self) -> NDArray[np.bool_]:
-        """Return the signatures, one row per file."""
+        """Return the unpacked signatures as a matrix with one row per file."""
         return np.unpackbits(self.rows, axis=1, count=len(self.files)).T.view(np.bool_)
 
     def without(self, dropped: NDArray[np.bool_]) -> Iterator[tuple[int, Bits]]:
-        """Yield the signatures of the files that are not dropped; `dropped` is indexed by file id."""
+        """Yield the id and signature of each file that is not dropped; `dropped` is indexed by file id."""
         columns = np.ascontiguousarray(self.columns())
         for file, bits in zip(self.files.tolist(), columns, strict=True):
             if not dropped[file]:
@@ -62,7 +63,7 @@ class Shard:
 
 
 def holds(bits: Bits, need: Need) -> bool:
-    """Return whether a file with this signature may meet the need."""
+    """Return whether a file with this signature may contain the strings that `need` requires."""
     if isinstance(need, Literal):
         return bool(bits[need.hashes & np.uint32(len(bits) - 1)].all())
     if isinstance(need, All):
@@ -71,7 +72,8 @@ def holds(bits: Bits, need: Need) -> bool:
 
 
 def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
-    """Group signatures into shards. Only one incomplete shard per signature length is in memory."""
+    """Group signatures, given as (file id, signature) pairs, into shards. At most one incomplete shard per signature
+    length is kept in memory."""
     waiting: dict[int, list[tuple[int, Packed]]] = {}
     for file, bits in signatures:
         group = waiting.setdefault(len(bits), [])
@@ -88,7 +90,7 @@ def most_files(length: int) -> int:
 
 
 def _turned(group: list[tuple[int, Packed]]) -> Shard:
-    """Transpose signatures into a shard."""
+    """Transpose the packed signatures of a group of files into a shard."""
     cells = np.unpackbits(np.stack([packed for _, packed in group]), axis=1)
     rows = np.packbits(np.ascontiguousarray(cells.T), axis=1)
     return Shard(rows, np.array([file for file, _ in group], np.int32))

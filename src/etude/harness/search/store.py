@@ -1,7 +1,7 @@
-"""Saves and loads the index: one file, which is replaced atomically and used only if its checksum is right.
+"""Saves and loads the index as one file, which is replaced atomically and used only if its checksum is correct.
 
 The file is memory-mapped, so that processes share its pages. Writers never wait for each other: each writes a complete
-file, and the last one stays. A file for another root or in another layout is ignored.
+file, and the last one written stays. A file for another root or in another layout is ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def place_of(root: bytes, cache: Path | None = None) -> Path:
 
 
 def save(index: Index, root: bytes, place: Path) -> None:
-    """Save the index, with loose signatures moved into shards."""
+    """Move all signatures of the index into shards, and save it atomically."""
     index.compact()
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.stem}.")

@@ -1,8 +1,8 @@
-"""Reports which files below a folder changed since the last poll, by inotify.
+"""Reports which files below a folder changed since the last poll, using inotify.
 
 The result of `poll` contains every file whose contents, name or mode changed before the call, or it says that changes
-were lost. inotify does not report two kinds of changes: writes through a memory map (only reported when the file is
-closed and unmapped), and writes through a hard link outside the folder.
+were lost. inotify misses two kinds of changes: writes through a memory map (only reported when the file is closed and
+unmapped), and writes through a hard link outside the folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from etude.harness.search.ignore_rules import IGNORE_FILES
 
 RULES = frozenset({b".git", *map(os.fsencode, IGNORE_FILES)})
-"""Names of files and folders that affect which files ripgrep searches."""
+"""Names of files and folders whose change may change which files ripgrep searches."""
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO = 0x2, 0x4, 0x8, 0x40, 0x80
 _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x100, 0x200, 0x400, 0x800
@@ -30,23 +30,24 @@ _HEAD = struct.Struct("iIII")
 _TELLING = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "f2fs", "zfs", "bcachefs", "overlay", "ramfs", "jfs", "reiserfs"}
 )
-"""File systems that cannot change without this kernel, so that inotify reports every change."""
+"""Types of file systems that can only be changed through this kernel, so that inotify reports every change. Network
+file systems are missing for this reason."""
 
 
 class CannotWatch(Exception):
-    """The kernel or the file system does not report every change."""
+    """The folder cannot be watched, because the kernel or a file system would not report every change."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """Changes since the last poll."""
+    """The changes below a watched folder since the last poll."""
 
     paths: set[bytes] = field(default_factory=set)
-    """Changed paths relative to the root; some may no longer exist, or may have been folders."""
+    """Changed paths relative to the root. Some may no longer exist, and some may be paths of former folders."""
     rules: bool = False
     """Whether ignore rules may have changed."""
     lost: bool = False
-    """Whether further changes may have happened; this watch must then be replaced."""
+    """Whether changes may be missing from this result. The watch must then be replaced by a new one."""
 
 
 class Watch:
@@ -90,7 +91,7 @@ class Watch:
             self._handle = -1
 
     def _take(self, mask: int, name: bytes, folder: bytes, changes: Changes) -> None:
-        """Add one inotify event to the changes."""
+        """Add the change that one inotify event reports to `changes`."""
         path = _below(folder, name)
         if mask & (_MOVE_SELF | _DELETE_SELF):
             # For a folder below the root, its parent reports the event as well.
@@ -154,7 +155,7 @@ class Watch:
 
 
 def file_systems(root: bytes) -> set[str]:
-    """Return the types of the file system that contains the root, and of those mounted below it."""
+    """Return the types of the file system that contains the root, and of all file systems mounted below it."""
     place = os.fsdecode(root)
     kinds, holding, longest = set(), "", -1
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").split("\n"):

@@ -20,7 +20,8 @@ from etude.trace.trace import Segment, StopCause, Trace
 
 
 def as_trace(session: SavedSession) -> Trace:
-    """Convert a session. The trace's `task` is the first line of the user's first request; it belongs to no split."""
+    """Convert a session to a trace. Its `task` is the first line of the user's first request, and its `split` is
+    empty."""
     conversation = session.conversation
     return Trace(
         id=session.folder.name,
@@ -49,7 +50,7 @@ def first_request(session: SavedSession) -> str:
 
 
 def tool_schemas(session: SavedSession) -> list[dict[str, Any]]:
-    """Return the agent's tools in OpenAI's schema; none if the session's profile is unknown."""
+    """Return the agent's tools in OpenAI's schema. The list is empty if the session's profile is unknown."""
     name = session.about.get("profile")
     try:
         return [schema.openai() for schema in load_profile(str(name)).schemas()] if name else []
@@ -64,7 +65,7 @@ def _segments(session: SavedSession) -> list[Segment]:
 
 
 def _changes(session: SavedSession) -> Iterator[str]:
-    """Yield the diffs of the accepted changes, then that of the open ones."""
+    """Yield the diff of each set of accepted changes, then the diff of the changes that are still open."""
     for signal in session.signals:
         if signal["what"] == "edits_accepted":
             yield _diff(session, {path: (c["before"], c["now"]) for path, c in signal.get("changes", {}).items()})

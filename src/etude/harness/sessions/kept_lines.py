@@ -1,6 +1,7 @@
-"""Counts how many lines of accepted edits are still in the folder after fixed times, as `edits_kept` signals.
+"""Counts how many lines of accepted edits are still in the folder after fixed times, and logs the counts as
+`edits_kept` signals.
 
-No process runs at these times: the lines are counted the next time a command reads the sessions, and the signal records
+No process runs at these times: the lines are counted when a command next reads the sessions, and the signal records
 when that was. Invariant: there is one signal per edit and fixed time, and the folder is only read.
 """
 
@@ -19,20 +20,21 @@ from etude.harness.sessions.record import SessionError, SessionRecord
 from etude.harness.sessions.replay import SavedSession, load_session, sessions_of
 
 AFTER_SECONDS = (60, 600, 3_600, 86_400, 604_800)
-"""A minute, ten minutes, an hour, a day, a week."""
+"""Times after the acceptance of an edit for which its kept lines are counted: a minute, ten minutes, an hour, a day, a
+week."""
 _MOST_LINES = 5_000
-"""Maximum number of lines between the first and the last difference to align; in a longer range no lines are
-aligned."""
+"""Maximum number of lines from the first to the last difference of two texts. If there are more, the lines between are
+not aligned."""
 _MOST_BYTES = 4_000_000
-"""Larger files count as missing."""
+"""Maximum size of a file in bytes; a larger file counts as missing."""
 
 Read = Callable[[str], bytes | None]
-"""Returns the current contents of a file of the folder; None if it cannot be read."""
+"""Function that returns the current contents of a file in the user's folder; None if it cannot be read."""
 
 
 def record_kept_lines(session: SavedSession, *, now: float | None = None) -> list[dict[str, Any]]:
-    """Write an `edits_kept` signal for each accepted edit and each time of AFTER_SECONDS that has passed since, unless
-    the session already has it. Return the new signals."""
+    """Write an `edits_kept` signal for each accepted edit and each of AFTER_SECONDS that has passed since then, unless
+    the session already has this signal. Return the new signals."""
     folder = session.about.get("folder")
     if not folder or not Path(folder).is_dir():
         return []
@@ -50,7 +52,7 @@ def record_kept_lines(session: SavedSession, *, now: float | None = None) -> lis
 
 
 def record_all_kept_lines(sessions: Path, user: Path) -> None:
-    """Call `record_kept_lines` for every session on the user's folder."""
+    """Call `record_kept_lines` for every session on the user's folder `user`."""
     for place in sessions_of(sessions, user):
         # A damaged session is skipped; `etude sessions check` reports it.
         with suppress(SessionError):
@@ -58,8 +60,7 @@ def record_all_kept_lines(sessions: Path, user: Path) -> None:
 
 
 def due_signals(session: SavedSession, read: Read, now: float) -> Iterator[dict[str, Any]]:
-    """Yield the fields (except `what`) of each `edits_kept` signal that is due at the time `now` and not yet
-    written."""
+    """Yield the fields of each `edits_kept` signal that is due at the Unix time `now` and not yet written."""
     done = {(s["accepted"], s["after_seconds"]) for s in session.signals if s["what"] == "edits_kept"}
     for signal in session.signals:
         if signal["what"] != "edits_accepted":
@@ -81,7 +82,7 @@ def due_signals(session: SavedSession, read: Read, now: float) -> Iterator[dict[
 
 
 def _count(session: SavedSession, changes: Mapping[str, Any], read: Read) -> dict[str, tuple[int, int]]:
-    """Return the numbers of added and kept lines of each accepted file."""
+    """Return, for each accepted file, how many lines were added and how many of these are kept."""
     counts = {}
     for path, change in changes.items():
         before, now = session.content(change["before"]) or b"", session.content(change["now"]) or b""
@@ -90,9 +91,9 @@ def _count(session: SavedSession, changes: Mapping[str, Any], read: Read) -> dic
 
 
 def kept_lines(before: bytes, accepted: bytes, today: bytes) -> tuple[int, int]:
-    """Return how many lines a change added, and how many of them are still in the file today, even if they moved.
+    """Return how many lines a change added, and how many of them are still in the file today, even at another place.
 
-    Blank lines do not count; a file that is not text has no lines.
+    Blank lines do not count. A file that is not text counts as having no lines.
     """
     texts = [as_text(data) for data in (before, accepted, today)]
     if None in texts:
@@ -101,7 +102,7 @@ def kept_lines(before: bytes, accepted: bytes, today: bytes) -> tuple[int, int]:
     added = [place for place in _added(old, new) if new[place]]
     standing = dict(_equal(new, found))
     kept = sum(place in standing for place in added)
-    # An added line that moved matches an equal line of today that is not aligned with the accepted file.
+    # An added line that moved is kept if today's file has an equal line that is not aligned with another line.
     explained = set(standing.values())
     free = Counter(line for place, line in enumerate(found) if place not in explained)
     for place in added:
@@ -126,7 +127,7 @@ def _added(old: list[str], new: list[str]) -> list[int]:
 
 
 def _equal(one: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
-    """Align two texts: yield pairs of indexes of equal lines, in increasing order."""
+    """Align two texts: yield the index pairs of corresponding equal lines, in increasing order."""
     head, tail = equal_ends(one, other)
     ends = len(one) - tail, len(other) - tail
     yield from ((place, place) for place in range(head))

@@ -1,4 +1,4 @@
-"""Connects the agent loop to the session record: writes the events of a run as lines of its session."""
+"""Connects the agent loop to the session record: writes each event of a run to the session's log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from etude.trace.trace import ToolEvent, TraceUsage
 
 
 class _FirstPiece:
-    """Wraps a streaming policy's `on_piece` callback to record when the first piece of a turn arrived."""
+    """Wraps a policy's `on_piece` callback, to record when the first streamed piece of a turn arrived."""
 
     def __init__(self, tell: Callable[[Any], None]) -> None:
         self._tell = tell
         self.came: float | None = None
-        """Time of the turn's first piece; None before it."""
+        """Monotonic time at which the turn's first piece arrived; None until then."""
 
     def __call__(self, piece: Any) -> None:
         if self.came is None:
@@ -29,7 +29,8 @@ class _FirstPiece:
 
 
 def _listening(policy: Any) -> _FirstPiece | None:
-    """Wrap the policy's `on_piece` callback, unless it is already wrapped; None if the policy does not stream."""
+    """Wrap the policy's `on_piece` callback in a _FirstPiece, unless it already is one. Return None if the policy does
+    not stream."""
     tell = getattr(policy, "on_piece", None)
     if tell is None or isinstance(tell, _FirstPiece):
         return tell
@@ -38,8 +39,8 @@ def _listening(policy: Any) -> _FirstPiece | None:
 
 
 class SessionLog(Observer):
-    """Observer that records a run and passes events on to the observer `inner`, whose time does not count as
-    latency."""
+    """Observer that records a run and passes the events on to the observer `inner`. The time that `inner` takes does
+    not count as latency."""
 
     def __init__(self, record: SessionRecord, workspace: OverlayWorkspace, toolbox: Toolbox, inner: Observer) -> None:
         self._record, self._workspace, self._toolbox, self._inner = record, workspace, toolbox, inner
@@ -48,7 +49,7 @@ class SessionLog(Observer):
         self._wait()
 
     def _wait(self) -> None:
-        """Start timing the policy's next turn."""
+        """Start measuring the time that the policy takes for its next turn."""
         self._since = time.monotonic()
         if self._first is not None:
             self._first.came = None

@@ -1,11 +1,11 @@
 """Writes a session to disk while it runs.
 
 The session's folder contains `session.jsonl`, with one line per complete turn; `blobs/`, with the contents of changed
-files, each named by its digest; and `tokens.steps`, with the token ids of a policy that records them.
+files, each named by its digest; and `tokens.steps`, with the token ids if the policy records them.
 
-Invariants: when a call returns, its line has been written to the file, and its blobs before the line. So a kill loses
-at most the turn in progress. Written lines never change; a torn last line is ignored. Only its owner can read the
-folder, since it contains what the agent read.
+Invariants: when a method of SessionRecord returns, its line has been written to the file, and the blobs that the line
+names were written before. So a kill loses at most the turn in progress. Written lines never change; a torn last line is
+ignored. The folder is readable only by its owner, since it contains what the agent read.
 
 Writes are not synced to disk (no fsync), because many sessions share one event loop. A power cut may lose the last
 seconds; the digests then reveal damaged blobs.
@@ -44,7 +44,8 @@ None where there is no file."""
 
 
 class SessionError(Exception):
-    """A session cannot be written or read. The message says which one, why, and what to do."""
+    """A session or background agent cannot be used, usually because its files cannot be written or read. The message
+    says which one, why, and what to do."""
 
 
 class SessionRecord:
@@ -59,9 +60,9 @@ class SessionRecord:
         self.policy: object = None
         self._descriptor = descriptor
         self._seen = dict(seen)
-        """Digests of changed files, as last written to the log."""
+        """Digests of the contents of changed files, by path, as last written to the log."""
         self._contents: dict[str, bytes | None] = {}
-        """Current contents of the files whose digests this record has written."""
+        """Last logged contents of changed files, by path."""
         self._keep = steps
         self._steps: StepsFile | None = None
 
@@ -69,8 +70,8 @@ class SessionRecord:
     def begin(cls, place: Path, /, **about: object) -> SessionRecord:
         """Create a new session in the folder `place`.
 
-        `about` has the profile, the model, the user's folder, and `consent`: whether the user agreed to training on the
-        session.
+        `about` becomes the log's first line: the profile, the model, the user's folder, and `consent` (whether the user
+        agreed to training on the session).
         """
         try:
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -87,10 +88,10 @@ class SessionRecord:
 
     @classmethod
     def resume(cls, folder: Path, size: int, seen: Mapping[str, Sides], steps: int = 0) -> SessionRecord:
-        """Continue the record of a session, as `replay.py` has read it.
+        """Continue the record of a saved session. The arguments come from reading its log (`replay.py`).
 
-        `size` is the number of bytes of the log's complete lines, `seen` are the digests of changed files in them, and
-        `steps` is the number of bytes of token ids that belong to them.
+        `size` is the number of bytes of the log's complete lines, `seen` are the digests of changed files, and `steps`
+        is the number of bytes of token ids that belong to complete turns.
         """
         try:
             descriptor = os.open(folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -101,7 +102,7 @@ class SessionRecord:
 
     @classmethod
     def for_signals(cls, folder: Path) -> SessionRecord:
-        """Open a session only to add signals. Another process may be writing its turns at the same time."""
+        """Open a session only to add signals. Another process may write the session's turns at the same time."""
         try:
             descriptor = os.open(folder / LOG, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
             _cut_if_alone(folder, descriptor)
@@ -110,7 +111,8 @@ class SessionRecord:
         return cls(folder, descriptor, {})
 
     def follow(self, policy: object) -> None:
-        """Record this policy's turns. If it has a `recorder`, its token ids are written to `tokens.steps`."""
+        """Record the turns of this policy. If the policy has a `recorder`, its token ids are written to
+        `tokens.steps`."""
         self.policy = policy
         recorder = getattr(policy, "recorder", None)
         if isinstance(recorder, TraceBuilder):
@@ -160,9 +162,9 @@ class SessionRecord:
     ) -> None:
         """Log a complete turn.
 
-        `tools` are the results of its calls, `told` the harness's own messages. `files` has the original and the
-        current contents of each changed file, `state` what the toolbox needs when the session is resumed (to-do list,
-        edit counts), `seconds` the time spent in the policy and in tools.
+        `tools` are the results of the turn's calls, `told` the messages that the harness added. `files` has the
+        original and the current contents of each changed file. `state` has the toolbox's state for resuming the session
+        (to-do list, edit counts), and `seconds` the time spent in the policy and in tools.
         """
         changed = self._differences(files)
         self._line(
@@ -179,18 +181,19 @@ class SessionRecord:
         self.clock.turned(seconds or {})
 
     def rebased(self, files: Mapping[str, tuple[bytes | None, bytes | None] | None]) -> None:
-        """Log new original and current contents of files between two runs. None: the file is no longer changed."""
+        """Log that, between two runs, files got other original and current contents. None means that the file is no
+        longer changed."""
         changed = {
             path: pair and {"before": self._blob(pair[0]), "now": self._blob(pair[1])} for path, pair in files.items()
         }
         self._line("rebased", files=changed)
 
     def put_back(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
-        """Log that the user reverted changes of the agent. `files` are the files that are still changed."""
+        """Log that the user reverted some of the agent's changes. `files` are the files that are still changed."""
         self._line("put_back", files=self._differences(files))
 
     def stopped(self, stop: str, error: str) -> None:
-        """Log the end of a run, with signals for its latency and an interruption by the user."""
+        """Log the end of a run, with a signal for its latency and, if the user interrupted the run, one for that."""
         spent = self.clock.stopped(time.time())
         if stop == "cancelled":
             self.signal("interrupted", turns=spent["turns"], after_seconds=spent["total_seconds"])
@@ -198,17 +201,17 @@ class SessionRecord:
         self._line("stopped", stop=stop, error=error)
 
     def signal(self, what: str, /, **fields: object) -> None:
-        """Log a signal: what the user did with the result (docs/trace.md lists all signals).
+        """Log a signal, which is an observation of how the user reacts to the agent (docs/trace.md lists all signals).
 
-        Files that are accepted no longer count as changed.
+        Files whose edits are accepted no longer count as changed.
         """
         if what in EDITS and "changes" not in fields:
             fields["changes"] = self._settled(fields.get("files"), gone=what == "edits_accepted")
         self._line("signal", what=what, **fields)
 
     def _differences(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> dict[str, dict[str, str | None]]:
-        """Return the digests of files that have changed since the last logged line. An empty entry means that the file
-        has its original contents again."""
+        """Return the digests of files whose contents changed since the last logged line. An empty entry means that the
+        file has its original contents again."""
         changed: dict[str, dict[str, str | None]] = {}
         for path, (before, now) in files.items():
             if path in self._contents and self._contents[path] is now:
@@ -225,7 +228,8 @@ class SessionRecord:
         return changed
 
     def _settled(self, files: object, *, gone: bool) -> dict[str, dict[str, str | None]]:
-        """Return the digests of the files of a signal. With `gone`, they no longer count as changed."""
+        """Return the digests of the files that a signal is about. With `gone`, these files no longer count as
+        changed."""
         paths = [path for path in files if path in self._seen] if isinstance(files, list) else []
         sides = {path: self._seen[path] for path in paths}
         if gone:
@@ -291,7 +295,7 @@ _FIELDS = {kind: [field.name for field in fields(kind)] for kind in (Turn, ToolC
 
 
 def _plain(value: Turn | ToolCall | ToolEvent | TraceUsage) -> dict[str, Any]:
-    """Convert a value to a JSON object. `asdict` is not used, because it would copy all nested values."""
+    """Convert a dataclass instance to a JSON object. `asdict` is not used, because it would copy all nested values."""
     return {name: getattr(value, name) for name in _FIELDS[type(value)]}
 
 
@@ -300,7 +304,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
 
 
 def being_written(folder: Path) -> bool:
-    """Return whether a process has the session open for writing."""
+    """Return whether any process has the session's log open for writing."""
     try:
         descriptor = os.open(folder / LOG, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -315,7 +319,7 @@ def being_written(folder: Path) -> bool:
 
 
 def _cut_if_alone(folder: Path, descriptor: int) -> None:
-    """Remove a torn last line from the log, unless another process has the log open, which may be writing that line."""
+    """Remove a torn last line from the log, unless another process has the log open and so may be writing this line."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, (folder / LOG).read_bytes().rfind(b"\n") + 1)
@@ -325,9 +329,9 @@ def _cut_if_alone(folder: Path, descriptor: int) -> None:
 
 
 def _drop_torn_line(folder: Path, descriptor: int, size: int) -> None:
-    """Lock the log and remove a torn last line, which begins at `size`.
+    """Take a shared lock on the log, and remove a torn last line, which begins at byte `size`.
 
-    All writers hold a shared lock. Only the sole writer may remove a line, since another one may just be writing it.
+    All writers hold a shared lock. Only a sole writer may remove the line, since another writer may just be writing it.
     """
     try:
         if os.fstat(descriptor).st_size > size:

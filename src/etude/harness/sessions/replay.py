@@ -1,4 +1,4 @@
-"""Reads saved sessions, up to the last complete line of their log."""
+"""Reads saved sessions from their logs, up to the last complete line."""
 
 from __future__ import annotations
 
@@ -21,62 +21,63 @@ REBASED = "rebased"
 
 @dataclass(slots=True)
 class SavedSession:
-    """The state of a session after its last complete line."""
+    """State of a saved session after the last complete line of its log."""
 
     folder: Path
-    """The session's own folder."""
+    """Folder in which the session is stored, not the user's folder."""
     about: dict[str, Any]
-    """The log's first line: profile, model, the user's folder, consent."""
+    """First line of the log: profile, model, the user's folder, consent to training."""
     conversation: Conversation | None = None
     """The conversation after the last complete turn; earlier conversations are its parents."""
     usage: TraceUsage = field(default_factory=TraceUsage)
-    """Usage of the last request."""
+    """Tokens and turns used by the last request."""
     tools: list[ToolEvent] = field(default_factory=list)
     files: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
-    """Digests of the original and the current contents of changed files."""
+    """Digests of the original and the current contents of each changed file, by path."""
     reverted: list[str] = field(default_factory=list)
     """Files whose changes the user reverted since the last request."""
     state: dict[str, Any] = field(default_factory=dict)
-    """State of the toolbox."""
+    """Toolbox state to restore when the session is resumed, such as the to-do list."""
     signals: list[dict[str, Any]] = field(default_factory=list)
     requests: int = 0
-    """Number of the user's requests."""
+    """Number of requests from the user."""
     turns: int = 0
     """Number of turns in all requests."""
     reviewed: str = ""
     """The user's decision on the changes since the last request: "accepted", "rejected", or empty."""
     stop: str = ""
-    """StopCause of the last run, or REBASED. Empty during a run, and if the session was killed during one."""
+    """Value of the StopCause of the last run, or REBASED. Empty while a run is in progress or if it was killed."""
     error: str = ""
     spent: TraceUsage = field(default_factory=TraceUsage)
-    """Usage of all requests but the last."""
+    """Tokens and turns used by all requests before the last one."""
     seconds: dict[str, float] = field(default_factory=lambda: {"policy": 0.0, "tools": 0.0})
     steps: int = 0
     """Number of bytes of tokens.steps that belong to complete turns."""
     stopped: float = 0.0
     """Unix time at which the last run ended; 0 if none has."""
     size: int = 0
-    """Number of bytes of the log's complete lines."""
+    """Number of bytes of the complete lines in the log."""
 
     @property
     def consent(self) -> bool:
-        """Whether the user agrees to training on the session, by the last answer."""
+        """Whether the user agrees to training on the session, according to the latest answer."""
         said = self.training_answer
         return bool(self.about.get("consent", False) if said is None else said)
 
     @property
     def training_answer(self) -> bool | None:
-        """The user's last answer about training on this session; None if there is none after its first line."""
+        """The user's latest answer, during the session, to whether it may be used for training; None if there was no
+        answer."""
         given = [bool(signal["given"]) for signal in self.signals if signal["what"] == "consent"]
         return given[-1] if given else None
 
     def total(self) -> TraceUsage:
-        """Return the usage of all requests."""
+        """Return the tokens and turns used by all requests together."""
         return _sum(self.spent, self.usage)
 
     @property
     def tokens(self) -> Path:
-        """File with the token ids; it exists if the policy recorded them."""
+        """Path of the file with the token ids, which exists only if the policy recorded them."""
         return self.folder / STEPS
 
     def changed(self) -> dict[str, tuple[bytes | None, bytes | None]]:
@@ -84,14 +85,14 @@ class SavedSession:
         return {path: (self.content(before), self.content(now)) for path, (before, now) in self.files.items()}
 
     def resume_record(self) -> SessionRecord:
-        """Open the session's record to continue it."""
+        """Open the record of this session to continue writing it."""
         record = SessionRecord.resume(self.folder, self.size, self.files, self.steps)
         record.clock.was_stopped(self.stopped if self.stop else None)
         return record
 
     def content(self, digest: str | None) -> bytes | None:
-        """Return the contents with this digest; None for None. Raises SessionError if the blob is missing or
-        damaged."""
+        """Return the file contents with this digest; None if the digest is None. Raises SessionError if the blob is
+        missing or damaged."""
         if digest is None:
             return None
         path = self.folder / BLOBS / digest
@@ -105,13 +106,14 @@ class SavedSession:
 
 
 def list_sessions(folder: Path) -> Iterator[Path]:
-    """Yield the folders of all sessions below `folder`, newest first."""
+    """Yield the folders of all sessions directly below `folder`, most recently written first."""
     found = [path.parent for path in folder.glob(f"*/{LOG}")]
     return iter(sorted(found, key=lambda path: (path / LOG).stat().st_mtime, reverse=True))
 
 
 def sessions_of(folder: Path, user: Path) -> Iterator[Path]:
-    """Yield the folders of the sessions on the user's folder `user`, newest first. Unreadable ones are skipped."""
+    """Yield the folders of those sessions below `folder` that worked on the user's folder `user`, most recently written
+    first. Unreadable sessions are skipped."""
     mine = str(user.resolve())
     for place in list_sessions(folder):
         with suppress(OSError, ValueError, TypeError), (place / LOG).open("rb") as log:
@@ -120,7 +122,7 @@ def sessions_of(folder: Path, user: Path) -> Iterator[Path]:
 
 
 def load_session(folder: Path) -> SavedSession:
-    """Read a session. Raises SessionError."""
+    """Read a saved session from its folder. Raises SessionError."""
     try:
         data = (folder / LOG).read_bytes()
     except OSError as error:
@@ -244,7 +246,7 @@ def _add_seconds(session: SavedSession, entry: dict[str, Any]) -> None:
 
 
 def _usage(raw: dict[str, int]) -> TraceUsage:
-    """Parse a usage entry. Counts that this version does not know are ignored."""
+    """Parse the usage counters of a log line. Counters that this version does not know are ignored."""
     return TraceUsage(**{f.name: raw.get(f.name, 0) for f in fields(TraceUsage)})
 
 
@@ -253,7 +255,7 @@ def _sum(one: TraceUsage, other: TraceUsage) -> TraceUsage:
 
 
 def _open(session: SavedSession) -> Conversation:
-    """Return the session's conversation. Raises ValueError if no line has begun one."""
+    """Return the session's conversation. Raises ValueError if the log has not begun one yet."""
     if session.conversation is None:
         raise ValueError("no conversation was opened before it")
     return session.conversation

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 
 class Clock:
-    """The times of one session. Callers pass the current Unix time."""
+    """Keeps the start and end times of a session's runs. Callers pass the current Unix time."""
 
     def __init__(self) -> None:
         self._begun: float | None = None
@@ -19,11 +19,11 @@ class Clock:
         self._summaries: list[Mapping[str, float]] = []
 
     def was_stopped(self, when: float | None) -> None:
-        """Set the time at which the last run of a resumed session ended; None if it was killed."""
+        """Set the Unix time at which a resumed session's last run ended; None if this run was killed."""
         self._stopped = when
 
     def asked(self, now: float) -> float | None:
-        """Begin a request. Return the seconds since the last run ended; None if unknown."""
+        """Note the start of a request. Return the seconds since the last run ended, or None if that time is unknown."""
         after = None if self._stopped is None else round(max(0.0, now - self._stopped), 3)
         self._begun, self._turns, self._summaries = now, [], []
         return after
@@ -35,8 +35,8 @@ class Clock:
         self._summaries.append(seconds)
 
     def stopped(self, now: float) -> dict[str, float | int | None]:
-        """End a run and return its latencies. The beginning of a resumed run is unknown, so its total is the sum over
-        its turns."""
+        """Note the end of a run and return its latencies. For a resumed run, whose start is unknown, the total is the
+        sum over its turns."""
         acts = [*self._turns, *self._summaries]
         spent = {name: sum(act.get(name, 0.0) for act in acts) for name in ("policy", "tools")}
         total = sum(spent.values()) if self._begun is None else max(0.0, now - self._begun)

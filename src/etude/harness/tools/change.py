@@ -1,7 +1,7 @@
-"""The tools write, replace, patch, move and delete: edits for models that can repeat a file's text exactly.
+"""The tools write, replace, patch, move and delete, for models that can repeat a file's text exactly.
 
-A call changes nothing unless all its changes fit, and no file that was changed by somebody else since the agent read
-it.
+A call changes nothing unless all of its changes fit. A file that somebody else changed since the agent read it is not
+overwritten; moving and deleting check this only with `ToolLimits.strict`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from etude.harness.tools.files import numbered, read_text, split_lines
 from etude.harness.workspaces.workspace import clean_path
 
 SHOWN_AROUND = 3
-"""Number of lines shown before and after a replacement."""
+"""Number of lines before and after a replacement that the tool's output shows."""
 
 
 async def write(run: ToolContext, arguments: dict[str, Any]) -> Output:
@@ -128,7 +128,8 @@ async def _put(run: ToolContext, path: str, data: bytes) -> None:
 
 
 async def _require_places(run: ToolContext, after: Mapping[str, str | None]) -> None:
-    """Raise ToolProblem, before the first file is written, if a path is a folder or is below a file."""
+    """Raise ToolProblem if a path to be written is a folder or is below a file. Called before the first file is
+    written."""
     written = {path for path, text in after.items() if text is not None}
     there = {*await run.workspace.files(), *written} - (after.keys() - written)
     for path in written:

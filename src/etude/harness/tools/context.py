@@ -20,10 +20,11 @@ from etude.harness.workspaces.workspace import AsksFirst, Workspace
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """Limits of a run's tools."""
+    """Limits for the tools of one run."""
 
     command_seconds: float = 10.0
-    """Time limit of one shell command. Reaching it is a failure of the command, unless the host gave it no CPU time."""
+    """Time limit of one shell command in seconds. Reaching it is a failure of the command, unless the host gave it no
+    CPU time."""
     edits: int | None = None
     """Maximum number of successful edits in the whole run; None means no limit."""
     strict: bool = False
@@ -32,16 +33,16 @@ class ToolLimits:
 
 
 class ToolProblem(Exception):
-    """The call cannot be run. The text is its result for the model."""
+    """The call cannot be run. The message becomes the call's result for the model."""
 
 
 @dataclass(slots=True)
 class Output:
-    """The complete output of a call."""
+    """The complete output of a tool call."""
 
     lines: Sequence[str]
     keep_end: bool = False
-    """Whether the end of the output is kept, not only its beginning, if it has to be cut."""
+    """Whether a cut keeps the end of the output as well as its beginning."""
     ok: bool = True
     """Whether the call succeeded."""
     valid: bool = True
@@ -49,9 +50,10 @@ class Output:
     finished: bool = False
     """Whether this call ends the run."""
     seconds: float = 0.0
-    """How long a command ran, by the clock that enforces its time limit; 0 on a host that was short of CPU time."""
+    """Running time in seconds of the call's command, which counts toward `Budgets.tool_seconds`; 0 on a host that was
+    short of CPU time."""
     reread: bool = False
-    """Whether the call read a file that the agent had last read before a self-summary."""
+    """Whether the call read a file that the agent had already read before its latest self-summary, but not since."""
 
 
 class ToolContext:
@@ -66,7 +68,7 @@ class ToolContext:
         outside: ExternalServices | None = None,
         after_edit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`after_edit` is called after each change of a file by a tool, before the next change."""
+        """`after_edit` is called each time that a tool has changed a file, before the next change."""
         self.workspace = workspace
         self.limits = limits
         self.say = profile.say
@@ -77,18 +79,19 @@ class ToolContext:
         """Number and command of each background job that was running at the last check."""
         self.lints = Lints()
         self.context = 0
-        """Number of self-summaries so far, set by the loop."""
+        """Number of self-summaries so far, which the agent loop sets."""
         self.outside = outside or ExternalServices()
         self.chunk_index: ChunkIndex | None = None
-        """The search index, created by the first search."""
+        """Index of the tool `search`; None until the first search creates it."""
         self._after_edit = after_edit
         self._shown: dict[str, bytes] = {}
-        """Digest of each file's contents as the agent last read or wrote them."""
+        """Digest of the contents that the agent last read from or wrote to each file, by path."""
         self._read: dict[str, int] = {}
-        """The value of `context` when each file was last read, in the order of the last reads."""
+        """Number of self-summaries before each file was last read, by path, in the order of the last reads."""
 
     async def has_edited(self, path: str, data: bytes | None) -> None:
-        """Record a change of a file, for which every tool must call this. `data` is None for a deleted file."""
+        """Record that a tool changed a file. Every tool must call this after each change. `data` is None for a deleted
+        file."""
         self.edited[path] = self.edited.get(path, 0) + 1
         self.has_shown(path, data)
         if data is None:
@@ -102,9 +105,9 @@ class ToolContext:
             raise ToolProblem(self.say("no_edits_left"))
 
     async def agree(self, changes: Mapping[str, bytes | None]) -> None:
-        """Ask the user about several changes at once, if the workspace asks before changes.
+        """Ask the user about several changes at once, if the workspace asks before it changes files.
 
-        A tool that changes several files calls this before the first change, so that there is only one question.
+        A tool that changes several files calls this before the first change, so that the user gets only one question.
         """
         if isinstance(self.workspace, AsksFirst):
             await self.workspace.agree(changes)
@@ -117,14 +120,15 @@ class ToolContext:
             self._shown[path] = xxhash.xxh3_128_digest(data)
 
     def has_read(self, path: str, data: bytes) -> bool:
-        """Record that the agent reads a file. Return whether the last read was before a self-summary."""
+        """Record that the agent reads a file. Return whether its previous read of the file was before a
+        self-summary."""
         self.has_shown(path, data)
         before = self._read.pop(path, self.context)
         self._read[path] = self.context
         return before < self.context
 
     def open_files(self) -> list[str]:
-        """Return the files that the agent has read and not deleted, in the order of the last reads."""
+        """Return the files that the agent has read and not deleted, least recently read first."""
         return list(self._read)
 
     def knows(self, path: str, data: bytes) -> bool:

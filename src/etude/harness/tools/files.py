@@ -1,4 +1,4 @@
-"""The tools list, read and edit, with the definition of a line and the rules of an edit.
+"""The tools list, read and edit. This file also defines what a line is and how an edit is applied.
 
 Lines end at \\n only. An edit names each line that it replaces by its number. The old line's indentation is kept unless
 the new text is itself indented, so that a model need not count spaces. An edit may include lines that stay the same, so
@@ -17,7 +17,7 @@ from etude.harness.workspaces.workspace import clean_path
 from etude.text.calls import numbered_lines
 
 MANY_FILES = 5_000
-"""In workspaces with more files, suggestions for a wrong path are limited to files of the same name."""
+"""In workspaces with more files than this, only files of the same name are suggested for a wrong path."""
 
 
 async def list_files(run: ToolContext, arguments: dict[str, Any]) -> Output:
@@ -69,9 +69,9 @@ async def edit(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def parse_line_edits(text: str) -> dict[int, str]:
-    """Parse an edit's `lines` argument into a map from line number to new text.
+    """Parse the edit tool's `lines` argument into a map from line number to new text.
 
-    If a number occurs several times, its texts become several lines.
+    If a number occurs several times, its texts are joined and become several lines.
     """
     wanted: dict[int, str] = {}
     for number, new in numbered_lines(text):
@@ -80,7 +80,8 @@ def parse_line_edits(text: str) -> dict[int, str]:
 
 
 def replacement(old: str, text: str) -> list[str]:
-    """Return the lines that replace `old`. They get its indentation and carriage return if they have none."""
+    """Return the lines that replace the line `old`. If the new text is not indented, its lines get the indentation of
+    `old`. A carriage return at the end of `old` is kept on every line."""
     new = text.removesuffix("\n").split("\n")
     indentation = old[: len(old) - len(old.lstrip(" \t"))]
     if not new[0].startswith((" ", "\t")):
@@ -91,7 +92,7 @@ def replacement(old: str, text: str) -> list[str]:
 
 
 def split_lines(text: str) -> list[str]:
-    """Split a file's text into lines; the newline at its end does not begin another line."""
+    """Split a file's text into lines. A newline at the end of the text does not begin another line."""
     return text.removesuffix("\n").split("\n") if text else []
 
 

@@ -1,7 +1,7 @@
 """The tool grep: returns every line of every text file that matches the pattern, as `file:line text`.
 
-Workspaces whose files are in a folder on disk are searched by ripgrep, others by RE2 (`search/grep_query.py` says why).
-The output has the same form and order.
+Workspaces whose files are in a folder on disk are searched by ripgrep, all others by RE2 (`search/grep_query.py` says
+why). The output has the same form and order in both cases.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def grep(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def _query(run: ToolContext, arguments: dict[str, Any]) -> Query:
-    """Convert the call's arguments. A pattern between slashes is a regular expression."""
+    """Convert the arguments of a grep call to a query. A pattern between slashes is a regular expression."""
     pattern = arguments["pattern"].strip("\n")
     regex = len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
     return Query(
@@ -57,7 +57,8 @@ def _query(run: ToolContext, arguments: dict[str, Any]) -> Query:
 
 
 async def _on_disk(run: ToolContext, query: Query, most: int) -> list[Line] | None:
-    """Search with ripgrep; None if the workspace's files are not in a folder on disk."""
+    """Search with ripgrep. Return None if the workspace's files are not in a folder on disk, or ripgrep is not
+    installed."""
     workspace = run.workspace
     if not isinstance(workspace, OverlayWorkspace):
         return None
@@ -100,8 +101,8 @@ def _named(files: Sequence[str], query: Query) -> Iterator[str]:
 
 
 async def _with_context(run: ToolContext, found: Sequence[Line], context: int) -> list[str]:
-    """Format matches as ripgrep does: `file-line text` for a context line, `--` between groups that are not
-    adjacent."""
+    """Format matches with context lines as ripgrep does: a context line as `file-line text`, and `--` between groups
+    that are not adjacent."""
     said: list[str] = []
     for path, group in groupby(found, key=lambda line: line.path):
         matches = {line.number: line.text for line in group}

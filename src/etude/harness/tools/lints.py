@@ -1,4 +1,5 @@
-"""The tool lints: returns the problems that the repository's linters report, new ones first, and failed linters."""
+"""The tool lints: runs the repository's linters and returns their problems, new ones first, and which linters
+failed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from etude.harness.tools.context import Output, ToolContext, ToolProblem
 from etude.harness.workspaces.workspace import clean_path
 
 MOST_SHOWN = 100
-"""Maximum number of new problems, and of older problems, to return."""
+"""Maximum number of problems to return, for new and for older problems separately."""
 
 
 async def lints(run: ToolContext, arguments: dict[str, Any]) -> Output:

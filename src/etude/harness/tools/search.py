@@ -1,7 +1,7 @@
 """The tool search: finds code by a description. Each hit is returned as `file:first-last name` with its first lines.
 
-The search compares words, and meaning as well if `ExternalServices` has an embedder. The first search creates the
-index, which is kept for the run and updated to the current files by each search.
+The search compares words and, if `ExternalServices` has an embedder, meaning. The first search creates the index. It is
+kept for the run, and each search first updates it to the current files.
 """
 
 from __future__ import annotations

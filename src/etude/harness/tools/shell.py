@@ -1,7 +1,8 @@
 """The tool shell: runs one command in the workspace's folder and returns its output and exit code.
 
-The output contains no times, so that equal runs give equal text. A command that reaches its time limit has failed, and
-the output says so. If the host gave it no CPU time, that is an infrastructure failure, which ends the run.
+The output contains no times, so that equal runs give equal text. A command that reaches its time limit counts as
+failed, and the output says so. If the host gave the command no CPU time, that is an infrastructure failure, which ends
+the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tool todo: the agent's to-do list, which is kept across self-summaries. Each call replaces the whole list."""
+"""The tool todo: replaces the agent's to-do list, which is kept across self-summaries."""
 
 from __future__ import annotations
 

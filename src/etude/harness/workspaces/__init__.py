@@ -1,4 +1,5 @@
 """Workspaces: the files that an agent works on, and the commands that it runs on them.
 
-The files are in memory, on top of an image or a folder, in a box, or in the user's own folder.
+There are three kinds: changes are kept in memory, on top of an image or a folder; or all files are in a box; or the
+agent works in the user's own folder.
 """

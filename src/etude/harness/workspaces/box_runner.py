@@ -1,9 +1,9 @@
 """Runs the commands of an overlay workspace in a box, which is created when the first command needs it.
 
-In a box without network, a command that uses neither the clock nor random numbers depends only on the files, so a
+In a box without network, a command that uses neither the clock nor random numbers depends only on the files. So a
 worker may share its result between rollouts (`ExecMemo`). The task's author lists such commands. A result is shared
-only if the run had no side effect: it left every file, mode and name unchanged, in the workspace and in the scratch
-folders. After a command with side effects, a rollout no longer uses the memo.
+only if the run had no side effect: it left every file, mode and name unchanged, in the workspace and in the folders for
+temporary files. After a command with side effects, a rollout no longer uses shared results.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from etude.sandbox.contract import Box, ExecResult
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
 """Folders in which a command can leave files."""
 _MAX_KEPT_BYTES = 65_536
-"""Maximum size of an output that is shared."""
+"""Maximum size in bytes of a command's output that is cached in an ExecMemo."""
 MAX_READ_FILES = 20_000
 MAX_READ_BYTES = 200_000_000
-"""Limits on the files of a workspace with commands, which are in memory more than once."""
+"""MAX_READ_FILES and MAX_READ_BYTES limit the files of a workspace with commands, since they are kept in memory more
+than once."""
 
 ExecKey = tuple[str, bytes, str, float]
 
@@ -44,7 +45,7 @@ class ExecMemo(Memo[ExecKey, ExecResult]):
 
 
 class BoxRunner(BoxedCommands):
-    """Runs commands in a box that is created by the first command whose result is not in the memo."""
+    """Runs commands in a box that is created by the first command whose result is not cached."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class BoxRunner(BoxedCommands):
         self._held: Mapping[str, bytes] = start
         """The files in the box, or of the image if there is no box yet."""
         self._layout: bytes | None = None
-        """The box's layout when last read; None if it may have changed since."""
+        """The box's layout (names and modes of all files) when last read; None if it may have changed since then."""
 
     async def _carry_out(
         self, files: Mapping[str, bytes], command: str, timeout: float
@@ -132,7 +133,8 @@ class BoxRunner(BoxedCommands):
         self._held, self._layout, self._memo, self._scratch = self._start, None, None, None
 
     async def _look(self, files: Mapping[str, bytes]) -> bytes | None:
-        """Write the files to the box and return the box's layout; None if the agent prevents either."""
+        """Write the files to the box and return the layout (names and modes) of its files. None if files that the agent
+        left in the box prevent this."""
         fresh = self._box is None and files.keys() == self._held.keys()
         try:
             box = await self._synced(files)
@@ -150,7 +152,7 @@ class BoxRunner(BoxedCommands):
 
 
 def _digest(files: Mapping[str, bytes]) -> bytes:
-    """Return a digest of paths and contents."""
+    """Return a digest of the paths and contents of all files."""
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(files):
         name, data = path.encode("utf-8", "surrogateescape"), files[path]
@@ -167,10 +169,10 @@ def lazy_workspace(
     workdir: str = WORKDIR,
     searcher: Searcher | None = None,
 ) -> OverlayWorkspace:
-    """Return a workspace with an image's files in memory.
+    """Return a workspace that has an image's files in memory and creates a box when a command needs one.
 
-    `start` are these files; `open_box` creates a box of the image when a command needs one. `memo` shares the results
-    of the commands in `deterministic`, whose output depends on the files alone.
+    `start` are the image's files; `open_box` creates a box of the image. `memo` shares the results of the commands in
+    `deterministic`, whose output depends on the files alone.
     """
     return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo, deterministic), workdir, searcher)
 
@@ -182,6 +184,6 @@ def folder_workspace(folder: Path) -> OverlayWorkspace:
 
 
 def hold_for_commands(files: FolderFiles) -> None:
-    """Read all files into memory, because every command gets all of them. Raises FolderTooLarge."""
+    """Read all files of the folder into memory, because a box for commands gets all of them. Raises FolderTooLarge."""
     why = f"all of it would be kept in memory for commands: {SMALLER}"
     files.keep_all(max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES, why=why)

@@ -1,4 +1,5 @@
-"""Runs commands on files in memory, in a box that is created when the first command needs it."""
+"""Base class that runs commands in a box, on files that the caller keeps. The box is created when the first command
+needs it."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class BoxedCommands(ABC):
 
     @abstractmethod
     def _forget(self) -> None:
-        """Discard all state about the box, which no longer exists."""
+        """Discard all state about the box. Called after the box was lost or closed."""
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
@@ -59,7 +60,7 @@ class BoxedCommands(ABC):
         return result, after
 
     async def enter(self, files: Mapping[str, bytes]) -> TerminalHost:
-        """Write the files to the box and return the box, for terminals."""
+        """Write the files to the box and return the box, so that terminals can be opened in it."""
         async with self._box_may_die():
             return await self._entered(files)
 
@@ -70,7 +71,7 @@ class BoxedCommands(ABC):
             raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
 
     async def read_back(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """Return the files after the terminals' commands; `files` itself if they cannot be read."""
+        """Return the box's files after commands ran in terminals. If the files cannot be read, return `files`."""
         if self._box is None:
             return files  # the box was lost while the terminals were used
         try:
@@ -81,7 +82,8 @@ class BoxedCommands(ABC):
 
     @asynccontextmanager
     async def _box_may_die(self) -> AsyncIterator[None]:
-        """If the box is lost, discard it and re-raise. The next command gets a new box with the last known files."""
+        """Context manager that discards the box if it is lost, and re-raises SandboxLost. The next command gets a new
+        box with the last known files."""
         try:
             yield
         except SandboxLost:

@@ -1,8 +1,8 @@
 """A user's folder as a mapping from path to contents, where files are read when they are first needed.
 
 The folder is listed once. A file that was read is cached, so that the agent keeps seeing the same contents even if the
-user changes the file. The original contents of a file that the agent changes are kept until the end, for diffs and to
-detect changes by the user.
+user changes the file. The original contents of files that the agent changes are never dropped from memory; they are
+needed for diffs and to detect changes by the user.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from etude.harness.search.file_state import UNSURE, FileState, file_state_of, se
 from etude.sandbox.contract import RequestRefused
 
 MAX_FILE_BYTES = 1_000_000
-"""Maximum size of a file that agents can read."""
+"""Maximum size in bytes of a file that agents can read."""
 MAX_FOLDER_FILES = 500_000
 """Maximum number of files of a folder; path and size of each are in memory."""
 MAX_HELD_BYTES = 200_000_000
-"""Maximum memory for the cache of unchanged files. The least recently used file is dropped, and read again if
-needed."""
+"""Maximum size in bytes of the cache of unchanged files. The least recently used file is dropped first, and read again
+if needed."""
 
 SMALLER = "choose a smaller folder"
 
 
 class FolderTooLarge(Exception):
-    """A folder has more files or bytes than can be handled."""
+    """A folder has more files or bytes than the requested operation can handle."""
 
 
 class FolderFiles(Mapping[str, bytes]):
-    """The regular files below a folder, without version control, caches, symlinks, too large files, and names that are
-    not valid text. A file that no longer exists when it is read is removed from the mapping."""
+    """The regular files below a folder, except version control, caches, symlinks, files that are too large, and files
+    whose names are not valid text. A file that turns out to be deleted when it is read is removed from the mapping."""
 
     def __init__(self, folder: Path, *, max_files: int = MAX_FOLDER_FILES, max_held: int = MAX_HELD_BYTES) -> None:
         """List the folder. Raises FolderTooLarge if it has more than `max_files` files."""
@@ -70,13 +70,13 @@ class FolderFiles(Mapping[str, bytes]):
         return len(self._sizes)
 
     def keep(self, path: str) -> None:
-        """Keep a file's current contents in memory until the end, if the file exists."""
+        """Keep a file's current contents in memory permanently, if the file exists."""
         if path in self._sizes and path not in self._kept:
             with suppress(KeyError):
                 self._kept[path] = self._held.get(path) or self._read(path)
 
     def set_original(self, path: str, data: bytes) -> None:
-        """Record contents as the original of a file, regardless of what is on disk."""
+        """Set the original contents of a file, regardless of its contents on disk, unless they are already kept."""
         self._sizes.setdefault(path, len(data))
         self._kept.setdefault(path, (UNSURE, data))
 
@@ -89,9 +89,10 @@ class FolderFiles(Mapping[str, bytes]):
         return self._read(path)
 
     def keep_all(self, *, max_files: int, max_bytes: int, why: str) -> None:
-        """Read all files into memory. Raises FolderTooLarge, before reading any, if there are too many.
+        """Read all files into memory and keep them there. Raises FolderTooLarge, before reading any file, if they
+        exceed a limit.
 
-        `why` is the part of the message that explains why all files must be in memory.
+        `why` completes the error message: the reason why all files must be in memory.
         """
         if len(self._sizes) > max_files:
             raise FolderTooLarge(f"{self.folder} has more than {max_files} files: {why}")
@@ -101,14 +102,15 @@ class FolderFiles(Mapping[str, bytes]):
         self.whole = True
 
     def moved(self) -> dict[str, bytes]:
-        """Return the contents in memory of the files that have since been changed on disk or deleted."""
+        """Return the files that were changed or deleted on disk after they were read, with their contents in memory."""
         root = os.fspath(self.folder)
         known = {**self._held, **self._kept}
         found = {path: data for path, (state, data) in known.items() if state != file_state_of(f"{root}/{path}")}
         return {path: data for path, data in found.items() if not self._is_still(path, data)}
 
     def rebase(self, path: str, data: bytes | None) -> None:
-        """Record contents that were written to disk as the file's new original. None: the file was deleted."""
+        """Make `data`, which was written to disk, the original contents of a file. None means that the file was
+        deleted."""
         self._forget(path)
         self._kept.pop(path, None)
         if data is None:
@@ -118,7 +120,8 @@ class FolderFiles(Mapping[str, bytes]):
             self._kept[path] = (UNSURE, data)
 
     def _is_still(self, path: str, data: bytes) -> bool:
-        """Return whether a file whose state differs still has these contents. If so, remember its new state."""
+        """Return whether a file still has these contents, although its state has changed. If so, remember the new
+        state."""
         try:
             state, now = _contents(self.folder / path)
         except OSError:
@@ -156,8 +159,8 @@ class CurrentFiles:
     """Reads the current contents of all files that FolderFiles would contain.
 
     Contents are cached, and read again if the file's state has changed or is not reliable yet. Writes through a memory
-    map, and writes by another host to a network file system, are seen once the kernel reports them. Unreadable files
-    are left out.
+    map, and writes by another host to a network file system, are seen only after the kernel reports them. Unreadable
+    files are left out.
     """
 
     def __init__(self, folder: Path, *, max_files: int, max_bytes: int) -> None:
@@ -165,8 +168,8 @@ class CurrentFiles:
         self._known: dict[str, tuple[FileState, bytes]] = {}
 
     def read(self) -> dict[str, bytes]:
-        """Return the current files. Raises FolderTooLarge, before reading any file, if they are too many or too
-        large."""
+        """Return the contents of all files, by path. Raises FolderTooLarge, before reading any file, if there are too
+        many files or bytes."""
         sizes = dict(_walk(self._folder, self._max_files))
         why = f"all files would be kept in memory: {SMALLER}"
         _require_bytes(self._folder, sum(sizes.values()), self._max_bytes, why)
@@ -187,14 +190,15 @@ class Layered(Mapping[str, bytes]):
     def __init__(self, below: FolderFiles, changes: Mapping[str, bytes | None] | None = None) -> None:
         self.below = below
         self.changes = dict(changes or {})
-        """Contents of changed files; None for a deleted one."""
+        """Contents of changed files, by path; None for a deleted file."""
 
     def put(self, path: str, data: bytes | None) -> Layered:
-        """Return the files with one more change."""
+        """Return a copy of the mapping with one more changed file."""
         return self.put_all({path: data})
 
     def put_all(self, changes: Mapping[str, bytes | None]) -> Layered:
-        """Return the files with more changes, and keep the originals of the changed files in memory."""
+        """Return a copy of the mapping with more changed files. The original contents of these files are kept in
+        memory."""
         for path in changes:
             self.below.keep(path)
         return Layered(self.below, {**self.changes, **changes})
@@ -221,7 +225,8 @@ class Layered(Mapping[str, bytes]):
 
 
 def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[str, bytes]:
-    """Return the files with one of them changed, or deleted (None). `files` itself is not modified."""
+    """Return the files with the contents of one file replaced; None deletes the file. `files` itself is not
+    modified."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     if isinstance(files, Layered):
@@ -232,7 +237,8 @@ def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[st
 
 
 def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]:
-    """Return the paths whose contents differ. Of two states of the same folder only changed files are compared."""
+    """Return the paths whose contents differ. If both arguments are states of the same folder, only changed files are
+    compared."""
     if one is other:
         return []
     changes, others = _changes(one), _changes(other)
@@ -242,14 +248,15 @@ def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]
 
 
 def _changes(files: Mapping[str, bytes]) -> Mapping[str, bytes | None] | None:
-    """Return the changes relative to the folder; None if `files` is not a state of a folder."""
+    """Return the changes relative to the folder on disk; None if `files` is not based on a folder."""
     if isinstance(files, Layered):
         return files.changes
     return {} if isinstance(files, FolderFiles) else None
 
 
 def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, bytes]:
-    """Return the same files, in which those in `paths` keep their contents when the folder is rebased."""
+    """Return the same files, with those in `paths` fixed to their present contents even if the folder below is
+    rebased."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files
@@ -300,7 +307,8 @@ def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
 
 
 def _contents(path: Path) -> tuple[FileState, bytes]:
-    """Return a file's state (UNSURE if a later change might not change it) and its first MAX_FILE_BYTES + 1 bytes."""
+    """Return a file's state and its first MAX_FILE_BYTES + 1 bytes. The state is UNSURE if a later change might leave
+    it the same."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         before = os.fstat(handle)

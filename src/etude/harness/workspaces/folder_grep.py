@@ -1,8 +1,8 @@
 """Grep in a workspace whose files are in a folder on disk.
 
-Ripgrep searches the disk, and the matches of files that the workspace has changed are replaced. The result is that of
-ripgrep in a folder with the workspace's files, with one exception: an ignore file that the workspace has changed does
-not affect files on disk.
+Ripgrep searches the disk, and the matches of files that the workspace has changed are replaced. The result equals that
+of ripgrep in a folder with the workspace's files, except that an ignore file changed in the workspace does not affect
+the search of files on disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FolderSearch:
         cache: Path | None = None,
         least_files: int = LEAST_FILES,
     ) -> None:
-        """`moved` returns the files for which the workspace has older contents than the disk."""
+        """`moved` returns the files of which the workspace shows older contents than the disk has."""
         self._folder = folder
         self._moved = moved
         self._ripgrep = ripgrep
@@ -81,7 +81,7 @@ class FolderSearch:
 
 
 def searcher_of(files: FolderFiles | Path) -> FolderSearch | None:
-    """Return a searcher for a folder, or for a view of one; None if ripgrep is not installed."""
+    """Return a searcher for a folder, or for a view of a folder. Return None if ripgrep is not installed."""
     try:
         if isinstance(files, Path):
             return FolderSearch(files, Ripgrep())

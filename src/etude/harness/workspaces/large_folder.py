@@ -1,9 +1,9 @@
-"""Runs commands in a box on a folder that is too large for memory.
+"""Runs commands in a box on a folder that is too large to be held in memory.
 
-When the first command needs the box, it gets the folder as image layers; later it gets only files that the agent's view
-or the user has changed. After a command only files that it may have changed are read back: those whose ctime is newer
-than the last check, which nobody in the box can falsify, and names that appeared or vanished. So the view has the same
-contents as if all files were read.
+When the first command needs the box, the folder is copied into it as image layers. Later, only files that the agent's
+view or the user has changed are written to the box. After a command, only files that it may have changed are read back:
+those whose ctime is newer than the last check, which no process in the box can falsify, and names that appeared or
+vanished. So the agent's view has the same contents as if all files were read.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from etude.harness.workspaces.workspace import TOO_LARGE, WORKDIR, delete_file
 from etude.sandbox.contract import Box, ExecResult, RequestRefused, Sandboxes
 
 MOST_FILES = 90_000
-"""Maximum number of files of the folder. A box lists at most 100,000, including files that commands create."""
+"""Maximum number of files in the folder. A box lists at most 100,000 files, including those that commands create."""
 MOST_BYTES = 4_000_000_000
-"""Maximum size of all files of the folder."""
+"""Maximum total size in bytes of the folder's files."""
 LAYER_BYTES = 100_000_000
-"""Size of one layer of the box's image, which is in memory while it is built."""
+"""Size in bytes at which an image layer is complete. A layer is held in memory while it is built."""
 SLACK_SECONDS = 2
-"""Each check for changed files goes back this far before the last one, since the box's clock has whole seconds."""
+"""Seconds by which a check for changed files reaches back before the last check, since the box's clock has whole
+seconds."""
 LOOK_SECONDS = 60.0
-"""Time limit of a check for changed files."""
+"""Time limit in seconds of one check for changed files."""
 
 _LOOK = """
 find . -maxdepth 0 -newerct @0 >/dev/null || exit 20
@@ -46,11 +47,12 @@ find . -type f -newerct "@$1" -print0 2>/dev/null
 printf %s "$now"
 """
 _UNKNOWN = b"\0 changed while a command ran"
-"""Stands for original contents that are no longer available. They equal no file, so the file is never overwritten."""
+"""Placeholder for original contents that are no longer available. It equals no file's contents, so the user's file is
+never overwritten."""
 
 
 class FolderRunner(BoxedCommands):
-    """Runs commands on a large folder; `open_box` creates a box of an image."""
+    """Runs commands in a box on a large folder; `open_box` creates a box from an image."""
 
     def __init__(
         self, files: FolderFiles, sandboxes: Sandboxes, open_box: Callable[[str], Awaitable[Box]], *, base: str = "host"
@@ -73,12 +75,12 @@ class FolderRunner(BoxedCommands):
         self._unsure: dict[str, bytes] = {}
         """Content hash of files whose state is UNSURE."""
         self._contents_in_box: dict[str, bytes | None] = {}
-        """Current contents in the box of files that were written to it or changed in it later; None for deleted
-        ones."""
+        """Contents, in the box, of files that were written to the box or changed in it after it was created; None for a
+        deleted file."""
         self._too_large: set[str] = set()
         """Files that were not copied into the image because they had become too large."""
         self._checked = 0
-        """Time, by the box's clock, from which the next check looks for changed files."""
+        """Unix time, by the box's clock, since which the next check looks for changes."""
 
     async def run_in_scratch(
         self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
@@ -157,7 +159,7 @@ class FolderRunner(BoxedCommands):
         return layered.put_all(found)
 
     def _keep(self, path: str) -> None:
-        """Record the file's contents in the box before the command as the original that the agent started from."""
+        """Record, as a file's original contents, the contents that it had in the box before the last command."""
         if path in self._contents_in_box:
             before = self._contents_in_box[path]
             if before is not None:
@@ -166,7 +168,8 @@ class FolderRunner(BoxedCommands):
             self._files.set_original(path, _UNKNOWN)
 
     async def _image(self) -> str:
-        """Build an image of all files and return its name. It has several layers, so that few files are in memory."""
+        """Build an image of all files and return its name. It is built in several layers, so that only one layer's
+        files are in memory at a time."""
         image, layer, size = self._base, dict[str, bytes](), 0
         for path in self._files:
             try:
@@ -192,7 +195,8 @@ def _hash(data: bytes) -> bytes:
 
 
 async def _newer(box: Box, since: int) -> tuple[set[str], int]:
-    """Return the files changed since `since` (seconds by the box's clock), and the time to pass to the next call."""
+    """Return the box's files that changed after `since` (Unix time by the box's clock), and the value of `since` for
+    the next call."""
     result = await box.exec(["sh", "-c", _LOOK, "look", str(since)], timeout=LOOK_SECONDS)
     *paths, now = result.stdout.split(b"\0")
     if result.code or result.truncated or not now.isdigit():

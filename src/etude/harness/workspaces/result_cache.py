@@ -1,7 +1,7 @@
-"""A bounded LRU cache of results that depend on their key alone, shared by concurrent callers.
+"""A bounded LRU cache of results that depend only on their key, shared by concurrent callers.
 
 If several callers ask for the same key at the same time, only one computes the result. A computation may mark its
-result as not cacheable; it is then returned to its own caller only.
+result as not cacheable; only its own caller then gets this result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 @dataclass(slots=True)
 class MemoStats:
-    """Counters of a cache."""
+    """Numbers of hits and misses of a Memo."""
 
     hits: int = 0
     misses: int = 0
@@ -28,7 +28,7 @@ class MemoStats:
 
 
 class Memo(Generic[K, V]):
-    """The cache."""
+    """Bounded LRU cache of computed results. Concurrent callers with the same key wait for one computation."""
 
     def __init__(self, size: int) -> None:
         """`size` is the maximum number of results."""
@@ -38,7 +38,7 @@ class Memo(Generic[K, V]):
         self.stats = MemoStats()
 
     async def get(self, key: K, compute: Callable[[], Awaitable[tuple[V, bool]]]) -> V:
-        """Return the cached result, or that of `compute`, which returns a result and whether it may be cached."""
+        """Return the cached result, or else call `compute`, which returns a result and whether it may be cached."""
         lock = self._locks.get(key)
         if lock is None:
             self._locks[key] = lock = asyncio.Lock()

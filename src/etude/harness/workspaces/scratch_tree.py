@@ -1,9 +1,9 @@
 """A scratch tree: a copy of a workspace's files, in which a command runs on several states of the files in turn.
 
 Files that commands write there never reach the workspace. Invariant: when a command runs, the tree contains exactly the
-files of the requested state. In a box, folders of installed packages and large files are symlinks to those of the
-workspace, and symlinks are copied. Every write gets a later timestamp than all earlier ones, because programs with a
-cache compare timestamps (in whole seconds) to see whether a file has changed.
+files of the requested state. In a box, folders of installed packages and large files appear in the tree as symlinks
+into the workspace, and symlinks are copied. Every write gets a later timestamp than all earlier writes, because
+programs with a cache compare timestamps (in whole seconds) to see whether a file has changed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from pathlib import Path, PurePosixPath
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
 
 SCRATCH = "/tmp/etude-scratch"
-"""Path of the tree for commands, and in their output."""
+"""Path of the scratch tree in a box. In the output of commands on the host, it replaces the path of the temporary
+folder."""
 PREPARE_SECONDS = 60.0
-"""Time limit of a command that prepares the tree."""
+"""Time limit in seconds of a command that prepares the scratch tree."""
 LINKED = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox"})
-"""Names of folders with installed packages, to which the tree has symlinks."""
+"""Names of folders with installed packages, which are not copied into the scratch tree but linked."""
 _CARGO_BUILDS = "target"
 _AT_ONCE = 200
 _MAX_TREE_FILES, _MAX_TREE_BYTES = 100_000, 1 << 30
 
-# Files that are not part of a workspace's text files, and that nobody changes, are linked into the tree. The empty .git
-# folder makes programs respect .gitignore.
+# Installed packages and large files, which a state of the files does not contain, are linked into the tree. The empty
+# .git folder makes programs respect .gitignore.
 _PREPARE = r"""
 tree=$1
 [ -z "$2" ] || rm -rf "$tree"
@@ -66,10 +67,11 @@ def is_own(path: str, files: Mapping[str, bytes]) -> bool:
 
 
 class BoxScratch:
-    """The scratch tree of a workspace in a box."""
+    """The scratch tree of a workspace whose commands run in a box."""
 
     def __init__(self, box: Box, env: Mapping[str, str], too_large: bytes) -> None:
-        """`too_large` is the placeholder for contents of files that are too large to read; they are not written."""
+        """`too_large` is the placeholder for contents of files that are too large to read; such files are not written
+        to the tree."""
         self._box = box
         self._env = dict(env)
         self._too_large = too_large
@@ -110,12 +112,12 @@ class BoxScratch:
 
 
 HostExec = Callable[[str, Path, float, bytes], Awaitable[ExecResult]]
-"""Runs a command. Its arguments are the command, the folder, the time limit in seconds, and the text that replaces the
-folder's path in the output."""
+"""Function that runs a command on the host. Its arguments are the command, the folder, the time limit in seconds, and
+the text that replaces the folder's path in the output."""
 
 
 class HostScratch:
-    """The scratch tree of the user's own folder, in a temporary folder."""
+    """The scratch tree of a workspace in the user's own folder. The tree is in a temporary folder on the host."""
 
     def __init__(self, execute: HostExec) -> None:
         self._execute = execute

@@ -1,11 +1,11 @@
 """The agent's terminal: a persistent shell, and background jobs.
 
-One shell runs the commands one after another, so that its folder and variables persist. No command can block it: a
-command that does not end in time becomes a job, which can be polled, written to or killed, and the next command gets a
-new shell in the same folder. Terminal output (colours, progress bars, rewritten lines) is reduced to plain text.
+One shell runs the commands one after another, so that its current folder and variables persist. No command can block
+it: a command that does not end in time becomes a job, which can be polled, written to or killed, and the next command
+gets a new shell in the same folder. Terminal output (colours, progress bars, rewritten lines) is reduced to plain text.
 
-The end of a command is detected as follows: the shell runs a small driver that sources one file per command and then
-prints a marker with a random key, which no command prints by chance.
+To detect the end of a command, the shell runs a small driver that sources one file per command and then prints a marker
+with a random key, which no command prints by chance.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ TAMED = {
 """Environment variables that make programs work without pager, colours and prompts."""
 SIZE = Terminal(rows=50, columns=200)
 JOB_SECONDS = 6 * 3600.0
-"""Time limit of a job; it ends earlier with its box."""
+"""Time limit of a job in seconds. A job ends earlier if its box ends."""
 OPEN_SECONDS = 30.0
 """Seconds to wait for a new shell."""
 KEPT_BYTES = 4_000_000
-"""Maximum unread output of a command; of more, the oldest bytes are dropped."""
+"""Maximum number of unread output bytes of a command. If there are more, the oldest are dropped."""
 FOLDER = "/tmp/etude-shell"
-"""Folder for the files with the commands."""
+"""Folder in which each command is stored as a script file."""
 
 _DRIVER = r"""
 stty -echo 2>/dev/null
@@ -64,7 +64,7 @@ _PAINT = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[
 
 
 class TerminalHost(Protocol):
-    """Opens terminals: a box, or the user's own machine."""
+    """Interface of a place where terminals can be opened: a box, or the user's own machine."""
 
     async def start(
         self, command: list[str], *, timeout: float, cwd: str | None, env: dict[str, str], terminal: Terminal
@@ -81,33 +81,35 @@ class TerminalOutput:
 
     text: str
     code: int | None
-    """Exit code; None while the command runs."""
+    """Exit code of the command; None while it runs."""
     job: int | None = None
-    """Number of the job, if the command still runs."""
+    """Number of the job if the command still runs; otherwise None."""
     skipped: int = 0
-    """Number of output bytes that were dropped."""
+    """Number of unread output bytes that were dropped."""
     seconds: float = 0.0
-    """Seconds that the command was waited for, without questions to the user; 0 on a host that is short of CPU time."""
+    """Seconds that the caller waited for the command, excluding questions to the user; 0 on a host that is short of CPU
+    time."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A shell with its current command, or a job."""
+    """A shell with its current command, or a background job."""
 
     process: Process
     command: str
     key: bytes = b""
-    """The key in a shell's end markers; empty for a command with a process of its own, whose end is the command's."""
+    """Random key in the end markers of a shell. Empty for a job that has its own process, whose exit shows the end of
+    the command."""
     said: bytearray = field(default_factory=bytearray)
-    """Unread output."""
+    """Output that was received but not read by the agent yet."""
     skipped: int = 0
-    """Number of dropped bytes of unread output."""
+    """Number of unread output bytes that were dropped."""
     code: int | None = None
     """The command's exit code; None while it runs."""
     folder: str | None = None
-    """The shell's current folder after the command; None before its end marker."""
+    """The shell's current folder after the command; None until the end marker was received."""
     seconds: float = 0.0
-    """Seconds waited for the command since its output was last read."""
+    """Seconds that the agent has waited for the command since its output was last read."""
 
     def begin(self, command: str) -> None:
         """Reset the state for the shell's next command."""
@@ -144,7 +146,7 @@ class _Running:
         del self.said[begin:]
 
     def take(self, job: int | None) -> TerminalOutput:
-        """Return and discard the unread output; `job` is the command's number if it is a job."""
+        """Return the unread output and clear it; `job` is the command's job number, if it is a job."""
         # The output may end with an incomplete end marker, which stays unread.
         cut = self.said.rfind(b"\n\x01") if self.key and self.code is None else -1
         text = plain(bytes(self.said if cut < 0 else self.said[:cut]))
@@ -155,7 +157,8 @@ class _Running:
 
 
 class Terminals:
-    """The shell of one agent and its jobs. `scripts` is the folder for the files with the commands."""
+    """The shell of one agent and its background jobs. `scripts` is the folder in which each command is stored as a
+    script file."""
 
     def __init__(self, place: TerminalHost, env: dict[str, str], scripts: str = FOLDER) -> None:
         self.place = place
@@ -220,24 +223,26 @@ class Terminals:
         return running.take(job)
 
     async def keep(self, folder: str, text: str) -> str:
-        """Write a text to a new file in `folder`, outside the workspace, that commands can read. Return its path."""
+        """Write a text to a new file in `folder`, which is outside the workspace but readable for commands. Return the
+        file's path."""
         self._texts += 1
         path = f"{folder}/{self._texts}.txt"
         await self.place.write_file(path, text.encode())
         return path
 
     def jobs(self) -> list[tuple[int, str, int | None]]:
-        """Return number, command and exit code of each job; the code is None if the job ran when last polled."""
+        """Return number, command and exit code of each job. The code is None if the job was running when last
+        polled."""
         return [(number, running.command, running.code) for number, running in self._jobs.items()]
 
     def _keep(self, running: _Running) -> int:
-        """Make a running command a job and return its number."""
+        """Register a running command as a job and return its number."""
         number = len(self._jobs) + 1
         self._jobs[number] = running
         return number
 
     async def _open(self) -> _Running:
-        """Start a shell with the driver."""
+        """Start a shell that runs the driver, which reads and runs commands."""
         key = secrets.token_hex(8)
         shell = await self._started([_DRIVER, "shell", key, f"{self._scripts}/{key}"], "", key.encode())
         # Wait for the first marker, because until `stty -echo` has run, the terminal echoes what is written to it.
@@ -247,14 +252,16 @@ class Terminals:
         return shell
 
     async def _started(self, script: list[str], shown: str, key: bytes = b"") -> _Running:
-        """Start `script`, a command and its arguments, with bash, or sh if there is no bash."""
+        """Start a process that runs `script` (a shell script followed by its arguments) with bash, or with sh if there
+        is no bash."""
         command = ["/bin/sh", "-c", _BEST_SHELL, "sh", *script]
         process = await self.place.start(command, timeout=JOB_SECONDS, cwd=self._folder, env=self._env, terminal=SIZE)
         return _Running(process, shown, key)
 
 
 def plain(said: bytes) -> str:
-    """Convert terminal output to the text that would remain on screen: no colours, last state of rewritten lines."""
+    """Convert terminal output to the text that would remain on screen: without colours, and with only the last state of
+    rewritten lines."""
     text = _PAINT.sub("", said.decode("utf-8", "replace").replace("\r\n", "\n"))
     return "\n".join(_line(line) for line in text.split("\n")).strip("\n")
 

@@ -1,8 +1,8 @@
 """Runs commands on the user's own machine, without a box: single commands, or persistent terminals.
 
-There is no isolation: a command can do everything that the user can. Only most environment variables are not passed on,
-since they may contain keys. A command and its children are killed when the command is stopped, when its time limit is
-reached, and when the workspace is closed; a child that started its own session may survive.
+There is no isolation: a command can do everything that the user can. The only precaution is that commands inherit few
+environment variables, since others may contain keys. A command and its children are killed when the command is stopped,
+when its time limit is reached, and when the workspace is closed; a child that started its own session may survive.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from etude.sandbox.contract import ExecResult, Poll, RequestRefused, Terminal
 _INHERITED = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR", "VIRTUAL_ENV"}
 )
-"""Environment variables that commands on the host inherit, besides LC_*. It is an allow list, because keys can have any
-name."""
+"""Environment variables that commands on the host inherit, besides LC_*. This is an allow list, because a variable with
+a secret key can have any name."""
 _MAX_OUTPUT_BYTES = 1_000_000
-"""Maximum size of each output stream of a single command; the rest is cut off."""
+"""Maximum size in bytes of each output stream of a single command; the rest is cut off."""
 _KEPT_BYTES = 4_000_000
-"""Maximum unread output of a terminal; of more, the oldest bytes are dropped."""
+"""Maximum number of unread output bytes of a terminal. If there are more, the oldest are dropped."""
 _ON_TERMINAL = 'exec "$@" <"$0" >"$0" 2>&1'
-"""Opens the terminal with the path $0 as stdin, stdout and stderr of a command. As the shell is a session leader, this
-also makes it the controlling terminal."""
+"""Shell script that opens the terminal with the path $0 as stdin, stdout and stderr of a command. Since the shell is a
+session leader, this also makes it the controlling terminal."""
 
 
 async def host_exec(command: str, folder: Path, timeout: float, told: bytes | None = None) -> ExecResult:
-    """Run one shell command in a folder. On timeout and cancellation it is killed.
+    """Run one shell command in a folder on the host. The command is killed on timeout and on cancellation.
 
     `told`, if given, replaces the folder's path in the output.
     """
@@ -80,7 +80,8 @@ def environment() -> dict[str, str]:
 
 
 class HostTerminals:
-    """Opens terminals in the user's folder. `scratch` is a temporary folder for files, which `close` deletes."""
+    """Opens terminals in the user's folder. `scratch` is a temporary folder for files such as scripts; `close` deletes
+    it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -140,11 +141,11 @@ class HostProcess:
         return cls(process, master)
 
     def end_after(self, seconds: float) -> None:
-        """Kill the command after this time."""
+        """Kill the command after this number of seconds."""
         self._clock = asyncio.get_running_loop().call_later(seconds, _end_tree, self._process.pid)
 
     def _hear(self) -> None:
-        """Read the available output."""
+        """Read the output that is available without waiting."""
         try:
             data = os.read(self._master, 1 << 16)
         except BlockingIOError:
@@ -211,7 +212,7 @@ class HostProcess:
 
 
 def _said(stream: IO[bytes]) -> bytes:
-    """Return the beginning of a command's output."""
+    """Return a command's output up to the maximum size."""
     stream.seek(0)
     return stream.read(_MAX_OUTPUT_BYTES)
 

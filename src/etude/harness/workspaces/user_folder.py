@@ -1,8 +1,8 @@
-"""The user's own folder as a workspace: the agent works in the folder itself, protected by the user's permissions only.
+"""The user's own folder as a workspace: the agent works in the folder itself, protected only by the user's permissions.
 
-Invariants: every file change and every command passes `Permissions.agree` first. That is done here, below all tools, so
-that no tool can forget it. Exactly the action that was allowed is taken. A file that changed since it was last read is
-not overwritten, and nothing is written through symlinks or into version control.
+Invariants: every file change and every command must be allowed by `Permissions.agree` first. This is checked here,
+below all tools, so that no tool can forget it. Exactly the action that was allowed is taken. A file that changed since
+it was last read is not overwritten, and nothing is written through symlinks or into version control.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 
 class FolderWorkspace(OverlayWorkspace):
-    """A workspace in the folder itself.
+    """A workspace that is the user's folder itself.
 
     `changed` and `diff` compare with the folder's files when the workspace was created, and report only changes by the
-    agent and its commands. The agent reads the user's changes too, but they are not reported.
+    agent and its commands. The agent also reads the user's changes, but they are not reported.
     """
 
     def __init__(self, folder: Path, permissions: Permissions) -> None:
@@ -47,7 +47,7 @@ class FolderWorkspace(OverlayWorkspace):
         self._begun: Mapping[str, bytes] = {}
         """The files when the last command began."""
         self._agreed: dict[str, bytes | None] = {}
-        """Changes that the user has allowed and that are not made yet."""
+        """Changes that the user has allowed but that are not made yet, by path."""
         self.left: dict[str, bytes | None] = {}
         """Files that the agent or its commands changed, with the contents after the change (None: deleted)."""
 
@@ -76,7 +76,7 @@ class FolderWorkspace(OverlayWorkspace):
     async def agree(self, changes: Mapping[str, bytes | None]) -> None:
         """Ask the user one question about several changes. Raises Denied if the user does not allow them.
 
-        Each of exactly these changes can then be made without another question.
+        After that, each of these changes can be made without another question, but no others.
         """
         await self._ask({path: data for path, data in changes.items() if self._files.get(path) != data})
         self._agreed = dict(changes)
@@ -117,9 +117,9 @@ class FolderWorkspace(OverlayWorkspace):
         return {path: data for path, data in super().changed().items() if path in self.left}
 
     async def put_back(self, changes: Mapping[str, bytes | None]) -> None:
-        """Write contents to files that the agent changed, on behalf of the user, without a question.
+        """Write contents to files that the agent changed. This is done on behalf of the user, so there is no question.
 
-        Raises ApplyConflict if a file has neither the contents that the agent left nor the new ones.
+        Raises ApplyConflict if a file has neither the contents that the agent left nor the new contents.
         """
         left = {path: data for path, data in self.left.items() if data is not None}
         await self._write(changes, left)
@@ -145,10 +145,10 @@ class FolderWorkspace(OverlayWorkspace):
         self.left.update({path: now.get(path) for path in changed})
 
     def adopt_changes(self, changed: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
-        """Record the changes of an earlier session as the agent's.
+        """Record the changes of an earlier session as changes by the agent.
 
-        `changed` maps each path to its contents before and after. Files that no longer have the contents after the
-        change are ignored.
+        `changed` maps each path to its contents before and after the change. Files that were changed again since then
+        are ignored.
         """
         still = {path: before for path, (before, now) in changed.items() if self._files.get(path) == now}
         self.start = _with(self.start, still)
@@ -162,7 +162,8 @@ class FolderWorkspace(OverlayWorkspace):
         await super().close()
 
     async def _change(self, path: str, data: bytes | None) -> None:
-        """Write or delete (None) a file, after asking the user unless the change was already allowed."""
+        """Write a file, or delete it if `data` is None. The user is asked first unless this change was already
+        allowed."""
         if not is_source(path):
             raise RequestRefused(f"{path} belongs to version control or a cache, which cannot be changed")
         if data is not None:
@@ -179,9 +180,10 @@ class FolderWorkspace(OverlayWorkspace):
             raise RequestRefused(f"{path} cannot be written: {error.strerror}") from None
 
     async def _ask(self, changes: Mapping[str, bytes | None]) -> None:
-        """Ask the user about all changes with one question that shows all of them.
+        """Ask the user one question that shows all changes, if the rules require it.
 
-        The rules apply to each path: if one is denied, all are; if every path is allowed, there is no question.
+        The rules apply to each path: if one path is denied, all changes are; if every path is allowed, there is no
+        question.
         """
         for path in changes:
             if has_symlink_parent(self._folder, path) or (self._folder / path).is_symlink():
@@ -196,7 +198,7 @@ class FolderWorkspace(OverlayWorkspace):
                 return
 
     def _judged(self, paths: list[str], shown: str) -> list[tuple[RequestedAction, str]]:
-        """Return the write action for each path, with the rules' verdict."""
+        """Return a write action for each path, with the verdict of the permission rules."""
         actions = [RequestedAction("write", path, shown) for path in paths]
         return [(action, self._permissions.verdict(action)) for action in actions]
 
@@ -215,7 +217,7 @@ class FolderWorkspace(OverlayWorkspace):
             self._files = _with(self._files, {path: found})
 
     async def _look(self) -> None:
-        """Read all changed files again from disk."""
+        """Update the workspace's files: read all files again that changed on disk."""
         try:
             self._files = await asyncio.to_thread(self._now.read)
         except FolderTooLarge:
@@ -261,13 +263,13 @@ def _told(output: TerminalOutput, command: str, action: RequestedAction) -> Term
 
 
 def _with(files: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
-    """Return the files after changes."""
+    """Return the files with the changes applied (None: deleted)."""
     after = {path: data for path, data in files.items() if path not in changes}
     return after | {path: data for path, data in changes.items() if data is not None}
 
 
 def _content(folder: Path, path: str) -> bytes | None:
-    """Return the contents of a file; None if the workspace does not show it or it is unreadable."""
+    """Return the contents of a file. None if the file is unreadable or the workspace does not show it."""
     try:
         return (folder / path).read_bytes() if _is_shown(folder, path) else None
     except OSError:
@@ -275,8 +277,8 @@ def _content(folder: Path, path: str) -> bytes | None:
 
 
 def _is_shown(folder: Path, path: str) -> bool:
-    """Return whether the workspace shows this file: a regular file, not too large, not in version control or a cache,
-    not below a symlink, and with a name that is valid text."""
+    """Return whether the workspace shows this file: it must be a regular file, not too large, not in version control or
+    a cache, not below a symlink, and its name must be valid text."""
     if not is_source(path) or not is_text_name(path):
         return False
     try:

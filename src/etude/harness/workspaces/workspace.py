@@ -1,4 +1,4 @@
-"""The Workspace interface: the files that the agent works on, and commands that run on them.
+"""The Workspace interface: the files that the agent works on, and the commands that run on them.
 
 There are three implementations. `BoxWorkspace` has all files in a box. `OverlayWorkspace` has the files in memory and
 needs a runner (a box) only for commands. `FolderWorkspace` is the user's own folder, and asks the user before each
@@ -22,7 +22,8 @@ T = TypeVar("T")
 WORKDIR = "/work"
 DELETE_SECONDS = 10.0
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 3072
-"""The kernel's limits, reduced by some bytes for the path of the workspace's folder."""
+"""The kernel's limits on names and paths. The limit on paths is lower, to leave room for the path of the workspace's
+folder."""
 
 AGENT_ENV = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
 """Environment of every command of the agent. It makes commands repeatable and keeps caches out of the workspace."""
@@ -38,7 +39,7 @@ class NoShell(Exception):
 
 @runtime_checkable
 class Workspace(Protocol):
-    """The interface of a workspace for tools.
+    """The interface of a workspace, as tools use it.
 
     `read` raises FileNotFoundError, IsADirectoryError, RequestRefused (file too large) and OutsideWorkspace. Every
     method raises SandboxError for infrastructure failures.
@@ -46,7 +47,7 @@ class Workspace(Protocol):
 
     @property
     def workdir(self) -> str:
-        """Absolute path of the workspace for commands. Methods accept absolute paths below it too."""
+        """Absolute path of the workspace, as commands see it. Methods also accept absolute paths below it."""
         ...
 
     async def files(self) -> list[str]:
@@ -68,26 +69,27 @@ class Workspace(Protocol):
     async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
         """Call `use` with the workspace's terminals and return its result.
 
-        Commands see the current files when `use` begins; when it ends, the workspace has the commands' changes.
+        Before the call, commands are given the current files; after it, the workspace has the changes that the commands
+        made.
         """
         ...
 
     @property
     def start(self) -> Mapping[str, bytes]:
-        """The original files, which `diff` compares with."""
+        """The original files, with which `diff` compares the current files."""
         ...
 
     async def snapshot(self) -> Mapping[str, bytes]:
-        """Return a copy of the current files."""
+        """Return a copy of all current files, by path."""
         ...
 
     async def run_in_scratch(
         self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
     ) -> list[ExecResult]:
-        """Run a command once on each of these states of the files, in a scratch tree (scratch_tree.py).
+        """Run a command in a scratch tree (scratch_tree.py), once on each of the given states of the files.
 
-        The command may change the tree, but not the workspace. The last state must be the result of `snapshot`. Only
-        one call may run at a time.
+        The command may change the scratch tree, but cannot change the workspace. The last state must be the result of
+        `snapshot`. Only one call may run at a time.
         """
         ...
 
@@ -100,7 +102,7 @@ class Workspace(Protocol):
 
 @runtime_checkable
 class AsksFirst(Protocol):
-    """A workspace whose user is asked before a file changes."""
+    """Interface of a workspace that asks the user before a file changes."""
 
     async def agree(self, changes: Mapping[str, bytes | None]) -> None:
         """Ask the user one question about several changes. Raises RequestRefused if the answer is no."""
@@ -108,29 +110,32 @@ class AsksFirst(Protocol):
 
 
 class Runner(Protocol):
-    """Runs commands on files that the caller keeps, usually in a box."""
+    """Interface for running commands, usually in a box, on files that the caller holds."""
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        """Write `files` to the box, run the command, and return its result and the files after it."""
+        """Write `files` to the box and run the command. Return the command's result and the files after it."""
         ...
 
     async def enter(self, files: Mapping[str, bytes]) -> TerminalHost:
-        """Write `files` to the box and return it, for terminals. Raises NoShell if it cannot open terminals."""
+        """Write `files` to the box and return the box for opening terminals. Raises NoShell if the runner cannot open
+        terminals."""
         ...
 
     async def read_back(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """Return the files after the terminals' commands.
+        """Return the files after commands ran in terminals.
 
-        `files` are those given to `enter`; they are returned if the box was lost or its files cannot be read.
+        `files` are those that were passed to `enter`. They are returned if the box was lost or its files cannot be
+        read.
         """
         ...
 
     async def run_in_scratch(
         self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
     ) -> list[ExecResult]:
-        """Run a command as `Workspace.run_in_scratch` does; the last state is also written to the box's workspace."""
+        """Run a command as described in `Workspace.run_in_scratch`. The last state is also written to the workspace in
+        the box."""
         ...
 
     async def close(self) -> None: ...
@@ -164,7 +169,8 @@ def _bytes(name: str) -> bytes:
 
 
 class OverlayWorkspace:
-    """A workspace with changed files in memory, on top of shared original files. A runner runs the commands."""
+    """A workspace with changed files in memory, on top of original files that may be shared. Commands run in
+    `runner`."""
 
     def __init__(
         self,
@@ -173,7 +179,7 @@ class OverlayWorkspace:
         workdir: str = WORKDIR,
         searcher: Searcher | None = None,
     ) -> None:
-        """`start` are the original files. `searcher` greps them on disk; pass one if they are a folder's files."""
+        """`start` are the original files. If they are a folder's files, pass a `searcher`, which greps them on disk."""
         self.workdir = workdir
         self.start: Mapping[str, bytes] = start
         if not isinstance(start, FolderFiles):
@@ -231,8 +237,8 @@ class OverlayWorkspace:
             self._files = await self._runner.read_back(self._files)
 
     async def find(self, query: Query, most: int) -> list[Line] | None:
-        """Return the first `most` lines that match. None if the files are not in a folder on disk, or without
-        ripgrep."""
+        """Return the first `most` matching lines. Return None if the files are not in a folder on disk, or ripgrep is
+        not installed."""
         if self.searcher is None:
             return None
         return await self.searcher.search(query, self.changed(), self._files.__contains__, most)
@@ -292,7 +298,7 @@ class OverlayWorkspace:
 
 
 class BoxWorkspace:
-    """A workspace whose files are all in a box. `start` are the original files, those of the box's image."""
+    """A workspace whose files are all in a box. `start` are the original files, which come from the box's image."""
 
     workdir = WORKDIR
 
@@ -304,7 +310,7 @@ class BoxWorkspace:
 
     @classmethod
     async def open(cls, box: Box) -> BoxWorkspace:
-        """Open a workspace on a box whose image's files are unknown: reads all files of the box once."""
+        """Open a workspace on a box whose image has unknown files, by reading all files from the box once."""
         return cls(box, await read_tree(box, {}))
 
     async def files(self) -> list[str]:
@@ -370,10 +376,10 @@ async def delete_file(box: Box, path: str) -> None:
 
 
 async def read_tree(box: Box, last: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return all files of a box's workspace, except those whose names are not valid text.
+    """Return all files of the workspace in a box, except those whose names are not valid text.
 
     A file that is too large to read has the contents TOO_LARGE, which never appear in a diff. A file that the agent
-    made unreadable has its contents in `last`.
+    made unreadable keeps its contents from `last`.
     """
     tree: dict[str, bytes] = {}
     for path in await box.list_files("."):
@@ -392,4 +398,4 @@ async def read_tree(box: Box, last: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 TOO_LARGE = b"\0 too large to be read"
-"""Stands for the contents of a file that is too large to read. It is not text, so diffs leave it out."""
+"""Placeholder for the contents of a file that is too large to read. It is not text, so diffs leave it out."""

@@ -1,7 +1,7 @@
 """Converts the element types of the low-precision formats, E4M3, E2M1 and E8M0, to and from fp32.
 
 Invariant: every conversion to a small type rounds once, to nearest with ties to even, and saturates; every conversion
-to fp32 is exact. Infinities saturate like any large number. Each function says what becomes of NaN. Subnormals are kept
+to fp32 is exact. Infinities saturate like any large number. NaN is treated as each function says. Subnormals are kept
 in both directions.
 
 Arithmetic is used instead of tables: per number on one core, a table lookup costs 0.5 to 2.4 ns, bucketing 8.3 ns, and
@@ -46,7 +46,8 @@ class Element:
 E4M3 = Element(mantissa_bits=3, smallest_normal=2.0**-6, largest=448.0)
 E2M1 = Element(mantissa_bits=1, smallest_normal=1.0, largest=6.0)
 _E2M1_CONSTANT = torch.tensor(((_MANTISSA_BITS - E2M1.mantissa_bits) << _MANTISSA_BITS) - 2 * _BIAS, dtype=torch.int32)
-"""Kept as a tensor that is created once, because creating it costs half as much as a pass over the numbers."""
+"""Constant part of the bits of the number that `to_e2m1` adds in order to round. It is created once, because creating a
+tensor costs half as much as a pass over the numbers."""
 
 
 def round_to_(values: Tensor, element: Element, work: Tensor) -> Tensor:
@@ -82,8 +83,8 @@ def from_e4m3(codes: Tensor, values: Tensor) -> Tensor:
 
 
 def has_nan(codes: Tensor) -> bool:
-    """Return whether float8_e4m3fn codes contain NaN. A maximum over bytes is several times faster than comparing
-    each."""
+    """Return whether float8_e4m3fn codes contain NaN. It takes the maximum of the bytes, which is several times faster
+    than comparing each."""
     return codes.numel() > 0 and int(codes.view(torch.uint8).bitwise_and(_NAN_E4M3).max()) == _NAN_E4M3
 
 
@@ -119,8 +120,8 @@ def from_e2m1(packed: Tensor, values: Tensor) -> Tensor:
 def e8m0_not_below(absmax: Tensor, largest: float) -> Tensor:
     """Return the E8M0 codes (uint8) of absmax / largest, rounded up to a power of two.
 
-    `absmax` is fp32. It is compared by its bits, not by a quotient or logarithm that was already rounded. The smallest
-    code, 0, is 2^-127. Infinity becomes the largest power, 2^127; NaN stays NaN.
+    `absmax` is fp32. The result is exact, because it is computed from the bits of `absmax` without a rounded quotient
+    or logarithm. The smallest code, 0, is 2^-127. Infinity becomes the largest power, 2^127; NaN stays NaN.
     """
     bits, limit = absmax.view(torch.int32), int(torch.tensor(largest).view(torch.int32))
     carry = ~limit & ((1 << _MANTISSA_BITS) - 1)
@@ -145,7 +146,7 @@ def reciprocal_of_e8m0(codes: Tensor) -> Tensor:
 def _with_special_values(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
     """Overwrite the bits of the two values that an fp32 exponent alone cannot express: 2^-127 and NaN.
 
-    Most tensors have neither. A maximum and a minimum show that faster than comparing each element.
+    Most tensors have neither, which a maximum and a minimum show faster than comparing each element.
     """
     if codes.numel() and (int(codes.max()) >= 254 or int(codes.min()) == 0):
         bits.masked_fill_(codes == subnormal, 1 << (_MANTISSA_BITS - 1)).masked_fill_(codes == 255, _NAN)
@@ -153,7 +154,7 @@ def _with_special_values(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
 
 
 def significant_bits_(values: Tensor, bits: int) -> Tensor:
-    """Round fp32 in place to `bits` significant bits (24 keeps all). Emulates reciprocals of limited accuracy."""
+    """Round fp32 numbers in place to `bits` significant bits (24 keeps all), to emulate inexact reciprocals."""
     if not 1 <= bits <= _MANTISSA_BITS + 1:
         raise CannotQuantise(f"fp32 has 1 to {_MANTISSA_BITS + 1} significant bits; {bits} were asked for")
     dropped = _MANTISSA_BITS + 1 - bits
@@ -163,6 +164,7 @@ def significant_bits_(values: Tensor, bits: int) -> Tensor:
 
 
 def _power_below(values: Tensor, element: Element, work: Tensor) -> Tensor:
-    """Return the power of two at or below each magnitude, at least the element's smallest normal number, in `work`."""
+    """Return the largest power of two not above each magnitude, but at least the element's smallest normal number. The
+    result is stored in `work`."""
     torch.bitwise_and(values.view(torch.int32), _EXPONENT, out=work.view(torch.int32))
     return work.clamp_min_(element.smallest_normal)

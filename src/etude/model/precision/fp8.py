@@ -31,9 +31,9 @@ class BlockFP8:
     """A tensor in FP8 with one scale per block."""
 
     codes: Tensor
-    """[..., M, K] float8_e4m3fn"""
+    """E4M3 codes: float8_e4m3fn [..., M, K]."""
     scales: Tensor
-    """[..., ceil(M / rows), ceil(K / 128)] fp32"""
+    """Scale of each block: fp32 [..., ceil(M / rows), ceil(K / 128)]."""
     rows: int = BLOCK
     """Block height: 128 for weights, 1 for activations."""
 
@@ -43,9 +43,9 @@ class RowFP8:
     """A tensor in FP8 with one scale per row."""
 
     codes: Tensor
-    """[..., K] float8_e4m3fn"""
+    """E4M3 codes: float8_e4m3fn [..., K]."""
     scales: Tensor
-    """[..., 1] fp32"""
+    """Scale of each row: fp32 [..., 1]."""
 
 
 def quantise_block_fp8(x: Tensor, *, rows: int = BLOCK) -> BlockFP8:
@@ -62,7 +62,7 @@ def dequantise_block_fp8(q: BlockFP8, dtype: torch.dtype = torch.bfloat16) -> Te
 
 
 def fake_block_fp8(x: Tensor, dtype: torch.dtype | None = None, *, rows: int = BLOCK) -> Tensor:
-    """Compute dequantise(quantise(x)), except for the sign of zeros; `dtype` defaults to that of x."""
+    """Return dequantise(quantise(x)), except that zeros may have another sign. `dtype` defaults to that of x."""
     padded, scales = _block_scales(x, rows)
     values = like(x, _fake(padded, _to_rows(scales, x.shape, rows), dtype or x.dtype))
     return values[..., : x.shape[-1]].contiguous()
@@ -79,7 +79,7 @@ def dequantise_row_fp8(q: RowFP8, dtype: torch.dtype = torch.bfloat16) -> Tensor
 
 
 def fake_row_fp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Compute dequantise(quantise(x)), except for the sign of zeros; `dtype` defaults to that of x."""
+    """Return dequantise(quantise(x)), except that zeros may have another sign. `dtype` defaults to that of x."""
     rows = rows_of(x, 1, "row-wise FP8")
     return _fake(rows, _scale(_largest(rows, rows.shape[1])), dtype or x.dtype).view(x.shape)
 
@@ -94,7 +94,7 @@ def _scale(absmax: Tensor) -> Tensor:
 
 
 def _block_scales(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Return x as rows that are padded to a multiple of 128, and the scales [..., ceil(M / rows), ceil(K / 128)]."""
+    """Return x as rows padded to a multiple of 128, and the block scales [..., ceil(M / rows), ceil(K / 128)]."""
     if x.dim() < 2:
         raise CannotQuantise(f"block FP8 needs a matrix; the shape is {tuple(x.shape)}")
     padded = rows_of(_filled_up(x), BLOCK, "block FP8")
@@ -110,7 +110,7 @@ def _filled_up(x: Tensor) -> Tensor:
 
 
 def _to_rows(scales: Tensor, shape: torch.Size, rows: int) -> Tensor:
-    """Repeat the scales of blocks of `rows` rows, so that each row of x, as [N, K], has its own."""
+    """Expand the scales of blocks of `rows` rows to one row of scales for each row of a tensor with this shape."""
     return scales.repeat_interleave(rows, -2)[..., : shape[-2], :].reshape(-1, scales.shape[-1])
 
 

@@ -34,7 +34,7 @@ from etude.model.precision.nvfp4 import NVFP4, outer_scale, quantise_nvfp4
 
 STORED = ("mxfp8", "nvfp4", "fp8_block", "fp8_row")
 """Formats in which checkpoints can be written. NVFP4 is written with one outer scale per tensor, because no published
-reader supports more."""
+reader supports one per token."""
 _EXPERT = re.compile(r"(.*\.mlp\.experts\.\d+)\.(gate_proj|up_proj|down_proj)\.weight")
 _OF_ACTIVATIONS = (".input_scale", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale")
 _E4M3 = torch.float8_e4m3fn
@@ -62,7 +62,8 @@ def quantise_experts(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str
 
 
 def stored_tensors(weight: str, q: Quantised) -> dict[str, Tensor]:
-    """Return the tensors that a checkpoint stores for a quantised weight; its name `weight` ends in `.weight`."""
+    """Return the tensors, by name, that a checkpoint stores for the quantised weight named `weight` (ends in
+    `.weight`)."""
     match q:
         case MXFP8():
             return {weight: q.codes, f"{weight}_scale": q.scales}
@@ -79,7 +80,8 @@ def stored_tensors(weight: str, q: Quantised) -> dict[str, Tensor]:
 
 
 def quantization_config(name: str, kept: Iterable[str]) -> dict[str, Any]:
-    """Build config.json's quantization_config. `kept` names the modules that are not quantised."""
+    """Build config.json's quantization_config for the format `name`. `kept` names the modules that are not
+    quantised."""
     ignored = list(kept)
     if name == "fp8_block":
         return {
@@ -109,7 +111,10 @@ def quantization_config(name: str, kept: Iterable[str]) -> dict[str, Any]:
 
 
 def refuse_unknown(config: Mapping[str, Any] | None) -> None:
-    """Raise UnsupportedCheckpoint for unsupported settings of a quantization_config that the tensors would not show."""
+    """Raise UnsupportedCheckpoint if a quantization_config has unsupported settings.
+
+    Only settings that cannot be seen from the tensors are checked.
+    """
     if not config:
         return
     method = config.get("quant_method")
@@ -123,8 +128,8 @@ def refuse_unknown(config: Mapping[str, Any] | None) -> None:
 
 
 def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Quantised]]:
-    """Split stored tensors into plain ones and quantised weights. A quantised weight gets the name that the plain
-    weight would have."""
+    """Split a checkpoint's tensors into plain tensors and quantised weights. The name of a quantised weight is the one
+    that it would have unquantised."""
     rest, quantised = dict(tensors), dict[str, Quantised]()
     for name in [n for n in rest if n.endswith(("_scale_inv", "_scale", "_global_scale", "_scale_2"))]:
         stem = re.fullmatch(r"(.*\.weight)_(scale_inv|scale|global_scale|scale_2)", name)

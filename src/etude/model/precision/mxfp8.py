@@ -1,8 +1,8 @@
 """MXFP8: E4M3 numbers with one power-of-two scale per block of 32 along the contraction axis.
 
 Invariant: the scale is the smallest power of two that brings the block's largest magnitude to at most 448, so no finite
-number saturates. Dividing by it is exact, so each number is rounded once. The smallest scale is 2^-127; blocks of
-smaller numbers only lose precision. A NaN makes its whole block NaN. An infinity stays infinite, but its block then
+number saturates. Dividing by it is exact, so each number is rounded once. The smallest scale is 2^-127; blocks that
+would need a smaller one lose precision. A NaN makes its whole block NaN. An infinity stays infinite, but its block then
 gets the largest scale, which rounds numbers far below 2^118 to zero.
 """
 
@@ -23,12 +23,12 @@ _NAN_SCALE, _NAN_CODE = 0xFF, 0x7F
 
 @dataclass(frozen=True, slots=True)
 class MXFP8:
-    """A tensor in MXFP8."""
+    """A tensor in MXFP8: E4M3 codes with one power-of-two scale per block of 32."""
 
     codes: Tensor
-    """[..., K] float8_e4m3fn"""
+    """E4M3 codes: float8_e4m3fn [..., K]."""
     scales: Tensor
-    """[..., K / 32] uint8, E8M0"""
+    """Scale of each block of 32, as E8M0 code: uint8 [..., K / 32]."""
 
 
 def quantise_mxfp8(x: Tensor) -> MXFP8:
@@ -47,7 +47,7 @@ def dequantise_mxfp8(q: MXFP8, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 def fake_mxfp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Compute dequantise(quantise(x)), except for the sign of zeros; `dtype` defaults to that of x."""
+    """Return dequantise(quantise(x)), except that zeros may have another sign. `dtype` defaults to that of x."""
     rows = rows_of(x, BLOCK, "MXFP8")
     codes = _scales(rows)
     factors, scales = reciprocal_of_e8m0(codes), from_e8m0(codes)

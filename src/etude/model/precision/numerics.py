@@ -13,7 +13,7 @@ Invariant: every operand is quantised in blocks along the axis that its matmul c
 | `fp8_block` | FP8, 1 x 128 | FP8, 128 x 128 | FP8: W as in the forward pass, 1 x 128 for all else |
 | `bf16` | bf16 | bf16 | bf16 |
 
-`bf16` rounds operands without codes and scales. It is meant for studies with another compute dtype.
+`bf16` rounds operands without codes and scales. It is meant for studies whose compute dtype is not bf16.
 
 The value of an operand is `values * outer`. `values` are exact in their dtype: MXFP8 values and NVFP4 codes times their
 block scales are exact in bf16. NVFP4's outer scales are not exact in bf16, so they multiply the matmul's fp32 sums.
@@ -49,9 +49,9 @@ class Operand:
     """One rounded operand of a matmul."""
 
     values: Tensor
-    """[..., K]; fp32, or bf16 if no scale is applied after the matmul"""
+    """Rounded values [..., K] without the outer scale: fp32, or bf16 where that is exact."""
     outer: Tensor | None = None
-    """fp32, broadcasts to [..., 1]"""
+    """Outer scale by which the matmul's result is multiplied: fp32, broadcasts to [..., 1]. None is 1."""
 
     def rows(self, chosen_r: Tensor) -> Operand:
         """Select rows of [N, K]; index N stands for a row of zeros."""
@@ -74,11 +74,11 @@ class Numerics:
     reciprocal_bits: int | None = None
     """Significant bits of the reciprocals with which NVFP4 is emulated; None divides exactly."""
     invariant: bool = False
-    """Whether a row's product must not depend on the other rows (model/tiles.py)."""
+    """Whether matmuls run in tiles of fixed size, so that a row's product does not depend on the other rows."""
 
     @classmethod
     def of(cls, recipe: PrecisionRecipe) -> Numerics | None:
-        """Return the numerics of a recipe; None if nothing is rounded."""
+        """Return the numerics that a recipe's `[precision]` section describes; None if nothing is rounded."""
         if not recipe.rounds:
             return None
         return cls(recipe.experts, frozenset(recipe.also), recipe.reciprocal_bits, recipe.invariant)
@@ -86,7 +86,7 @@ class Numerics:
     @property
     def block(self) -> int:
         """Block size of the backward pass. An expert's tokens are padded to a multiple of it, so that no block contains
-        tokens of two experts. bf16 has no blocks; there the padding limits the number of matmul shapes."""
+        tokens of two experts. bf16 has no blocks; its padding limits the number of matmul shapes."""
         return fp8.BLOCK if self.rounding == "fp8_block" else mxfp8.BLOCK
 
     def activations(self, x: Tensor) -> Operand:
@@ -109,8 +109,8 @@ class Numerics:
         return self.rounding != "bf16"
 
     def codes(self, weights: Sequence[Tensor]) -> list[Quantised]:
-        """Quantise weights [E, M, K] that are multiplied with the same input. In NVFP4 the weights of one expert share
-        an outer scale, because kernels run them as one matmul."""
+        """Quantise weights [E, M, K] that are all multiplied with the same input, such as gate and up. In NVFP4 the
+        weights of one expert share an outer scale, because kernels run them as one matmul."""
         match self.rounding:
             case "nvfp4" | "nvfp4_tensor":
                 absmax = torch.stack([weight.detach().abs().amax((1, 2)) for weight in weights]).amax(0)
@@ -124,7 +124,7 @@ class Numerics:
                 raise CannotQuantise("bf16 has no codes and scales")
 
     def operand(self, codes: Sequence[Quantised], dtype: torch.dtype) -> Operand:
-        """Dequantise weights and concatenate them along M into one operand, for activations of this dtype."""
+        """Dequantise weights and concatenate them along M into one operand. `dtype` is that of the activations."""
         values, outer = [], None
         for q in codes:
             if isinstance(q, NVFP4):
@@ -137,7 +137,7 @@ class Numerics:
     def weights(self, weights: Sequence[Tensor], dtype: torch.dtype) -> Operand:
         """Round weights [E, M, K] and concatenate them to [E, sum of M, K].
 
-        They are quantised and dequantised, so that a trainer's values equal those of an engine that loads the codes.
+        The weights are quantised and dequantised, so a trainer gets the same values as an engine that loads the codes.
         """
         if not self.has_codes:
             return Operand(torch.cat([_in_bf16(weight) for weight in weights], 1))
@@ -146,7 +146,7 @@ class Numerics:
     def product(self, x: Operand, w: Operand, cuts: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Compute x W^T, where expert e has the rows from cuts[e] to cuts[e + 1] of x.
 
-        Sums are fp32, multiplied by the outer scales, and rounded once to `dtype`.
+        Sums are in fp32; they are multiplied by the outer scales and rounded once to `dtype`.
         """
         rows, experts = x.values.shape[0], len(cuts) - 1
         if (
@@ -174,7 +174,7 @@ class Numerics:
         return y.to(dtype)
 
     def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], cuts: Sequence[int]) -> Tensor:
-        """Compute dy W, for dy [R, sum of M]."""
+        """Compute the gradient of x, dy W, from rounded operands. dy is [R, sum of M]."""
         # Each weight's part of dy is rounded by itself, because its output width need not be a multiple of the block.
         parts = dy.split([weight.shape[1] for weight in weights], -1)
         left = torch.cat([self._backward(part) for part in parts], -1)
@@ -182,8 +182,8 @@ class Numerics:
         return self.product(Operand(left), Operand(right), cuts, dy.dtype)
 
     def weight_gradient(self, dy: Tensor, x: Tensor, cuts: Sequence[int]) -> Tensor:
-        """Compute dy^T x over the rows of each expert: [E, sum of M, K]. Each expert's rows are a multiple of the
-        block."""
+        """Compute the gradient of the weights, dy^T x over each expert's rows: [E, sum of M, K]. The number of rows of
+        every expert must be a multiple of `block`."""
         left, right = self._backward(dy.T), self._backward(x.T)
         dw = left.new_empty(len(cuts) - 1, dy.shape[1], x.shape[1])
         for expert, (begin, end) in enumerate(pairwise(cuts)):
@@ -191,7 +191,7 @@ class Numerics:
         return dw.to(dy.dtype)
 
     def _backward(self, x: Tensor) -> Tensor:
-        """Round an operand of the backward pass: dy, or dy and x transposed."""
+        """Round a backward-pass operand that is not a weight: dy, or dy or x transposed."""
         if self.rounding == "fp8_block":
             return fake_block_fp8(x, torch.float32, rows=1)
         return fake_mxfp8(x, _exact(x.dtype)) if self.has_codes else _in_bf16(x)
@@ -208,5 +208,5 @@ def _in_bf16(x: Tensor) -> Tensor:
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:
-    """Return a dtype that represents MXFP8 and bf16 values exactly. fp16 lacks their exponent range."""
+    """Return bf16 for bf16, else fp32: a dtype that represents MXFP8 and bf16 values exactly, unlike fp16."""
     return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32

@@ -31,24 +31,24 @@ from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 16
 SMALLEST_OUTER = 2.0**-120
-"""Smallest outer scale, used for all-zero rows too. Its reciprocal and its products with block scales are normal fp32
+"""Smallest outer scale, also that of an all-zero row. Its reciprocal and its products with block scales are normal fp32
 numbers."""
 _NAN_CODE = 0x7F
 
 ScaleScope = Literal["token", "tensor"]
-"""What shares one outer scale."""
+"""Which numbers share one outer scale: those of one token (a row), or those of the whole tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class NVFP4:
-    """A tensor in NVFP4."""
+    """A tensor in NVFP4: E2M1 codes, an E4M3 scale per block of 16, and fp32 outer scales."""
 
     codes: Tensor
-    """[..., K / 2] uint8: two E2M1 codes per byte, the first of a pair in the low half"""
+    """Codes, uint8 [..., K / 2]: two E2M1 codes per byte, the first of a pair in the low half."""
     scales: Tensor
-    """[..., K / 16] float8_e4m3fn"""
+    """Scale of each block of 16: float8_e4m3fn [..., K / 16]."""
     outer: Tensor
-    """fp32: [..., 1] per token, [] per tensor. An outer scale that the caller gave keeps its shape."""
+    """Outer scales in fp32: [..., 1] per token, [] per tensor. A scale given by the caller keeps its shape."""
 
 
 def outer_scale(absmax: Tensor) -> Tensor:
@@ -60,7 +60,8 @@ def outer_scale(absmax: Tensor) -> Tensor:
 def quantise_nvfp4(
     x: Tensor, *, per: ScaleScope = "token", outer: Tensor | None = None, reciprocal_bits: int | None = None
 ) -> NVFP4:
-    """Quantise x. `outer` broadcasts to [..., 1] and replaces the scale that `per` would compute."""
+    """Quantise x to NVFP4 with outer scales `per` token or tensor. If `outer` is given, it is used instead; it must
+    broadcast to [..., 1]."""
     rows = rows_of(x, BLOCK, "NVFP4")
     scales, outer = _scales(rows, x.shape, per, outer, reciprocal_bits)
     divisors, divide = _divisors(_products(scales, outer, x.shape), reciprocal_bits)
@@ -80,7 +81,7 @@ def dequantise_nvfp4(q: NVFP4, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 def fake_nvfp4(
     x: Tensor, dtype: torch.dtype | None = None, *, per: ScaleScope = "token", reciprocal_bits: int | None = None
 ) -> Tensor:
-    """Compute dequantise(quantise(x)), except for the sign of zeros; `dtype` defaults to that of x."""
+    """Return dequantise(quantise(x)), except that zeros may have another sign. `dtype` defaults to that of x."""
     values, _ = _rounded(x, dtype or x.dtype, per, reciprocal_bits, whole=True)
     return values
 
@@ -88,9 +89,9 @@ def fake_nvfp4(
 def split_nvfp4(
     x: Tensor, dtype: torch.dtype | None = None, *, per: ScaleScope = "token", reciprocal_bits: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Round x and return code * block scale, and the outer scale.
+    """Round x to NVFP4. Return the values code * block scale, and the outer scale.
 
-    The first is exact in bf16 and fp32, so that a matmul can multiply it and apply the outer scale to the sums.
+    The values are exact in bf16 and fp32, so a matmul can multiply them and then apply the outer scale to the sums.
     """
     return _rounded(x, dtype or x.dtype, per, reciprocal_bits, whole=False)
 
@@ -98,7 +99,7 @@ def split_nvfp4(
 def _rounded(
     x: Tensor, dtype: torch.dtype, per: ScaleScope, reciprocal_bits: int | None, *, whole: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the rounded values and the outer scale. With `whole`, the values are already multiplied by it."""
+    """Return the rounded values and the outer scale. With `whole`, the values include the outer scale."""
     rows = rows_of(x, BLOCK, "NVFP4")
     codes, outer = _scales(rows, x.shape, per, None, reciprocal_bits)
     divisors, divide = _divisors(_products(codes, outer, x.shape), reciprocal_bits)
@@ -112,7 +113,8 @@ def _rounded(
 def _scales(
     rows: Tensor, shape: torch.Size, per: ScaleScope, outer: Tensor | None, reciprocal_bits: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the block scales as E4M3 codes [N, K / 16], and the outer scale in its original shape."""
+    """Return the block scales as E4M3 codes [N, K / 16], and the outer scale: `outer` if given, else computed per token
+    ([..., 1]) or per tensor ([])."""
     absmax = passes_on(rows.device).largest(rows, BLOCK)
     if outer is None and per == "token":
         outer = outer_scale(absmax.amax(-1)).view(*shape[:-1], 1)
@@ -145,7 +147,8 @@ def _products(scales: Tensor, outer: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _divisors(scales: Tensor, reciprocal_bits: int | None) -> tuple[Tensor, bool]:
-    """Return the scales and True (divide by them), or their rounded reciprocals and False (multiply by them)."""
+    """Return (scales, True), for division by them. With `reciprocal_bits`, return (rounded reciprocals, False), for
+    multiplication with them."""
     if reciprocal_bits is None:
         return scales, True
     return significant_bits_(scales.reciprocal(), reciprocal_bits), False

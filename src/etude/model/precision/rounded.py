@@ -3,9 +3,9 @@
 Invariant: `Numerics` rounds every operand and computes every product; this file assigns rows to experts. Unused rows
 are zero, so that they do not change any scale.
 
-The forward pass saves x and W unrounded, because the backward pass quantises them along other axes. This takes no extra
-memory for W, and for x as much as without rounding. Kernels may save x quantised along the other axis instead; the
-results are the same.
+The forward pass saves x and W unrounded, because the backward pass quantises them along other axes. This takes as much
+memory as training without rounding. Kernels may save x quantised along the other axis instead; the results are the
+same.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Weights = Sequence[Tensor] | Operand
 """Weights [E, M, K] that are multiplied with the same input, or an already rounded operand, which gets no gradient."""
 
 ROWS_STEP = 32
-"""In inference each expert's rows are padded to a multiple of this, so that few matmul shapes occur."""
+"""Multiple to which each expert's rows are padded in inference, so that few matmul shapes occur."""
 EQUAL_MAX_PAIRS = 4096
-"""In inference with up to this many token-expert pairs, every expert's rows are padded to the number of the busiest
-one, because one batched matmul is then faster than one matmul per expert."""
+"""Maximum number of token-expert pairs for which, in inference, all experts' rows are padded to the number of the
+busiest expert's rows: one batched matmul is then faster than one matmul per expert."""
 
 
 def rounded_experts(
@@ -84,7 +84,7 @@ def rounded_matmul(x: Tensor, weights: Weights, cuts: Sequence[int], numerics: N
 
 
 class _RoundedMatmul(torch.autograd.Function):
-    """`rounded_matmul` with weights that are trained."""
+    """Autograd function of `rounded_matmul`, for weights that are trained."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cuts: tuple[int, ...], numerics: Numerics, *weights: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Converts tensors to rows [N, K] for the formats, and checks that the formats accept them.
+"""Converts tensors to rows [N, K] for the low-precision formats, and checks that a format accepts them.
 
 Rows lie along the contraction axis, which is the last one; to contract along another axis, transpose first.
 """
@@ -29,10 +29,10 @@ def rows_of(x: Tensor, block: int, name: str) -> Tensor:
 
 
 def like(x: Tensor, rows: Tensor) -> Tensor:
-    """Reshape rows that were computed from x to the leading dimensions of x."""
+    """Reshape rows [N, width] that were computed from x, so that they have the leading dimensions of x."""
     return rows.view(*x.shape[:-1], rows.shape[-1])
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """Flatten all dimensions but the last."""
+    """Flatten all dimensions of x but the last, to rows [N, K]."""
     return x.reshape(-1, x.shape[-1])

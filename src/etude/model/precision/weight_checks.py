@@ -1,13 +1,13 @@
 """Checks weights before they are written to a checkpoint, or after they are read.
 
 A fault is a tensor with numbers that are not finite, with codes or scales that stand for such numbers, or with clipped
-rows. Faults make writing and loading fail.
+rows. A fault makes writing and loading the checkpoint fail.
 
 Invariant: the checked tensors are exactly the stored ones, with their stored names: numbers, or codes and scales of any
 format. A scale is recognised by the end of its name, which no tensor of codes shares.
 
 Many codes at the largest value do not prove clipping: a row whose numbers all have one magnitude has only such codes.
-They are reported as `doubts` and never make anything fail.
+Such rows are reported as `doubts` and never make anything fail.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from etude.model.precision.formats import Quantised
 from etude.model.precision.nvfp4 import NVFP4
 
 SATURATED = 0.5
-"""Maximum share of a row's numbers or codes that may be at the largest value of their type. For comparison: in a row of
-ordinary weights about an eighth of the E2M1 codes are at the maximum, and a single E4M3 code."""
+"""Maximum share of a row's numbers or codes that may be at the largest value of their type. In a row of ordinary
+weights, for comparison, about an eighth of the E2M1 codes are at the maximum, or a single E4M3 code."""
 _LARGEST_E8M0 = 246
-"""E8M0 code of 2^119. Any larger power times 448 is infinite in fp32; code 255 is NaN."""
+"""Largest acceptable scale, as E8M0 code: 2^119. Any larger power times 448 is infinite in fp32; code 255 is NaN."""
 _E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST = 0x7F, 0x7E, 7
 _PLAIN = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
 _SCALES = ("scale", "scales", "scale_inv", "scale_2", "outer")
 _DIVISOR = ".weight_global_scale"
-"""Suffix of a weight's scale that is stored as a divisor. Scales of activations have other names; they are ignored."""
+"""Name suffix of a weight's scale that is stored as a divisor. Scales of activations, which are ignored, have other
+names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A tensor that is not finite or was clipped."""
+    """Describes what is wrong with one tensor: numbers that are not finite, or rows that were or may have been
+    clipped."""
 
     where: str
     """Name of the tensor, or description of a layer's intermediate result."""
     problem: str
-    """The rest of the sentence that begins with `where`."""
+    """What is wrong, as the rest of a sentence that begins with `where`: "has 3 of 8 numbers that are not finite"."""
 
     def __str__(self) -> str:
         return f"{self.where} {self.problem}"
@@ -49,7 +51,7 @@ class Fault:
 
 @torch.no_grad()
 def faults(tensors: Mapping[str, Tensor]) -> list[Fault]:
-    """Return a fault for every tensor that is not finite or was clipped."""
+    """Return a `Fault` for every stored tensor that is not finite or was clipped, sorted by name."""
     suspects = tensors.keys() - _within_range(tensors) | {name for name in tensors if name.endswith(_DIVISOR)}
     found = ((name, _problem(name, tensors[name])) for name in suspects)
     return sorted((Fault(name, problem) for name, problem in found if problem), key=lambda fault: fault.where)
@@ -57,10 +59,10 @@ def faults(tensors: Mapping[str, Tensor]) -> list[Fault]:
 
 @torch.no_grad()
 def faults_of_values(values: Iterable[tuple[str, Tensor]]) -> list[Fault]:
-    """Return a fault for each dequantised weight that is not finite.
+    """Return a `Fault` for each dequantised weight that is not finite.
 
-    `values` yields names and dequantised weights whose codes and scales have no fault. Weights are checked one after
-    another, so the iterable may dequantise each on demand.
+    `values` yields names and dequantised weights, whose codes and scales the caller has already checked. It may
+    dequantise each weight on demand, because they are checked one after another.
     """
     counted = ((name, int((~x.isfinite()).sum()), x) for name, x in values)
     return [
@@ -76,10 +78,10 @@ def _dtype(tensor: Tensor) -> str:
 
 @torch.no_grad()
 def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
-    """Return the weights that may have been clipped, for example by a scale that was too small.
+    """Return a `Fault` for every weight that may have been clipped, for example by a scale that was too small.
 
-    They have rows in which most codes are at the maximum; for NVFP4 the blocks' scales must be at the maximum too. A
-    row whose numbers all have one magnitude is indistinguishable from a clipped one.
+    Such a weight has rows in which most codes are at the maximum; for NVFP4 the blocks' scales must be at the maximum
+    too. A row whose numbers all have one magnitude is indistinguishable from a clipped one.
     """
     found = []
     for name, q in sorted(quantised.items()):
@@ -94,21 +96,22 @@ def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
 
 
 def require_no_faults(tensors: Mapping[str, Tensor], refusal: str) -> None:
-    """Raise PoisonedWeights if a tensor has a fault.
+    """Raise PoisonedWeights if a tensor is not finite or was clipped.
 
-    `refusal` begins the message and says what is therefore not done: "<folder> is not written".
+    `refusal` begins the message and says what is not done because of that: "<folder> is not written".
     """
     refuse_faults(faults(tensors), refusal)
 
 
 def refuse_faults(found: Sequence[Fault], refusal: str) -> None:
-    """Raise PoisonedWeights if there is a fault; `refusal` begins the message."""
+    """Raise PoisonedWeights if `found` is not empty. The message begins with `refusal` and describes the first
+    fault."""
     if found:
         raise PoisonedWeights(f"{refusal}: {summary(found)}")
 
 
 def summary(found: Sequence[Fault]) -> str:
-    """Return the first fault and how many more there are, for a one-line message."""
+    """Return a one-line text with the first fault and the number of further ones."""
     return f"{found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}"
 
 
@@ -130,7 +133,7 @@ def _within(tensor: Tensor) -> Tensor:
 
 
 def _problem(name: str, tensor: Tensor) -> str | None:
-    """Return what is wrong with a stored tensor; None if nothing is."""
+    """Return a description of what is wrong with a stored tensor, for `Fault.problem`; None if nothing is."""
     if not tensor.numel():
         return None
     scale = name.endswith(_SCALES)
@@ -156,14 +159,15 @@ def _not_finite(count: int, tensor: Tensor) -> str:
 
 
 def _full(codes: Tensor) -> Tensor:
-    """Return which codes are at the maximum, for E4M3, or for E2M1 packed two per byte."""
+    """Return a mask of the codes at their type's largest magnitude. Codes are E4M3, or E2M1 packed two per byte."""
     if codes.dtype == torch.float8_e4m3fn:
         return codes.view(torch.uint8).bitwise_and(_E4M3_INFINITE) == _E4M3_LARGEST
     return torch.stack((codes & _E2M1_LARGEST, codes >> 4 & _E2M1_LARGEST), -1).flatten(-2) == _E2M1_LARGEST
 
 
 def _clipped(tensor: Tensor) -> str | None:
-    """Return a description if plain numbers (not codes) have a row that a saturating cast clipped, else None."""
+    """Return a description of a row of plain numbers (not codes) that a saturating cast clipped; None if there is
+    none."""
     rows = tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.reshape(1, -1)
     share, row = (rows.abs() == torch.finfo(tensor.dtype).max).float().mean(-1).max(0)
     if float(share) <= SATURATED:

@@ -1,4 +1,5 @@
-"""Egress from a box: a policy of host names, and a proxy on the host that reads, checks and logs every request.
+"""Network access of a box: a policy of allowed host names, and a proxy on the host that reads, checks and logs every
+request.
 
 Nothing is configured inside the box. Programs connect as usual, and the box's network leads every connection to the
 proxy.

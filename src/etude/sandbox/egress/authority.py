@@ -1,6 +1,6 @@
 """The certificate authority of one backend. Boxes trust it, so the proxy can read what they send over TLS.
 
-Its key is generated at the start, never written to a file, and gone when the process ends.
+The authority's key is generated in memory, never written to a file, and gone when the process ends.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _MOST_CONTEXTS = 512
 
 
 class NamedConnection(ssl.SSLObject):
-    """The proxy's end of a box's TLS connection. It stores the server name (SNI) that the box asked for."""
+    """The proxy's end of a TLS connection with a box. It stores the server name (SNI) that the box asked for."""
 
     server_name: str | None = None
-    """The name in the TLS handshake; None if it had none."""
+    """The server name in the TLS handshake; None if the box sent none."""
 
 
 class Authority:
-    """Signs a certificate for each host that boxes connect to. `context_for(name)` returns the TLS context to serve it,
-    from a cache."""
+    """Signs a certificate for each host that boxes connect to. `context_for(name)` returns the cached TLS context with
+    the certificate for that host."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -50,8 +50,8 @@ class Authority:
 
     @property
     def lookup_name(self) -> str:
-        """File name under which OpenSSL looks for the certificate in a folder of certificates: a hash of its
-        subject."""
+        """File name under which OpenSSL looks for the authority's certificate in a folder of certificates: a hash of
+        its subject."""
         text = AUTHORITY_NAME.lower().encode()
         value = bytes([0x06, 3, 0x55, 0x04, 0x03, 0x0C, len(text)]) + text
         pair = bytes([0x30, len(value)]) + value

@@ -1,6 +1,6 @@
 """Serves one HTTP/1.1 connection of a box: checks, forwards and logs its requests, one after another.
 
-The host name is fixed before the first byte: it is the name whose address the box connected to. The names in a request
+The host name is known before the first byte: it is the name whose address the box connected to. The names in a request
 (TLS server name, Host) must agree with it, or the request is refused. So no request can reach another host under an
 allowed name.
 """
@@ -38,9 +38,9 @@ _MOST_INTERIM = 10
 _HANDLED_HERE = {"expect", "max-forwards"}
 """Request fields that the proxy acts on itself and does not forward."""
 _UDP_FIELDS = {"alt-svc"}
-"""Response fields by which a host offers its service over UDP."""
+"""Response fields by which a host offers its service over UDP, which the proxy does not forward."""
 _PROXY_FIELDS = {"via", "x-cache", "x-cache-lookup", "x-squid-error"}
-"""Response fields in which a proxy names itself."""
+"""Response fields that reveal a proxy, removed when this host's own proxy answered."""
 
 
 @dataclass
@@ -50,9 +50,9 @@ class ExchangeProgress:
     sent: int = 0
     """Bytes of the request's body that the box has sent."""
     received: int = 0
-    """Bytes of the response's body."""
+    """Bytes of the response's body that the real host has sent."""
     status: int = 0
-    """Status of the response that the box was given; 0 before that."""
+    """HTTP status of the response that is being passed on to the box; 0 before it begins."""
 
 
 @dataclass
@@ -66,12 +66,12 @@ class Connection:
     port: int
     tls: bool
     server_name: str | None
-    """The server name in the TLS handshake; None if there was none."""
+    """The server name in the box's TLS handshake; None if there was none."""
     policy: Policy
     upstream: Upstream
     log: BoxLog
     _upstream_connection: UpstreamConnection | None = field(default=None, init=False)
-    """Open connection to the real host, kept for further requests."""
+    """Open connection to the real host, kept for further requests of the box."""
 
     async def serve(self) -> None:
         """Serve requests until either side ends the connection."""
@@ -86,7 +86,7 @@ class Connection:
             self._close_upstream()
 
     async def _serve_one(self) -> bool:
-        """Serve one request. Return whether another may follow."""
+        """Serve one request. Return whether another request may follow on this connection."""
         request = None
         try:
             data = await read_head(self.reader, idle=IDLE_SECONDS, patience=HEAD_SECONDS)
@@ -116,7 +116,7 @@ class Connection:
         await self._respond(status, reason)
 
     async def _respond(self, status: int, reason: str) -> None:
-        """Send the box an error response of our own and end the connection."""
+        """Send the box an error response of the proxy itself, and end the connection."""
         body = f"egress: {reason}\n".encode()
         fields = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
         head = write_head(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", [*fields, ("Connection", "close")])
@@ -146,7 +146,7 @@ class Connection:
     # -- one request
 
     async def _exchange(self, request: Request) -> bool:
-        """Forward one request and its response, and log it. Return whether another may follow."""
+        """Forward one request and its response, and log both. Return whether another request may follow."""
         began, progress, fault = time.monotonic(), ExchangeProgress(), "the box ended"
         try:
             again = await self._forward(request, progress)
@@ -179,7 +179,7 @@ class Connection:
         return await self._attempt(request, progress)
 
     async def _attempt(self, request: Request, progress: ExchangeProgress) -> bool:
-        """Forward one request and its response. Return whether another may follow."""
+        """Forward one request and its response. Return whether another request may follow."""
         if "100-continue" in request.options("expect"):
             self.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         reader, writer, by_proxy = await self._connect_upstream()
@@ -209,7 +209,7 @@ class Connection:
         return again and sent_all
 
     async def _connect_upstream(self) -> UpstreamConnection:
-        """Return an open connection to the real host, the kept one if possible."""
+        """Return an open connection to the real host: the kept one if it is still open, else a new one."""
         if self._upstream_connection is not None and (
             self._upstream_connection.reader.at_eof() or self._upstream_connection.writer.is_closing()
         ):
@@ -226,7 +226,8 @@ class Connection:
             self._upstream_connection = None
 
     def _request_head(self, request: Request, by_proxy: UpstreamProxy | None) -> bytes:
-        """Return the request's head as the real host gets it. `by_proxy` is the proxy that is asked instead, if any."""
+        """Return the request's head as it is sent on. `by_proxy` is the proxy that it is sent to; None if it goes to
+        the real host."""
         host = self.name if self.port == DEFAULT_PORTS[0 if self.tls else 1] else f"{self.name}:{self.port}"
 
         def is_dropped(field: str) -> bool:
@@ -245,8 +246,8 @@ class Connection:
         return write_head(f"{request.method} {target} HTTP/1.1", fields)
 
     async def _upload(self, framing: Framing, writer: asyncio.StreamWriter, progress: ExchangeProgress) -> bool:
-        """Send the request's body. Return whether the real host took all of it. Raise BrokenTransfer if the box sent
-        only a part."""
+        """Send the request's body to the real host. Return whether the host took all of it. Raise BrokenTransfer if the
+        box sent only a part."""
         async for piece in pieces(self.reader, framing):
             progress.sent += len(piece)
             writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if framing.chunked else (piece,))
@@ -276,8 +277,8 @@ class Connection:
 
 
 def _response_head(response: Response, dropped: set[str], *, chunked: bool, again: bool) -> bytes:
-    """Return the response's head as the box gets it. `dropped` are fields to leave out. Without a length or chunks, the
-    body ends with the connection, as in HTTP/1.0."""
+    """Return the response's head as the box gets it, without the fields in `dropped`. `again` tells the box that
+    another request may follow. A body without a length or chunks ends with the connection, as in HTTP/1.0."""
     fields: Fields = response.end_to_end(dropped.__contains__)
     framing = response.declared_framing()
     if chunked:

@@ -1,7 +1,8 @@
-"""Recognizes request fields that carry credentials, so that an agent cannot use a secret that it has found.
+"""Recognizes HTTP request fields that carry credentials. The proxy removes them, so that an agent cannot use a secret
+that it has found.
 
-The fields are recognized by words in their names, since every service has its own name for its token. Only fields are
-removed. Words in a path or query pass, since signed download URLs need theirs.
+The fields are recognized by words in their names, since every service has its own name for its token. Paths and queries
+are left alone, since signed download URLs carry such words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opens TCP connections: to the first of several addresses that answers, and to hosts behind a proxy."""
+"""Opens TCP connections: to the first of several addresses that answers, and to hosts behind an HTTP proxy."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from etude.sandbox.egress.http_head import MAX_HEAD, BadHead, parse_response
 from etude.sandbox.proxies import UpstreamProxy
 
 HEAD_START_SECONDS = 0.25
-"""How long one address is tried before the next is tried too: one address family may silently lead nowhere."""
+"""Seconds that one address is tried alone before the next one is tried as well, since one address family may silently
+lead nowhere."""
 TUNNEL_OPEN, LOGIN_WANTED = 200, (401, 407)
-"""A proxy's statuses in response to a tunnel request: the tunnel is open, or the proxy wants a login."""
+"""HTTP statuses of a proxy's response to CONNECT: the tunnel is open, or the proxy wants a login."""
 HostPort = tuple[str, int]
 """(address, port) to connect to."""
 
 
 class Unreachable(Exception):
-    """There is no connection to the real host. The message says why."""
+    """No connection to the real host can be made. The message says why."""
 
 
 async def dial(addresses: Sequence[HostPort]) -> socket.socket:
-    """Connect to the first address that answers. Each is tried HEAD_START_SECONDS after the one before it. Raise
-    OSError if none answers."""
+    """Return a connection to the first address that answers. Each address is tried HEAD_START_SECONDS after the one
+    before it. Raise OSError if none answers."""
     waiting = list(addresses)
     dialing: set[asyncio.Task[socket.socket]] = set()
     failure = OSError("no address")
@@ -46,7 +47,7 @@ async def dial(addresses: Sequence[HostPort]) -> socket.socket:
 
 
 async def dial_proxy(proxy: UpstreamProxy) -> socket.socket:
-    """Connect to a proxy. Error messages omit the proxy's address, since they may be read in a box."""
+    """Return a connection to a proxy. Error messages omit the proxy's address, since they may be read in a box."""
     try:
         return await dial(await resolve(proxy.host, proxy.port))
     except OSError as error:
@@ -54,8 +55,8 @@ async def dial_proxy(proxy: UpstreamProxy) -> socket.socket:
 
 
 async def request_tunnel(connection: socket.socket, proxy: UpstreamProxy, place: str) -> int:
-    """Ask a proxy for a tunnel to a host ("name:port"); return the status of its response. On success, the connection
-    now leads to that host."""
+    """Ask the proxy at the other end of `connection` for a tunnel to `place` ("name:port"); return the HTTP status of
+    its response. After TUNNEL_OPEN, the connection leads to that host."""
     login = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.login else ""
     loop = asyncio.get_running_loop()
     answer = b""
@@ -88,7 +89,7 @@ def proxy_refusal(status: int, place: str) -> Unreachable:
 
 
 async def resolve(name: str, port: int) -> list[HostPort]:
-    """Resolve a name with the host's resolver, keeping its order. Raise OSError for an unknown name."""
+    """Return the addresses of a name, in the order of the host's resolver. Raise OSError for an unknown name."""
     found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((str(entry[4][0]), port) for entry in found))
 
@@ -106,7 +107,7 @@ async def _connect(place: HostPort) -> socket.socket:
 
 
 async def _cancel(tasks: set[asyncio.Task[socket.socket]]) -> None:
-    """Cancel the tasks, and close connections that they have made meanwhile."""
+    """Cancel the tasks, and close connections that they have already made."""
     for task in tasks:
         task.cancel()
     for found in await asyncio.gather(*tasks, return_exceptions=True):
@@ -115,7 +116,7 @@ async def _cancel(tasks: set[asyncio.Task[socket.socket]]) -> None:
 
 
 def _reason(error: OSError) -> str:
-    """Return why a connection failed, without the address."""
+    """Return why a connection failed, without naming the address."""
     if isinstance(error, socket.gaierror):
         return "its name has no address"
     return os.strerror(error.errno) if error.errno else str(error)

@@ -1,8 +1,8 @@
-"""The egress of a backend: one certificate authority and one log, and for each box with egress an image layer and a
-proxy.
+"""Gives the boxes of one backend network access under egress policies. They share a certificate authority and a log;
+each has its own proxy and image layer.
 
-It is created with the backend's first box that has an egress policy. A backend without such boxes never imports this
-module.
+The gate is created with the backend's first box that has an egress policy. A backend without such boxes never imports
+this module.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ _MOST_SOCKETS = 64
 
 
 class BoxEgress:
-    """The egress of one box, from before the box is made until it is gone."""
+    """The network access of one box under its egress policy. The object exists from before the box is made until the
+    box is gone."""
 
     def __init__(self, gate: EgressGate, egress: Egress, box: str) -> None:
         self._gate, self._policy, self._box = gate, Policy(egress), box
         self._proxy: Proxy | None = None
         self._ours, self.box_end = socket.socketpair()
-        """Socket on which the box sends us the listening sockets of its network; given to the box when it is made."""
+        """The two ends of a socket pair. The box gets `box_end` when it is made, and sends the listening sockets of its
+        network over it."""
         self._ours.setblocking(False)
 
     @property
@@ -45,8 +47,8 @@ class BoxEgress:
         return self._policy.ports
 
     def open(self) -> None:
-        """Start the proxy. To be called once the box is ready and has sent its sockets; from then on it can reach what
-        its policy allows."""
+        """Start the proxy, after which the box can reach what its policy allows. Call this once the box is ready and
+        has sent its sockets."""
         try:
             _, numbers, _, _ = socket.recv_fds(self._ours, 16, _MOST_SOCKETS)
         except BlockingIOError:
@@ -61,8 +63,8 @@ class BoxEgress:
         )
 
     def shut(self) -> None:
-        """Close the proxy, with all connections and sockets. If these stayed open, the box's network would live on in
-        this process."""
+        """Close the proxy, with all connections and sockets. While one of them is open in this process, the box's
+        network continues to exist."""
         for end in (self._ours, self.box_end):
             end.close()
         if self._proxy is not None:
@@ -70,7 +72,7 @@ class BoxEgress:
 
 
 class EgressGate:
-    """The egress of one backend, shared by its boxes."""
+    """Gives the boxes of one backend network access. Holds the certificate authority and the log that they share."""
 
     def __init__(self, store: ImageStore, upstream: Upstream) -> None:
         self.authority, self.upstream, self.connection_limit = Authority(), upstream, ConnectionLimit()
@@ -81,11 +83,12 @@ class EgressGate:
         self._layers: dict[str, Path] = {}
 
     def for_box(self, egress: Egress, box: str) -> BoxEgress:
-        """Prepare the egress of a box that is about to be made."""
+        """Prepare the network access of a box that is about to be made."""
         return BoxEgress(self, egress, box)
 
     def layer_for(self, image: str, stack: Stack) -> Path:
-        """Return the layer that goes between the image's layers and what the box writes. It is made once per image."""
+        """Return the layer that makes an image trust the proxy's authority and use its name server. The layer is made
+        once per image, and mounted between the image's layers and what the box writes."""
         if image not in self._layers:
             target = self._scratch / image
             _make_layer(self._store, target, stack, self.authority.pem, self.authority.lookup_name)

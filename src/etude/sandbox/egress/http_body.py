@@ -1,4 +1,4 @@
-"""Passes bodies of HTTP/1.1 messages on piece by piece, so that memory use does not depend on their length."""
+"""Passes the bodies of HTTP/1.1 messages on piece by piece, so that memory use does not depend on their length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etude.sandbox.egress.http_head import MAX_HEAD, BadHead, Framing
 T = TypeVar("T")
 PIECE = 1 << 16
 STALL_SECONDS = 60.0
-"""A transfer ends if no byte can be read or written for this long."""
+"""A transfer fails if no byte can be read or written for this many seconds."""
 _MOST_TRAILERS = 64
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 
@@ -24,7 +24,7 @@ class BrokenTransfer(Exception):
 
 async def read_head(reader: asyncio.StreamReader, *, idle: float, patience: float) -> bytes:
     """Read a message's head through its empty line. Return no bytes if the peer left, or sent nothing for `idle`
-    seconds; once begun, the head must be complete after `patience` seconds."""
+    seconds. Once begun, the head must be complete within `patience` seconds."""
     try:
         async with asyncio.timeout(idle):
             first = await reader.read(1)
@@ -42,7 +42,7 @@ async def read_head(reader: asyncio.StreamReader, *, idle: float, patience: floa
 
 
 async def pieces(reader: asyncio.StreamReader, framing: Framing) -> AsyncIterator[bytes]:
-    """Yield the body's bytes, without chunk sizes and other marks of the framing."""
+    """Yield the bytes of a message's body, without chunk sizes and trailers."""
     if framing.chunked:
         while size := await _chunk_size(reader):
             async for piece in _counted(reader, size):
@@ -62,7 +62,8 @@ async def pieces(reader: asyncio.StreamReader, framing: Framing) -> AsyncIterato
 
 
 async def send_body(writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *, chunked: bool) -> int:
-    """Write a body as it arrives; return its length. The pace is that of the slower side."""
+    """Write a body as it arrives; return its length in bytes. Reading waits until the peer has taken what was
+    written."""
     sent = 0
     async for piece in body:
         writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if chunked else (piece,))
@@ -75,12 +76,12 @@ async def send_body(writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *,
 
 
 async def flush(writer: asyncio.StreamWriter) -> None:
-    """Wait until the peer has taken enough of what was written. Raise BrokenTransfer if it stalls."""
+    """Wait until the writer's buffer has room again. Raise BrokenTransfer if the peer stalls."""
     await _in_time(writer.drain())
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
-    """Close a connection in order, or cut it if that takes longer than a second."""
+    """Close a connection in order, or abort it if that takes longer than a second."""
     writer.close()
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(1):
@@ -95,7 +96,7 @@ def cut(writer: asyncio.StreamWriter) -> None:
 
 
 async def _counted(reader: asyncio.StreamReader, count: int) -> AsyncIterator[bytes]:
-    """Yield exactly `count` bytes, in pieces."""
+    """Read exactly `count` bytes, and yield them in pieces."""
     while count:
         piece = await _some(reader, min(count, PIECE))
         if not piece:
@@ -109,7 +110,7 @@ async def _some(reader: asyncio.StreamReader, most: int) -> bytes:
 
 
 async def _chunk_size(reader: asyncio.StreamReader) -> int:
-    """Read the line with the size of the next chunk."""
+    """Read the line with the size of the next chunk, and return the size in bytes."""
     match = _CHUNK_LINE.fullmatch(await _line(reader))
     if match is None:
         raise BrokenTransfer("no size of a chunk")

@@ -1,8 +1,9 @@
-"""Parses heads of HTTP/1.1 messages strictly: what two programs could read in two ways is refused, never repaired.
+"""Parses heads of HTTP/1.1 messages strictly. A head that two programs could read differently is refused, never
+repaired.
 
 If a proxy and a server disagree about where a message ends, a second message can be smuggled inside the first. So every
-line must end with CR LF, the length must be declared once and in one way, and there must be no folded lines and exactly
-one Host field.
+line must end with CR LF, the length must be declared once and in one way, there must be no folded lines, and a request
+must have exactly one Host field.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _LENGTH = re.compile(r"[0-9]{1,18}")
 _HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 _PROXY_PREFIX = "proxy-"
 _HOP_METHODS = {"CONNECT", "TRACE"}
-"""Methods between a client and its proxy, which are not forwarded."""
+"""Methods that a client sends to its proxy, and that are not forwarded."""
 _FRAMING = {"content-length", "transfer-encoding", "host"}
 Fields = list[tuple[str, str]]
 
 
 class BadHead(ValueError):
-    """A head that is not valid HTTP/1.1, or a request for another host. `status` is the status to answer such a request
-    with."""
+    """A message's head is not valid HTTP/1.1, or a request is for another host than its connection. `status` is the
+    HTTP status of the response to such a request."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)
@@ -38,14 +39,15 @@ class BadHead(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How the end of a body is found: by its length, by chunks, or (length None) by the end of the connection."""
+    """How the end of a message's body is found: by its length, by chunks, or (length None) by the end of the
+    connection."""
 
     length: int | None = 0
     chunked: bool = False
 
     @property
     def empty(self) -> bool:
-        """Whether there is no body."""
+        """Whether the message has no body."""
         return self.length == 0 and not self.chunked
 
     @property
@@ -56,13 +58,13 @@ class Framing:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What heads of requests and responses have in common. `minor` is the x of HTTP/1.x."""
+    """The common base of request and response heads. `minor` is the x of HTTP/1.x."""
 
     minor: int
     fields: Fields
 
     def all(self, name: str) -> list[str]:
-        """Return the values of all fields with this name, which is in lower case."""
+        """Return the values of all fields with this name. `name` is in lower case."""
         return [value for key, value in self.fields if key.lower() == name]
 
     def options(self, name: str) -> set[str]:
@@ -75,8 +77,8 @@ class Head:
         return self.minor == 1 and "close" not in self.options("connection")
 
     def end_to_end(self, drops: Callable[[str], bool]) -> Fields:
-        """Return the fields to forward. Left out are those for the next hop only, those for which `drops(name)` is
-        true, and framing and Host, which the forwarder writes itself.
+        """Return the fields to forward. Fields for the next hop only, fields for which `drops(name)` is true, and the
+        framing and Host fields, which the forwarder writes itself, are left out.
 
         Many servers read "_" in a name as "-", so both are treated alike here too.
         """
@@ -88,7 +90,7 @@ class Head:
         return [(key, value) for key, value in self.fields if stays(key.lower().replace("_", "-"))]
 
     def declared_framing(self) -> Framing | None:
-        """Return the framing that the fields declare; None if they declare none. Raise BadHead if they are
+        """Return the framing that the fields declare; None if they declare none. Raise BadHead if the declaration is
         ambiguous."""
         lengths, codings = self.all("content-length"), self.all("transfer-encoding")
         if codings and (lengths or self.minor == 0 or len(codings) > 1):
@@ -174,7 +176,7 @@ def parse_response(data: bytes) -> Response:
 
 
 def write_head(first: str, fields: Fields) -> bytes:
-    """Return the bytes of a head. `first` is the request line or status line."""
+    """Return the bytes of a message's head. `first` is the request line or status line."""
     return "\r\n".join([first, *(f"{key}: {value}" for key, value in fields), "", ""]).encode("latin-1")
 
 

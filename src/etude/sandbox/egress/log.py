@@ -1,7 +1,7 @@
-"""The log of the network requests of boxes: one row per request that passed, and one per refusal, with the reason.
+"""The log of the boxes' network requests: one row per forwarded request, and one per refusal, with the reason.
 
-Invariant: no request passes without a row. A box can cause refusals at no cost, so only the first thousand per box are
-written; a last row counts the others. Each backend appends to its own file; readers merge the files by time.
+Invariant: no request is forwarded without a row. A box can cause refusals at no cost, so only the first thousand per
+box are written; a last row counts the others. Each backend appends to its own file; readers merge the files by time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONGEST = 2000
 
 
 class EgressLog:
-    """The log file of one backend."""
+    """The file to which one backend writes the requests of its boxes."""
 
     def __init__(self, folder: Path, owner: str) -> None:
         self._file = folder / f"{owner}.jsonl"
@@ -32,7 +32,7 @@ class EgressLog:
 
 
 class BoxLog:
-    """Writes the rows of one box."""
+    """Writes the log rows of one box."""
 
     def __init__(self, log: EgressLog, box: str, policy: str) -> None:
         self._log, self._who = log, {"box": box, "policy": policy}
@@ -40,24 +40,24 @@ class BoxLog:
         self._names: set[str] = set()
 
     def passed(self, **row: Any) -> None:
-        """Log a request that was passed on."""
+        """Log a request that was forwarded."""
         self._log.write({**self._who, **_short(row)})
 
     def refused(self, reason: str, **row: Any) -> None:
-        """Log a refusal and its reason, unless the box has caused too many."""
+        """Log a refused request and the reason, unless the box has already caused MOST_REFUSALS rows."""
         self._refusals += 1
         if self._refusals <= MOST_REFUSALS:
             self._log.write({**self._who, **_short(row), "refused": reason})
 
     def refused_name(self, name: str, reason: str) -> None:
-        """Log a refused DNS name, each only once: resolvers ask for both kinds of address, and repeatedly."""
+        """Log a refused DNS name, once per name, since resolvers repeat queries and ask for IPv4 and IPv6 addresses."""
         key = name.lower()
         if key not in self._names and len(self._names) < MOST_REFUSALS:
             self._names.add(key)
             self.refused(reason, host=name, kind="name")
 
     def close(self) -> None:
-        """Write how many refusals were not written, if any."""
+        """Write a last row with the number of refusals that were not written, if there are any."""
         if self._refusals > MOST_REFUSALS:
             self._log.write({**self._who, "refused": f"{self._refusals - MOST_REFUSALS} more, not written"})
 
@@ -69,5 +69,5 @@ def read_log(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row with long texts cut."""
+    """Return the log row with long texts cut."""
     return {key: value[:_LONGEST] if isinstance(value, str) else value for key, value in row.items()}

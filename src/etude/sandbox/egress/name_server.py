@@ -1,8 +1,8 @@
 """The name server of a box. It answers all queries itself, so no DNS query of a box ever leaves the host.
 
-An allowed name gets an address of its own in each family (IPv4, IPv6). These addresses mean nothing outside the box:
-they later show the proxy which name a connection is for. All other names do not exist. An allowed name has both
-addresses even if the real host has only one; which family is really used is decided when a request passes.
+An allowed name gets an address of its own in each family (IPv4, IPv6). These addresses mean nothing outside the box;
+when the box connects to one, the proxy looks up its name. All other names do not exist. An allowed name has both
+addresses even if the real host has only one; which family is really used is decided when a request is forwarded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_NAMES = 4096
 _BLOCKS = (ipaddress.IPv4Network("198.18.0.0/15"), ipaddress.IPv6Network("2001:2::/48"))
 _HEAD = struct.Struct("!HHHHHH")
 _KINDS, _ANY_KIND, _INTERNET = (1, 28), 255, 1
-"""Record types A and AAAA, in the order of _BLOCKS."""
+"""DNS numbers: record types A and AAAA (in the order of _BLOCKS), the type that asks for any record, and class IN."""
 _ANSWER, _AUTHORITY, _RECURSION_WANTED, _RECURSION = 0x8000, 0x0400, 0x0100, 0x0080
 _FORMAT_ERROR, _FAILED, _NO_SUCH_NAME, _UNKNOWN_OPERATION = 1, 2, 3, 4
 _SECONDS_TO_KEEP = 60
@@ -28,7 +28,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class BadQuery(ValueError):
-    """The bytes are not a query that a resolver would send."""
+    """The bytes are not a DNS query that a resolver would send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Query:
     name: str
     """The name as the box wrote it."""
     kind: int
-    """The record type that is asked for."""
+    """The record type that the query asks for."""
     question: bytes
     """The raw bytes of the question, to be repeated in the response."""
 
@@ -76,8 +76,8 @@ def parse_query(data: bytes) -> Query:
 
 
 def build_answer(query: Query, *, addresses: Sequence[Address] = (), code: int = 0) -> bytes:
-    """Build the response. Of the name's `addresses`, it holds those of the type that was asked for. `code` is the
-    response code."""
+    """Build the response to a DNS query, with those of the name's `addresses` that have the type asked for. `code` is
+    the response code."""
     records = [
         struct.pack("!HHHIH", 0xC000 | _HEAD.size, kind, _INTERNET, _SECONDS_TO_KEEP, len(address.packed))
         + address.packed
@@ -90,7 +90,7 @@ def build_answer(query: Query, *, addresses: Sequence[Address] = (), code: int =
 
 
 class NameServer:
-    """Answers a box's DNS queries, and remembers which address it gave to which name."""
+    """Answers a box's DNS queries, and remembers which address stands for which name."""
 
     def __init__(self, policy: Policy, *, ipv6: bool) -> None:
         self.policy = policy
@@ -99,7 +99,7 @@ class NameServer:
         self._names: dict[Address, str] = {}
 
     def name_of(self, address: str) -> str | None:
-        """Return the name that has this address, or None. An IPv4 address may be written in IPv6 form."""
+        """Return the name that was given this address, or None. An IPv4 address may be written in IPv6 form."""
         try:
             found = ipaddress.ip_address(address)
         except ValueError:
@@ -107,8 +107,8 @@ class NameServer:
         return self._names.get(getattr(found, "ipv4_mapped", None) or found)
 
     def addresses_of(self, name: str) -> list[Address]:
-        """Return the addresses of an allowed name in normal form; an empty list if the box has asked for too many
-        names."""
+        """Return the addresses that stand for an allowed name, assigning them if it has none yet. The list is empty if
+        the box has already asked for MOST_NAMES names. `name` is in normal form."""
         if name not in self._numbers:
             if len(self._numbers) >= MOST_NAMES:
                 return []
@@ -117,7 +117,8 @@ class NameServer:
         return [block[self._numbers[name]] for block in self._blocks]
 
     def answer(self, data: bytes) -> tuple[bytes, str, str]:
-        """Return the bytes to send back (none if the data is no query), the name if it was refused, and the reason."""
+        """Return (response bytes, refused name, reason for the refusal). There are no bytes if the data is not a query;
+        name and reason are empty if the query was answered."""
         try:
             query = parse_query(data)
         except BadQuery as error:

@@ -1,7 +1,7 @@
 """Egress policies named after package clients (pip, npm, apt): a box may reach the hosts that this host's own client
 uses.
 
-This includes a team's mirrors, and no registry address is hard-coded here. The addresses come from the clients
+A team's mirrors are included, and no registry address is hard-coded here. The addresses come from the clients
 themselves, run outside the working folder, so that a project's files cannot extend what boxes may reach. Logins in
 addresses are left out.
 
@@ -38,28 +38,28 @@ print(json.dumps([*indexes, *options.find_links]))
 
 
 class _HostsUnknown(Exception):
-    """A client does not report which hosts it uses. The message says why."""
+    """A package client does not report which hosts it uses. The message says why."""
 
 
 def _pip() -> list[str]:
-    """Return the URLs of pip's indexes, and of the pages that it is configured to search for links."""
+    """Return the URLs of the indexes that pip uses, and of the pages that it is configured to search for links."""
     python = sys.executable if importlib.util.find_spec("pip") else "python3"
     return [str(address) for address in json.loads(_output_of(python, "-c", _ASK_PIP))]
 
 
 def _npm() -> list[str]:
-    """Return the URLs of npm's registry, and of registries for single scopes."""
+    """Return the URLs of npm's default registry, and of the registries set for single scopes."""
     settings = json.loads(_output_of("npm", "config", "list", "--json"))
     return [str(value) for name, value in settings.items() if name == "registry" or name.endswith(":registry")]
 
 
 CLIENTS = {"pip": _pip, "npm": _npm, "apt": apt_addresses}
-"""Client -> function that returns the URLs that the client uses."""
+"""Name of a package client -> function that returns the URLs that the client uses."""
 
 
 def hosts_of(client: str) -> tuple[str, ...]:
-    """Return a client's hosts as patterns of a policy. Raise RequestRefused if the client is not installed, or uses no
-    host with a name."""
+    """Return the hosts that a package client uses, as patterns of an egress policy. Raise RequestRefused if the client
+    cannot be run, uses no host, or uses one without a valid name."""
     try:
         patterns = dict.fromkeys(_pattern(address) for address in CLIENTS[client]() if _is_web(address))
         if not patterns:
@@ -73,7 +73,7 @@ def hosts_of(client: str) -> tuple[str, ...]:
 
 
 def _output_of(*command: str) -> str:
-    """Run a client and return its stdout."""
+    """Run a package client and return its stdout."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -90,7 +90,7 @@ def _is_web(address: str) -> bool:
 
 
 def _pattern(address: str) -> str:
-    """Return the policy pattern for a URL: its host, with the port unless that is a usual one."""
+    """Return the egress policy's pattern for a URL: its host, with the port unless that is 443 or 80."""
     parts = urlsplit(address)
     name = host_name(parts.hostname or "")
     if name is None:

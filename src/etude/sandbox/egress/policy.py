@@ -1,4 +1,5 @@
-"""What a box may reach, by host name. A name that no pattern covers does not exist for the box: it gets no address.
+"""Egress policies: which host names a box may reach. A name that no pattern covers does not exist for the box: it gets
+no address.
 
 Names are compared label by label in one normal form: ASCII, lower case, without the trailing dot. International names
 are written in their encoded form ("xn--..."), so that no translation rule can turn one name into another.
@@ -31,11 +32,11 @@ def host_name(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One allowed host, or all names below a host, on some ports."""
+    """One entry of an egress policy: a host, or all subdomains of a host, on certain ports."""
 
     host: str
     below: bool
-    """Matches every name below the host, but not the host itself."""
+    """Whether the pattern matches every subdomain of the host, instead of the host itself."""
     ports: tuple[int, ...]
 
     @classmethod
@@ -59,7 +60,7 @@ class Pattern:
 
 
 class Policy:
-    """A parsed egress policy. The constructor raises RequestRefused for one that cannot be parsed."""
+    """A parsed egress policy. The constructor raises RequestRefused if the policy cannot be parsed."""
 
     def __init__(self, egress: Egress) -> None:
         self.name, self.credentials, self.private = egress.name, egress.credentials, egress.private
@@ -72,5 +73,5 @@ class Policy:
             )
 
     def allows(self, name: str, port: int | None = None) -> bool:
-        """Whether the name (in normal form) is allowed on this port; without a port, on any port."""
+        """Whether boxes may reach this name (in normal form) on this port, or without a port, on any port."""
         return any(pattern.covers(name) and (port is None or port in pattern.ports) for pattern in self.patterns)

@@ -20,7 +20,7 @@ _SETTINGS = {"credentials": bool, "private": bool, "upstream_proxy": str}
 
 
 def parse_egress(text: str) -> Egress:
-    """Parse a list such as "pip,apt,team.toml:python,mirror.example:8443". RequestRefused says what is wrong with it.
+    """Parse a list such as "pip,apt,team.toml:python,mirror.example:8443". Raise RequestRefused if it is not valid.
 
     "pip", "npm" and "apt" stand for the hosts that this host's own clients use (package_clients.py), "none" for no
     host. "team.toml:python" stands for the table [python] of that file: `allow = ["mirror.example"]`, and optionally
@@ -53,7 +53,7 @@ def parse_egress(text: str) -> Egress:
 
 
 def _parse_word(word: str) -> Egress | None:
-    """Parse one entry of the list; None if it is unknown."""
+    """Parse one entry of a policy list. Return None if the entry is unknown."""
     path, colon, table = word.rpartition(":")
     if colon and path.endswith(".toml"):
         return _from_file(word, Path(path), table)

@@ -1,8 +1,9 @@
-"""The proxy of one box. It runs in the owner's event loop, answers the box's DNS queries and serves its connections.
+"""The egress proxy of one box. It runs in the event loop of the process that owns the box, answers the box's DNS
+queries and serves its connections.
 
 Invariant: a connection is served only if it goes to an address that was handed out for a name that the policy allows.
 The number of simultaneous connections is limited. Connections beyond the limit or to other addresses are closed and
-logged. After an unexpected error of our own, the proxy closes, so that nothing passes unchecked.
+logged. After an unexpected internal error, the proxy closes, so that nothing passes unchecked.
 """
 
 from __future__ import annotations
@@ -36,9 +37,8 @@ _ABORT_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class ConnectionLimit:
-    """Counts and limits the simultaneous connections of all boxes of a backend. Each takes two file descriptors of the
-    backend's process. All connections together may take a quarter of its descriptors, since the rest of the process
-    needs many.
+    """Counts and limits the simultaneous connections of all boxes of a backend. Each connection takes two file
+    descriptors of the backend's process, and all connections together may take a quarter of its descriptors.
 
     Boxes also hold descriptors, and a hundred boxes use up the 1024 that most hosts allow by default, so the
     constructor raises the process's limit.
@@ -49,13 +49,13 @@ class ConnectionLimit:
         taken = max(soft, min(hard, _DESCRIPTORS))
         resource.setrlimit(resource.RLIMIT_NOFILE, (taken, hard))
         self.maximum = taken // 8
-        """How many connections may be open at once."""
+        """Maximum number of connections open at the same time."""
         self.count = 0
-        """How many connections are open now."""
+        """Number of connections that are open now."""
 
 
 class Proxy:
-    """Serves one box until it is closed."""
+    """The egress proxy of one box: answers its DNS queries and serves its connections until the proxy is closed."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Proxy:
         log: BoxLog,
         connection_limit: ConnectionLimit,
     ) -> None:
-        """`sockets` are the listening sockets in the box's network, made by inside/network.py: DNS over UDP first, then
-        DNS over TCP, then one for each allowed port. They are closed with the proxy."""
+        """Start the proxy on `sockets`, the listening sockets that inside/network.py made in the box's network: DNS
+        over UDP first, then DNS over TCP, then one for each allowed port. They are closed with the proxy."""
         self._sockets, self._policy, self._authority = sockets, policy, authority
         self._upstream, self._log = upstream, log
         ipv6 = sockets[0].family == socket.AF_INET6
@@ -110,7 +110,7 @@ class Proxy:
             self._loop.add_reader(listener, self._accept, listener, serve)
 
     def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], Coroutine[Any, Any, None]]) -> None:
-        """Accept waiting connections and start a task that runs `serve` on each, up to the limits."""
+        """Accept the waiting connections, and start a task that runs `serve` on each, up to the connection limits."""
         for _ in range(_BATCH):
             try:
                 connection, _ = listener.accept()
@@ -136,7 +136,7 @@ class Proxy:
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Forget an ended task. If it raised, close the proxy."""
+        """Forget a task that has ended. If it raised an exception, close the proxy."""
         self._tasks.discard(task)
         self._connection_limit.count -= 1
         if not task.cancelled() and (error := task.exception()):
@@ -146,7 +146,7 @@ class Proxy:
             self._loop.call_exception_handler(context)
 
     async def _serve(self, connection: socket.socket) -> None:
-        """Serve a connection if the policy allows its name and port; otherwise log and reset it."""
+        """Serve a connection if the policy allows its name and port; otherwise log it and reset it."""
         address, port = _destination(connection)
         name = self._names.name_of(address)
         try:
@@ -160,8 +160,8 @@ class Proxy:
             _reset(connection)
 
     async def _serve_name(self, connection: socket.socket, name: str, port: int) -> None:
-        """Serve a connection to an allowed name. Its first byte shows whether it is TLS or plain HTTP, whatever the
-        port."""
+        """Serve a connection to an allowed name. The connection's first byte shows whether it is TLS or plain HTTP; its
+        port does not decide that."""
         try:
             async with asyncio.timeout(IDLE_SECONDS):
                 await self._readable(connection)
@@ -243,14 +243,14 @@ class Proxy:
 
 
 def _destination(connection: socket.socket) -> tuple[str, int]:
-    """Return the address and port that the box connected to. Sockets for both families show IPv4 addresses in IPv6
+    """Return the address and port that the box connected to. On sockets for both families, IPv4 addresses are in IPv6
     form."""
     address, port, *_ = connection.getsockname()
     return address.removeprefix("::ffff:"), port
 
 
 def _reset(connection: socket.socket) -> None:
-    """Close a connection with a TCP reset, so that the box notices at once."""
+    """Close a connection with a TCP reset, so that the program in the box notices at once."""
     if connection.fileno() >= 0:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT_ON_CLOSE)
         connection.close()

@@ -1,5 +1,5 @@
-"""Makes the files that an image needs behind the proxy: lists of certificate authorities that include ours, and the
-name server's address.
+"""Makes the files that an image needs behind the egress proxy: lists of certificate authorities that include the
+proxy's own, and the name server's address.
 
 The files form a layer between the image and what the box writes. So a snapshot of the box does not contain them, and
 programs in the box can change or replace them as on any machine.
@@ -22,12 +22,12 @@ BUNDLES = (
     "etc/pki/tls/certs/ca-bundle.crt",
     "var/lib/ca-certificates/ca-bundle.pem",  # openSUSE
 )
-"""Files that hold a distribution's list of trusted authorities."""
+"""Files in which Linux distributions keep their list of trusted authorities."""
 SOURCES = ("usr/local/share/ca-certificates", "etc/pki/ca-trust/source/anchors", "etc/pki/trust/anchors")
-"""Folders from which a distribution rebuilds its list when a package changes or installs it. A Dockerfile step may
-install ca-certificates and fetch something right after."""
+"""Folders from which a distribution rebuilds its list of trusted authorities. The proxy's certificate is added there
+too, since a Dockerfile step may install ca-certificates and fetch something right after."""
 FILE = "local-root.crt"
-"""Name of the file with our authority's certificate."""
+"""Name of the file with the certificate of the proxy's authority."""
 _LARGEST_BUNDLE = 8 << 20
 _MOST_LINKS = 40
 
@@ -40,8 +40,9 @@ ENVIRONMENT = {
 
 
 def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict[PurePosixPath, bytes]:
-    """Return the layer's files, by path relative to the root. `stack` holds all layers of the image, skeleton included;
-    `authority` is our certificate, and `lookup_name` the file name by which OpenSSL finds it."""
+    """Return the files of the proxy layer, by path relative to the root. `stack` holds all layers of the image, the
+    generated base tree included; `authority` is the proxy's certificate, and `lookup_name` the file name by which
+    OpenSSL finds it."""
     files = {PurePosixPath("etc/resolv.conf"): f"nameserver {IPV4.gate}\n".encode()}
     for number, name in enumerate(BUNDLES):
         place = resolve(stack, PurePosixPath(name))
@@ -60,7 +61,7 @@ def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict
 
 
 def resolve(stack: Stack, path: PurePosixPath) -> PurePosixPath:
-    """Return the path in the image that `path` leads to, following links. A path that does not exist leads to
+    """Return the path in the image that `path` leads to when links are followed. A path that does not exist leads to
     itself."""
     done, left, links = PurePosixPath(), list(path.parts), 0
     while left:
@@ -83,7 +84,7 @@ def resolve(stack: Stack, path: PurePosixPath) -> PurePosixPath:
 
 
 def _read(stack: Stack, path: PurePosixPath) -> bytes:
-    """Return a file of the image; no bytes if there is none."""
+    """Return the content of a file of the image; no bytes if there is no such file."""
     places = stack.find(path).paths
     if not places or not places[0].is_file():
         return b""
@@ -93,7 +94,7 @@ def _read(stack: Stack, path: PurePosixPath) -> bytes:
 
 
 def _name_service(stack: Stack) -> dict[PurePosixPath, bytes]:
-    """Return an nsswitch.conf that also looks hosts up by DNS, if the image has one that does not."""
+    """Return an nsswitch.conf that also looks up hosts by DNS, if the image's own does not; else no file."""
     path = PurePosixPath("etc/nsswitch.conf")
     lines = _read(stack, path).decode("utf-8", "surrogateescape").splitlines()
     changed = [f"{line} dns" if line.startswith("hosts:") and "dns" not in line.split() else line for line in lines]
@@ -103,7 +104,8 @@ def _name_service(stack: Stack) -> dict[PurePosixPath, bytes]:
 
 
 def write_layer(target: Path, files: dict[PurePosixPath, bytes], owner: int | None) -> None:
-    """Write the files to `target`. `owner` is the user and group id that they get; None: leave it."""
+    """Write the files below the folder `target`. `owner` is the user and group id that they get; if None, they belong
+    to the caller."""
     for path, content in files.items():
         place = target / path
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@ into the host, unless the policy allows it.
 
 A name is resolved once, and the connection goes to the address that was checked. So a name server that answers
 differently the second time gains nothing. If the host itself is behind a proxy, that proxy resolves the names and
-decides what can be reached. TLS passes through it unread, and real hosts still prove their names.
+decides what can be reached. It passes TLS on unread, and the certificates of the real hosts are still verified.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class UpstreamConnection(NamedTuple):
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     by_proxy: UpstreamProxy | None = None
-    """The proxy at the other end, which expects proxy requests. None: the real host, possibly through a tunnel."""
+    """The proxy at the other end, which expects proxy requests. None: the other end is the real host, possibly through
+    a tunnel."""
 
 
 @dataclass
@@ -49,13 +50,13 @@ class Upstream:
     """Connects to real hosts. One object serves all boxes of a backend."""
 
     overrides: Mapping[tuple[str, int], HostPort] = field(default_factory=dict)
-    """(name, port) -> (address, port) to connect to instead, directly and without checks, for mirrors and tests."""
+    """(name, port) -> (address, port) to connect to instead, directly and without checks. For mirrors and tests."""
     trust: ssl.SSLContext | None = None
-    """TLS context with the authorities that must certify real hosts; None: those that this host trusts."""
+    """TLS context with the authorities by which real hosts are verified; None: those that this host trusts."""
 
     @cached_property
     def proxies(self) -> Proxies:
-        """This host's own proxies. RequestRefused if its variables cannot be parsed."""
+        """This host's own proxy settings. Raises RequestRefused if its environment variables cannot be parsed."""
         return Proxies.of_host()
 
     @cached_property
@@ -67,8 +68,8 @@ class Upstream:
     async def connect(
         self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None = None
     ) -> UpstreamConnection:
-        """Connect to a real host, through `proxy` if the policy has one of its own, else as this host's proxy settings
-        say. `private` allows private addresses. Raise Unreachable if there is no connection."""
+        """Connect to a real host: through `proxy` (the policy's own) if given, else as this host's proxy settings say.
+        `private` allows private addresses. Raise Unreachable if there is no connection."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await self._connect(name, port, tls=tls, private=private, proxy=proxy)
@@ -95,7 +96,7 @@ class Upstream:
     async def _dial(
         self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None
     ) -> tuple[socket.socket, UpstreamProxy | None]:
-        """Return a connection to the real host and None, or a connection to a proxy and that proxy."""
+        """Return (connection to the real host, None), or (connection to a proxy, that proxy)."""
         if override := self.overrides.get((name, port)):
             return await dial([override]), None
         if proxy := proxy or await self._proxy_for(name, port, tls=tls):
@@ -103,7 +104,7 @@ class Upstream:
         return await dial(await self._allowed_addresses(name, port, private=private)), None
 
     async def _proxy_for(self, name: str, port: int, *, tls: bool) -> UpstreamProxy | None:
-        """Return this host's proxy for a real host; None: connect directly."""
+        """Return the proxy of this host's settings for a real host; None: connect directly."""
         proxy = self.proxies.proxy_for(name, port, tls=tls)
         if proxy is None or not self.proxies.exceptions.networks:
             return proxy
@@ -114,7 +115,8 @@ class Upstream:
         return self.proxies.proxy_for(name, port, tls=tls, addresses=[address for address, _ in addresses])
 
     async def _allowed_addresses(self, name: str, port: int, *, private: bool) -> list[HostPort]:
-        """Resolve a name, and return its addresses that boxes may reach. Raise Unreachable if there are none."""
+        """Resolve a name, and return those of its addresses that boxes may reach. Raise Unreachable if there are
+        none."""
         addresses = await _resolve(name, port)
         open_to_boxes = [place for place in addresses if may_reach(place[0], private=private)]
         if not open_to_boxes:
@@ -124,8 +126,8 @@ class Upstream:
 
 
 async def _dial_through(proxy: UpstreamProxy, place: str, *, tls: bool) -> tuple[socket.socket, UpstreamProxy | None]:
-    """Return a tunnel through the proxy and None. If the proxy offers tunnels for TLS only, and this is plain HTTP,
-    return a connection to the proxy itself, and the proxy."""
+    """Return (connection to the real host through a tunnel, None). If the proxy offers tunnels for TLS only and this is
+    plain HTTP, return (connection to the proxy, the proxy)."""
     connection = await dial_proxy(proxy)
     try:
         status = await request_tunnel(connection, proxy, place)
@@ -150,8 +152,8 @@ async def _resolve(name: str, port: int) -> list[HostPort]:
 
 
 def may_reach(text: str, *, private: bool) -> bool:
-    """Whether boxes may reach this address: public ones, and with `private` also this host's own and those of its
-    networks. Never link-local addresses, where clouds serve credentials."""
+    """Whether boxes may reach this IP address. Public addresses are allowed; with `private`, also those of this host
+    and its networks. Link-local addresses, where clouds serve credentials, are never allowed."""
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])

@@ -1,8 +1,7 @@
 """The embedded backend: boxes made of namespaces and overlayfs, without a daemon, Docker or root.
 
-Invariant: a box is one process tree under its own pid 1, on top of the cells (folders of written files) that it uses,
-and the zygote owns all of them. They are removed when the box, the backend or the owner's process ends, for whatever
-reason.
+Invariant: a box is one process tree under its own pid 1, and keeps what it writes in cells (folders). The zygote
+process owns all of them. They are removed when the box, the backend or the owner's process ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -41,15 +40,16 @@ if TYPE_CHECKING:
     from etude.sandbox.egress.gate import BoxEgress, EgressGate
 
 _INIT_MB = 16
-"""Memory for pid 1 and for what the kernel keeps per box."""
+"""MiB of memory for pid 1 and for what the kernel keeps per box."""
 
 
 class EmbeddedSandboxes:
-    """The backend's public interface; see `contract.Sandboxes`."""
+    """The embedded sandbox backend; it implements `contract.Sandboxes`."""
 
     def __init__(self, root: Path, *, memory_cells: bool | None = None, upstream: Upstream | None = None) -> None:
-        """Start the zygote (about 60 ms). `memory_cells`: whether written files are kept in memory; by default, what
-        the probe finds. `upstream` replaces the addresses of some hosts for egress."""
+        """Start the zygote, which takes about 60 ms. `root` is the folder for images and boxes. `memory_cells`: whether
+        files that boxes write are kept in memory; by default, if the host supports it. `upstream` replaces the
+        addresses of some hosts for egress."""
         self.host: Host = probe_host()
         self.memory_cells = self.host.memory_cells if memory_cells is None else memory_cells
         self.store = ImageStore(Path(root).absolute(), self.host.ids)
@@ -129,8 +129,8 @@ class EmbeddedSandboxes:
         arguments: dict[str, str] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> AsyncIterator[TriedBuild]:
-        """Build in a separate store under another zygote. The store lies in this owner's scratch folder and is removed
-        at the end."""
+        """Build an image in a separate store with a zygote of its own, and yield the result. That store lies in the
+        scratch folder of this backend's store and is removed at the end."""
         folder = self.store.scratch / f"trial-{secrets.token_hex(6)}"
         try:
             trial = EmbeddedSandboxes(folder, memory_cells=self.memory_cells, upstream=self._upstream)
@@ -217,16 +217,16 @@ class EmbeddedSandboxes:
         return box
 
     def _new_cgroup(self, name: str, limits: Limits) -> BoxCgroup:
-        """Make the box's cgroup. Files in memory count towards its limit, and outlive the commands that wrote them. The
-        limit leaves room for all of them, so the kernel can always find a command to kill, and pid 1 is spared."""
+        """Make the cgroup of a box. Files in memory count towards its memory limit, and outlive the commands that wrote
+        them. So the limit leaves room for all of them: then the kernel can always kill a command instead of pid 1."""
         if self.cgroups is None:
             return BoxCgroup([])
         mib = limits.memory_mb + _INIT_MB + SHM_MB + (limits.disk_mb if self.memory_cells else 0)
         return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
 
     def _open_egress(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[BoxEgress, Lease]:
-        """Return the box's egress through the gate, and the image's lease with an additional layer that makes programs
-        use the gate."""
+        """Return the box's egress through this backend's egress gate, and the image's lease with an additional layer
+        that makes programs use the gate."""
         if self._egress is None:
             # Imported here because it loads cryptography, which is slow.
             from etude.sandbox.egress.gate import EgressGate
@@ -237,7 +237,7 @@ class EmbeddedSandboxes:
         return self._egress.for_box(egress, box), replace(lease, paths=(str(layer), *lease.paths))
 
     def new_cell(self, zygote: ZygoteClient) -> Cell:
-        """Return a new cell with a random name; the zygote makes its folder."""
+        """Return a new cell (a folder for what a box writes) with a random name; the zygote makes the folder."""
         folder = "cells" if self.memory_cells else f"store/owners/{self.store.owner}/cells"
         # The box can read this name, so it must not reveal how many other boxes there are.
         return Cell(f"{folder}/{secrets.token_hex(6)}", zygote.release)
@@ -252,7 +252,8 @@ class EmbeddedSandboxes:
         return self._zygote
 
     async def store_cell(self, zygote: ZygoteClient, cell: Cell) -> str:
-        """Copy a sealed cell, which no process changes any more, into the store as a layer. Return the layer's name."""
+        """Copy a sealed cell (written files that no process changes any more) into the store as a layer. Return the
+        layer's name."""
         # The name is random, because ext4 chooses the disk region of a folder by its name: this distributes the copies
         # over the disk.
         fresh = f"keep-{secrets.token_hex(6)}"

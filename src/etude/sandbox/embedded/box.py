@@ -1,5 +1,5 @@
-"""A box of the embedded backend, with the resources it holds until it ends: cells, a cgroup, and a lease on its image's
-layers.
+"""A box of the embedded backend, with the resources it holds until it ends: cells (folders of written files), a cgroup,
+and a lease on its image's layers.
 
 Snapshots and forks are in copies.py.
 """
@@ -24,13 +24,13 @@ from etude.sandbox.served.channel import Channel
 
 
 class ForkedBox(Box, Protocol):
-    """A new box that takes over the list of its parent's commands."""
+    """A box made by a fork, to which its parent's list of commands can be given."""
 
     def inherit(self, commands: list[str]) -> None: ...
 
 
 class Backend(Protocol):
-    """What a box needs from the backend that made it."""
+    """The attributes and methods of the embedded backend that a box uses."""
 
     memory_cells: bool
     store: ImageStore
@@ -45,7 +45,7 @@ class Backend(Protocol):
 
 
 class EmbeddedBox(ServedBox):
-    """A box made by the zygote, except for its copies."""
+    """A box made by the zygote process. Forks and snapshots are in the subclass CopyableBox."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class EmbeddedBox(ServedBox):
         self.cells, self.cgroup = cells, cgroup
         self.backend, self._gone = backend, gone
         self.sealing = asyncio.Lock()
-        """Overlapping forks seal the box one after the other. The later ones find nothing left to seal."""
+        """Lock by which overlapping forks seal the box (make its written files read-only) one after the other. The
+        later ones find nothing left to seal."""
         # If the zygote dies, close the box's socket, so that the box ends even if its death signal did not arrive.
         gone.add_done_callback(lambda _: channel.close() if channel.ready.done() else None)
 
@@ -93,9 +94,9 @@ class EmbeddedBox(ServedBox):
         raise SandboxUnavailable(advice(step, error))
 
     async def stats(self) -> BoxStats:
-        """Return what the box uses. Pid 1 knows the memory of its processes, whereas a cgroup knows all memory. Pid 1
-        measures disk use by the box's file system, which is the whole disk if cells are plain folders, so those are
-        measured here."""
+        """Return the box's resource use. Memory is that of its cgroup if there is one, since pid 1 knows only the
+        memory of its processes. If written files are in plain folders, their size is measured here, since pid 1 would
+        report the whole disk."""
         found = await super().stats()
         if (measured := self.cgroup.memory_bytes()) is not None:
             found = replace(found, memory_bytes=measured)
@@ -105,8 +106,8 @@ class EmbeddedBox(ServedBox):
         return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, folders))
 
     async def rehearse(self) -> list[str] | None:
-        """Return the files that the frozen box's processes have mapped shared, or None if the processes cannot continue
-        on another root."""
+        """Check whether the processes of the frozen box can be moved to another root directory. Return the files that
+        they have mapped shared, or None if they cannot be moved."""
         answer, _ = await self._ask({"op": "rehearse"})
         return answer.get("shared")
 

@@ -1,6 +1,7 @@
-"""Cells: folders with what boxes have written. A fork seals a cell, which then serves as a lower layer.
+"""Cells: folders with the files that boxes have written. A fork seals a cell (makes it read-only), which then serves as
+a lower overlay layer.
 
-A box holds all cells that it stands on, its own first. A cell is removed when its last holder drops it.
+A box holds its own cell and all sealed cells below it. A cell is removed when its last holder drops it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """One cell, with the number of boxes and operations that hold it."""
+    """A folder with the files that a box has written, and the number of boxes and operations that hold it."""
 
     path: str
-    """Path in the zygote's root."""
+    """Path of the cell in the zygote's root directory."""
     remove: Callable[[str], None]
     holders: int = 0
     layer: str = ""
-    """Name of the cell's copy in the store, made when a snapshot needs one. Only sealed cells have a copy."""
+    """Name of the store layer that is a copy of the cell; empty until a snapshot needs the copy. Only sealed
+    (read-only) cells have one."""
 
     @property
     def upper(self) -> str:
@@ -32,7 +34,7 @@ def hold(cells: list[Cell]) -> None:
 
 
 def drop(cells: list[Cell]) -> None:
-    """Remove one holder from each cell. Cells without holders are removed."""
+    """Remove one holder from each cell. Cells that have no holder left are removed."""
     for cell in cells:
         cell.holders -= 1
         if cell.holders == 0:
@@ -40,6 +42,6 @@ def drop(cells: list[Cell]) -> None:
 
 
 def layers_of(sealed: list[Cell], image: tuple[str, ...]) -> list[str]:
-    """Return layer paths as the zygote sees them, topmost first. `image` are paths of the image's layers, relative to
-    the store."""
+    """Return the paths of a box's lower layers in the zygote's root, topmost first: the sealed cells, then the layers
+    of the image. `image` are paths relative to the store."""
     return [*(cell.upper for cell in sealed), *(f"store/{path}" for path in image)]

@@ -1,8 +1,9 @@
-"""Forks and snapshots: what a box has written is sealed, and the box itself and its copies continue on top of it.
+"""Forks and snapshots: what a box has written is sealed (made read-only), and the box itself and its copies continue on
+top of it.
 
-A box is *restacked*: its cell becomes a lower layer and the box gets a new cell, in a few milliseconds whatever the
-size. Live processes are moved to the new root (inside/moving.py). If one cannot be moved, the box keeps its cell, and
-its children get a copy of the cell.
+For a fork, a box is *restacked*: its cell (folder of written files) becomes a lower layer and the box gets a new cell,
+in a few milliseconds whatever the size. Live processes are moved to the new root (inside/moving.py). If one cannot be
+moved, the box keeps its cell, and its children get a copy of the cell.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
 
 T = TypeVar("T")
 MAX_STACKED_LAYERS = 32
-"""Maximum number of overlay layers. With more, the first access to a file becomes slow, and at some number the mount is
-refused. A fork that would reach it merges all cells of the box into one, which takes as long as copying them."""
+"""Maximum number of overlay layers of a box. With more, the first access to a file becomes slow, and at some number the
+mount is refused. A fork that would reach the maximum merges all cells (folders of written files) of the box into one,
+which takes as long as copying them."""
 
 
 class CopyableBox(EmbeddedBox):
@@ -59,8 +61,8 @@ class CopyableBox(EmbeddedBox):
 
 
 async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
-    """Copy what was written since the last seal into a layer. Return the layer's name and the cells below, held for the
-    caller."""
+    """Freeze the box, and copy what it has written since its last fork into a store layer. Return the layer's name and
+    the older cells (folders of written files), which the caller must drop."""
     async with box.frozen(kill=False):
         below = box.cells[1:]
         hold(below)
@@ -72,8 +74,8 @@ async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
 
 
 async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]) -> T:
-    """Run `work` to its end even if the caller is cancelled, and call `undo` with its result in that case. Cancelled
-    half-way, it would leave the box in an unknown state."""
+    """Run `work` to its end even if the caller is cancelled; in that case, call `undo` with its result. If it were
+    cancelled half-way, `work` would leave a box in an unknown state."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -85,14 +87,15 @@ async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]
 
 
 async def _seal_frozen(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
-    """Freeze and seal the box. Return the cells that children stand on, held for the caller."""
+    """Freeze the box and make what it has written read-only. Return the cells (folders of written files) that its
+    children use as lower layers; the caller must drop them."""
     async with box.frozen(kill=kill) as still, box.sealing:
         return await _seal(box, still=still)
 
 
 async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
-    """Seal the frozen box, and return the cells that children stand on, held for the caller. `still`: whether no
-    process is alive."""
+    """Make what the frozen box has written read-only. Return the cells (folders of written files) that its children use
+    as lower layers; the caller must drop them. `still`: whether no process of the box is alive."""
     below = list(box.cells)
     if await box.zygote.untouched(box.id, below[0].path, layers_of(below[1:], box.lease.paths)):
         hold(below[1:])
@@ -111,7 +114,8 @@ async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
 
 
 async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
-    """Copy the first `count` cells into one new cell. Return the stack of cells in which the new cell replaces them."""
+    """Copy the first `count` cells (folders of written files) into one new cell. Return the list of cells in which the
+    new cell replaces them."""
     merged = box.backend.new_cell(box.zygote)
     hold([merged])
     try:
@@ -124,7 +128,8 @@ async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[
 
 
 async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
-    """Move the box onto a fresh cell. Return False if a live process cannot be moved."""
+    """Move the frozen box to a new cell (folder for written files) on top of the cells `below`. Return False if live
+    processes prevent that. `still`: whether no process of the box is alive."""
     shared = [] if still else await box.rehearse()
     if shared is None:
         return False

@@ -1,6 +1,6 @@
-"""What keeps this host from offering more to boxes, and the exact command or setting that changes it.
+"""Advice for each capability that this host does not offer to boxes: the exact command or setting that provides it.
 
-All functions but `Facts.read` are pure: every piece of advice can be produced on any machine from made-up facts.
+The functions that give advice are pure: any advice can be produced on any machine from made-up facts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONTAINER = "start the container with --security-opt seccomp=unconfined --secur
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about the host, read from its files. None if a file is missing."""
+    """Facts about the host on which advice depends. A number is None if the host has no such setting."""
 
     root: bool = False
     user: str = "user"
@@ -35,7 +35,7 @@ class Facts:
     cgroup_versions: frozenset[int] = frozenset({2})
     """The cgroup versions that are mounted anywhere."""
     next_subordinate: int = 100_000
-    """The first id above all ranges of subordinate ids in use."""
+    """The first id above all ranges of subordinate ids in /etc/subuid and /etc/subgid."""
 
     @classmethod
     def read(cls, top: Path = Path("/")) -> Facts:
@@ -57,7 +57,7 @@ class Facts:
 
 
 def for_failure(step: str, facts: Facts) -> str:
-    """Return advice for a failed step of starting a box. inside/kernel.py and its callers name the steps."""
+    """Return advice for a failed step of starting a box. `step` is the step's name in a StepFailed error."""
     if step in _USERNS_STEPS:
         return _for_user_namespaces(facts)
     if step == STEP:
@@ -86,7 +86,7 @@ def _for_user_namespaces(facts: Facts) -> str:
 
 
 def for_users(lack: MissingSubids, facts: Facts) -> str:
-    """Return how to give boxes more than one user."""
+    """Return the command or setting that lets boxes have more than one user id. `lack` says what is missing."""
     if lack.what == "program":
         return "sudo apt-get install uidmap (other than on Debian and Ubuntu: the package with newuidmap)"
     if lack.what == "range":
@@ -99,7 +99,7 @@ def for_users(lack: MissingSubids, facts: Facts) -> str:
 
 
 def for_cgroups(facts: Facts) -> str:
-    """Return how to let the kernel enforce the memory limit of a whole box."""
+    """Return the command or setting that lets the kernel enforce the memory limit of a whole box."""
     if facts.container:
         return "start the container with --cgroupns=private and a writable /sys/fs/cgroup (--privileged has both)"
     if 2 not in facts.cgroup_versions:
@@ -121,7 +121,7 @@ def for_cgroups(facts: Facts) -> str:
 
 
 def for_disk_limits(facts: Facts) -> str:
-    """Return how to let the kernel enforce the disk limit of a box."""
+    """Return what lets the kernel enforce the disk limit of a box."""
     return f"Linux 6.6 or newer (this is {facts.kernel[0]}.{facts.kernel[1]}): its tmpfs keeps what overlayfs needs"
 
 
@@ -140,7 +140,7 @@ def _text(path: Path) -> str:
 
 
 def number_in(path: Path) -> int | None:
-    """Return the number in a file, or None if there is none."""
+    """Return the number in a file, or None if the file is missing or holds no number."""
     text = _text(path).strip()
     return int(text) if text.lstrip("-").isdecimal() else None
 

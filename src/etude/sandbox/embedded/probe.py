@@ -1,5 +1,5 @@
-"""Finds which mode of the embedded backend this host allows. For a missing capability, gives one line that says how to
-get it."""
+"""Finds out how boxes can be made on this host: as root, with subordinate ids, or as an ordinary user. For a missing
+capability, gives one line that says how to get it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ class Mode(StrEnum):
     """How boxes get their user ids."""
 
     ROOT = "root"
-    """Run by root. Boxes get their own range of unprivileged host ids, so every user of an image exists."""
+    """The backend is run by root. Boxes get their own range of unprivileged host ids, so every user of an image
+    exists."""
     SUBUID = "subuid"
-    """Run by an ordinary user with subordinate ids, which are used as the boxes' range of ids."""
+    """The backend is run by an ordinary user with subordinate ids, which are used as the boxes' range of ids."""
     USER = "user"
-    """Run by any other user. That user's id is the box's agent, or its root. There is no second user."""
+    """The backend is run by a user without subordinate ids. Boxes have only that user's id, as their agent or their
+    root, and no second user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the probe has found."""
+    """How boxes can be made on this host, as found by `probe_host`."""
 
     mode: Mode
     memory_cells: bool
@@ -47,8 +49,8 @@ class Host:
 
 
 def probe_host() -> Host:
-    """Find the mode. Raises SandboxUnavailable if it is certain that no box can be made. Other obstacles show when the
-    zygote starts."""
+    """Find out how boxes can be made on this host. Raises SandboxUnavailable if it is certain that none can be made.
+    Other obstacles show when the zygote starts."""
     if platform.system() != "Linux" or kernel.MACHINE not in ("x86_64", "aarch64"):
         raise SandboxUnavailable(
             f"boxes need Linux on x86_64 or aarch64; this is {platform.system()} on {kernel.MACHINE}"
@@ -74,7 +76,7 @@ def probe_host() -> Host:
 
 
 def advice(step: str, error: str) -> str:
-    """Return one line with what failed and the setting that fixes it."""
+    """Return an error message of one line: what failed, and the setting that fixes it."""
     return f"the sandbox cannot start ({error}): {knobs.for_failure(step, knobs.Facts.read())}"
 
 
@@ -90,7 +92,7 @@ def _free_range() -> IdRange:
 
 
 def _memory_cells() -> bool:
-    """Return whether tmpfs supports user.* attributes, which overlayfs needs. It does from Linux 6.6 on, but
+    """Return whether tmpfs supports extended attributes user.*, which overlayfs needs. Linux does from 6.6 on, but
     distributions patch kernels, so it is tried where possible."""
     if not Path("/dev/shm").is_dir() or not os.access("/dev/shm", os.W_OK):
         return knobs.release_of(platform.release()) >= (6, 6)

@@ -1,7 +1,7 @@
-"""The subordinate ids of an ordinary user, as /etc/subuid and /etc/subgid grant them.
+"""Finds the subordinate ids of an ordinary user, as /etc/subuid and /etc/subgid grant them.
 
-Invariant: a range that is returned has been tried, since there are many ways in which set-uid programs may be
-forbidden.
+Invariant: a range that is returned has been tried, since there are many ways in which the set-uid programs that map it
+may be forbidden.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from etude.sandbox.inside.users import MAX_ID, USERS
 from etude.sandbox.light_python import light_command
 
 FEWEST = max(USERS.values()) + 1
-"""The minimum number of ids of a box, since the users in USERS exist in every box."""
+"""Minimum number of ids that a box needs, since the users in USERS exist in every box."""
 FILES = ("etc/subuid", "etc/subgid")
 _TRY_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class MissingSubids:
-    """Why the user has no subordinate ids."""
+    """The reason why the caller has no subordinate ids to use."""
 
     what: str
-    """"range" or "program", whichever is missing; if neither is, the error message of the attempt."""
+    """What is missing: "range" (no suitable range is granted) or "program" (newuidmap or newgidmap). Otherwise, the
+    error message of the attempt to map the range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ def read_rows(text: str) -> list[Row]:
 
 
 def longest(rows: list[Row], owners: set[str]) -> Row | None:
-    """Return the longest range owned by one of the names; the first of several equal ones."""
+    """Return the longest range that belongs to one of the names in `owners`, or None. Of several equally long ones, the
+    first."""
     return max((row for row in rows if row.owner in owners), key=lambda row: row.count, default=None)
 
 
@@ -83,7 +85,7 @@ def _rows_in(path: Path) -> list[Row]:
 
 
 def _own_names() -> set[str]:
-    """Return the names under which the files may list the caller: its id and its user name."""
+    """Return the names under which /etc/subuid and /etc/subgid may list the caller: its user id and its user name."""
     uid = os.getuid()
     try:
         return {str(uid), pwd.getpwuid(uid).pw_name}
@@ -93,7 +95,8 @@ def _own_names() -> set[str]:
 
 @functools.cache
 def _try(users: int, groups: int, count: int) -> str:
-    """Make such a namespace once. Return the error message, or "" on success."""
+    """Map these subordinate ids in a user namespace once, in a subprocess. Return the error message, or "" on
+    success."""
     command = light_command("etude.sandbox.inside.subordinate", "enter", users, groups, count)
     try:
         subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TRY_SECONDS, check=True)

@@ -1,4 +1,4 @@
-"""Store folders for a backend that is needed only for a short time."""
+"""Makes and removes store folders for embedded backends that are needed only for a short time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from etude.sandbox.images.store import remove_store
 
 @contextmanager
 def temporary_store(prefix: str) -> Iterator[Path]:
-    """Make a temporary folder, which is removed at the end, including files that belong to box ids. Close the backend
-    before that."""
+    """Make a temporary folder for a backend, and remove it at the end, including files that belong to ids of boxes.
+    Close the backend before that."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield folder
@@ -24,7 +24,8 @@ def temporary_store(prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def store_in(folder: Path) -> Iterator[Path]:
-    """Like `temporary_store`, at a given path. What a killed owner left at this path is removed first."""
+    """Make the folder `folder` for a backend, and remove it at the end. A folder that a killed process has left at this
+    path is removed first."""
     forget_store(folder)
     folder.mkdir(parents=True, mode=0o700)
     try:
@@ -34,6 +35,6 @@ def store_in(folder: Path) -> Iterator[Path]:
 
 
 def forget_store(folder: Path) -> None:
-    """Remove the store, if there is one. No backend may be using it."""
+    """Remove the store folder of a backend, if it exists. No backend may be using it."""
     if folder.exists():
         remove_store(folder, probe_host().ids)

@@ -1,5 +1,5 @@
-"""The owner's side of the zygote: starts it, requests boxes, and is notified when they end. There is one per backend
-instance."""
+"""Client of the zygote process: starts the zygote, requests boxes from it, and is notified when they end. There is one
+client per backend instance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class ZygoteClient:
     """A running zygote process, and the requests that wait for its answers."""
 
     def __init__(self, settings: ZygoteSettings) -> None:
-        """Start the zygote and wait about 60 ms until it is ready. SandboxUnavailable names what the host lacks."""
+        """Start the zygote and wait about 60 ms until it is ready. If it does not start, SandboxUnavailable names what
+        the host lacks."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
@@ -59,8 +60,8 @@ class ZygoteClient:
     # -- messages from the zygote
 
     def attach(self) -> None:
-        """Receive the zygote's messages on the running event loop. A backend outlives asyncio.run(), but its boxes do
-        not."""
+        """Receive the zygote's messages on the running event loop. Called again when the loop has changed, since a
+        backend can be used by several calls of asyncio.run(), although its boxes cannot."""
         loop = asyncio.get_running_loop()
         if self.alive and self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
@@ -118,11 +119,11 @@ class ZygoteClient:
     async def create(
         self, message: dict[str, Any], passed: Sequence[int], ended: Callable[[], None]
     ) -> asyncio.Future[dict[str, Any]]:
-        """Request a box. `passed` are the box's end of the owner's socket, its end of the gate's socket if the message
-        has ports, and the entry files of its cgroups.
+        """Request a box. `passed` are the box's end of the socket to this process, its end of the egress gate's socket
+        if the message has ports, and the entry files of its cgroups.
 
-        Return a future that resolves when no process of the box is left. `ended` is called then in any case, even if
-        the future's event loop is closed."""
+        Return a future that resolves when no process of the box is left. At that time `ended` is called in any case,
+        even if the future's event loop is closed."""
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.gone[message["id"]] = future
         try:
@@ -137,8 +138,8 @@ class ZygoteClient:
         await self._send({"op": "destroy", "id": box})
 
     async def copy(self, sources: list[str], target: str, *, cell: str = "") -> str:
-        """Copy the merged folders (paths as the zygote sees them) to `target`, in a new cell if one is named. Return
-        the digest of the content."""
+        """Merge the overlay folders `sources` (paths as the zygote sees them) and copy them to `target`. If `cell` is
+        given, a new cell (writable folder) is made at that path first. Return the digest of the content."""
         answer = await self._ask({"op": "copy", "sources": sources, "target": target, "cell": cell})
         if "error" in answer:
             kinds = {"lost": SandboxLost, "disk_full": DiskFull, "refused": RequestRefused}
@@ -146,12 +147,12 @@ class ZygoteClient:
         return str(answer["digest"])
 
     async def untouched(self, box: str, cell: str, layers: list[str]) -> bool:
-        """Return whether the box has written nothing to its cell on top of `layers`."""
+        """Return whether the box has written nothing to its cell (writable folder) on top of `layers`."""
         return bool((await self._ask({"op": "untouched", "id": box, "cell": cell, "layers": layers})).get("untouched"))
 
     async def restack(self, box: str, cell: str, layers: list[str], shared: list[str]) -> str:
-        """Move the box to a new cell over `layers`. Return "", or the reason why that is impossible. None of the files
-        in `shared`, which the box's processes have mapped shared, may be in the first layer."""
+        """Move the box to a new cell (writable folder) on top of `layers`. Return "", or the reason why its processes
+        prevent that. `shared` are the files that they have mapped shared; none may be in the first layer."""
         answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers, "shared": shared})
         if answer.get("kind") == "lost":
             raise SandboxLost(f"box {box} ended while it was forked: {answer['error']}")
@@ -167,7 +168,8 @@ class ZygoteClient:
         return await future
 
     def release(self, cell: str) -> None:
-        """Request the removal of a cell. If the zygote is dead, the cell is gone already."""
+        """Request the removal of a cell, a folder that boxes have written to. If the zygote is dead, the cell is gone
+        already."""
         message = {"op": "release", "cell": cell}
         try:
             self._control.send(json.dumps(message).encode())
@@ -196,7 +198,7 @@ class ZygoteClient:
 
 
 def _resolve(future: asyncio.Future[dict[str, Any]] | None, value: dict[str, Any]) -> None:
-    """Set the future's result, unless nobody can wait for it any more."""
+    """Set the future's result, unless it is done or its event loop is closed."""
     if future is None or future.done() or future.get_loop().is_closed():
         return
     future.set_result(value)

@@ -1,6 +1,8 @@
-"""Many hosts as one sandbox backend: a sandbox host on each node, and a scheduler that places boxes on them.
+"""The fleet: many hosts as one sandbox backend, with a sandbox host service on each node and a scheduler that places
+boxes on them.
 
-This package imports nothing heavy. The hosts and the dispatcher run as services of whatever cluster is opened.
+Importing this package imports nothing heavy. The hosts and the dispatcher, which runs the scheduler, are services of
+the cluster on which the fleet is opened.
 """
 
 from etude.sandbox.fleet.client import FleetSandboxes

@@ -1,7 +1,7 @@
-"""Assigns hosts to waiting requests whenever either of them changes.
+"""Assigns hosts to waiting requests whenever a host or a request changes.
 
-Invariant: hosts are searched for a request when it becomes the first of its queue. After that, only hosts that gain
-room are tried. A host that is claimed takes boxes of its claimant only.
+Invariant: all hosts are searched for a request when it becomes the first of its queue. After that, only hosts that gain
+room are tried. A host that a request has claimed takes only that request's boxes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_HOSTS_NAMED = 3
 
 
 class Assigner:
-    """All hosts and all waiting requests."""
+    """Assigns hosts to waiting requests. It holds the records of all hosts, and the queues of all waiting requests."""
 
     def __init__(self, policy: Policy, timers: Timers, now: float) -> None:
         self.policy = policy
@@ -56,8 +56,8 @@ class Assigner:
         return host
 
     def changed(self, host: HostLedger, *, gained: bool = True) -> None:
-        """Update the index for a changed host. With `gained`, it may have gained room, so waiting requests are tried on
-        it."""
+        """Update the index of hosts after a host has changed. With `gained`, the host may have gained room, so waiting
+        requests are tried on it."""
         if host.takes_boxes and host.claimant is None:
             self._index.put(host)
         else:
@@ -66,15 +66,15 @@ class Assigner:
             self._grown[host.name] = None
 
     def could_ever_hold(self, wanted: CreateRequested) -> bool:
-        """Whether some host would be large enough if it were empty. Also True while no host is known, since one may
-        join."""
+        """Return whether some host would be large enough for the request if the host were empty. Also True while no
+        host is known, since one may join."""
         sizes = [self.hosts[wanted.pinned].capacity] if wanted.pinned else list(self._sizes)
         fit = (wanted.count <= size.boxes and self._fraction_needed(size, wanted) <= 1.0 for size in sizes)
         return not sizes or any(fit)
 
     def shortages(self, pending: Pending) -> str:
-        """Return what hosts lack to take the request, as text to append to its error message. At most _MOST_HOSTS_NAMED
-        hosts are named. The text is empty if no host lacks anything."""
+        """Return which resources hosts lack to take the request, as text to append to the request's error message. At
+        most _MOST_HOSTS_NAMED hosts are named. The text is empty if no host lacks anything."""
         wanted = pending.wanted
         hosts = (host for host in self.hosts.values() if wanted.pinned in ("", host.name))
         short = [(host.name, host.shortages(wanted.demand, wanted.count)) for host in hosts]
@@ -84,7 +84,8 @@ class Assigner:
     # -- requests to hosts
 
     def assign(self, now: float) -> list[Pending]:
-        """Assign hosts to waiting requests, one request per queue in turns. Return the requests that got a host."""
+        """Assign hosts to waiting requests, taking one request from each queue in turn. Return the requests that got a
+        host."""
         placed: list[Pending] = []
         while len(self.waiting) and (self._grown or self.waiting.has_fresh):
             grown, self._grown = self._grown, {}
@@ -105,15 +106,15 @@ class Assigner:
         return placed
 
     def _admitted(self, now: float) -> bool:
-        """Whether the fleet's token bucket has a token; if not, set a timer for when it has."""
+        """Return whether the fleet's token bucket has a token. If not, set a timer for the time when it will."""
         ready = self.admission.ready_at(now)
         if ready > now:
             self._timers.set(ready, "admission")
         return ready <= now
 
     def _find_host(self, pending: Pending, grown: dict[str, None]) -> HostLedger | None:
-        """Return a host for the request, or None. A request that was searched for before is tried on the hosts in
-        `grown` only."""
+        """Return a host that can take the request now, or None. If all hosts have been searched for the request before,
+        only the hosts in `grown` are tried."""
         wanted = pending.wanted
         if pending.claim or wanted.pinned:
             host = self.hosts.get(pending.claim or wanted.pinned)
@@ -125,12 +126,14 @@ class Assigner:
         return self._index.find(wanted, pending.tried, share)
 
     def _may_take(self, host: HostLedger, pending: Pending) -> bool:
-        """Whether the host can take the request now: not claimed by another request, taking boxes, and with room."""
+        """Return whether the host can take the request now: it is not claimed by another request, takes boxes, and has
+        room."""
         free = host.claimant is None or host.claimant is pending
         return free and host.takes_boxes and host.fits(pending.wanted.demand, pending.wanted.count)
 
     def _fraction_needed(self, size: Capacity, wanted: CreateRequested) -> float:
-        """Return the fraction of a host's limit that the request needs, in the resource of which it needs most."""
+        """Return the fraction of a host's limit that the request needs, for the resource with the largest fraction.
+        `size` is the capacity of the host."""
         demand, total, ceiling = wanted.demand, size.total, self.policy.ceiling
         return wanted.count * max(
             demand.cpus / (total.cpus * ceiling.cpus),
@@ -157,7 +160,8 @@ class Assigner:
     # -- claims
 
     def claim(self, pending: Pending, now: float) -> None:
-        """Keep a host free for a request that is the first of its queue and has waited for long."""
+        """Keep a host free for the request, if all hosts have been searched for it and it has waited for long.
+        Otherwise, do nothing."""
         if pending.host or pending.claim or not pending.searched:
             return
         if now < pending.since + self.policy.patience * self.policy.claim_after:
@@ -169,8 +173,8 @@ class Assigner:
             self.changed(host, gained=False)
 
     def void_claim(self, host: HostLedger) -> None:
-        """End the claim on a host that takes no boxes any more. All hosts are then searched for the claimant again,
-        since other hosts may have gained room while it had the claim."""
+        """End the claim on a host that takes no boxes any more. All hosts are then searched again for the request that
+        had the claim, since other hosts may have gained room meanwhile."""
         if claimant := host.claimant:
             host.claimant, claimant.claim = None, ""
             self.waiting.search_again(claimant)

@@ -1,7 +1,7 @@
-"""FleetSandboxes: the fleet as a sandbox backend like any other. It can be sent to other services; each copy owns its
-own boxes.
+"""FleetSandboxes: a client that offers the fleet as a sandbox backend like any other. It can be sent to other services;
+each copy owns its own boxes.
 
-Its boxes live as long as it renews its lease, which it does by itself while its event loop runs.
+A client's boxes live as long as the client renews its lease, which it does by itself while its event loop runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from etude.sandbox.options import Build, BuildOptions
 
 
 class FleetSandboxes:
-    """A client of the fleet, and the owner of the boxes that it makes."""
+    """Sandbox backend that gets its boxes from the fleet's dispatcher. Each instance owns the boxes that it makes."""
 
     def __init__(self, dispatcher: Remote, features: frozenset[Feature], policy: Policy) -> None:
         self.dispatcher, self.features, self._policy = dispatcher, features, policy
@@ -58,7 +58,8 @@ class FleetSandboxes:
         return await self._make(ImageCall("build_image", (asked.context,), sent), asked.say or (lambda _: None))
 
     async def _make(self, image_call: ImageCall, say: Callable[[str], None] | None = None) -> str:
-        """Make an image on one host, passing lines of output to `say`, and tell the dispatcher about it."""
+        """Make an image on one host of the fleet and report it to the dispatcher. Return the image's id. `say` gets the
+        lines of output."""
         name, host = await self.ask("image_host")
         seconds = self._policy.image_seconds
         with as_sandbox_errors(f"host {name}"):
@@ -86,18 +87,18 @@ class FleetSandboxes:
         return RemoteBox(self, box, name, host)
 
     async def fork(self, parent: str, count: int, kill: bool) -> list[str]:
-        """Ask the dispatcher for children of a box; return their ids."""
+        """Ask the dispatcher to fork the box `parent` into `count` children; return their ids."""
         request = self.new_request()
         return list(await self.granted(request, "fork", request, self._owner, parent, count, kill))
 
     def new_request(self) -> str:
-        """Return the id of a new request."""
+        """Return a new id for a request of this client."""
         self._requests += 1
         return f"{self._owner}-{self._requests}"
 
     async def granted(self, request: str, method: str, *args: Any) -> Any:
-        """Ask for boxes and wait for as long as the scheduler may need. Withdraw the request if the caller stops
-        waiting."""
+        """Call a method of the dispatcher that makes boxes, and wait for as long as the scheduler may need. If the
+        caller stops waiting or the dispatcher does not answer, withdraw the request."""
         self._renew_from_now_on()
         policy = self._policy
         seconds = policy.patience + policy.attempts * (policy.create_seconds + policy.image_seconds)
@@ -128,7 +129,7 @@ class FleetSandboxes:
     # -- the lease
 
     def _renew_from_now_on(self) -> None:
-        """Start to renew the lease on the current event loop, unless that is already being done."""
+        """Start the task that renews this client's lease, unless it already runs on the current event loop."""
         task = self._renewing
         if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
             self._renewing = asyncio.create_task(self._renew())

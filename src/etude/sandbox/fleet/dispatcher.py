@@ -1,8 +1,8 @@
 """The dispatcher: the service that runs the scheduler, one per fleet. It turns calls into events for the scheduler, and
 the scheduler's decisions into calls.
 
-Commands and files do not pass through here: a client talks to the host of its box directly. If the dispatcher dies,
-boxes live on, and a new dispatcher asks the hosts which boxes and images they have.
+Commands and files do not pass through the dispatcher: a client talks to the host of its box directly. If the dispatcher
+dies, boxes live on, and a new dispatcher asks the hosts which boxes and images they have.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class CreateCall:
 
 @dataclass(frozen=True, slots=True)
 class ForkCall:
-    """A client's request for children of a box."""
+    """A client's request to fork a box."""
 
     owner: str
     parent: str
     kill: bool
-    """End the parent's processes first, instead of failing if they are writing."""
+    """Whether to end the parent's processes first. Otherwise the fork fails if they are writing files."""
 
 
 @dataclass(slots=True)
@@ -61,11 +61,11 @@ class OpenRequest:
     what: CreateCall | ForkCall
     answer: asyncio.Future[events.Granted]
     error: Exception | None = None
-    """The error of the host that was tried last."""
+    """The error of the host on which the request was last tried."""
 
 
 class Dispatcher:
-    """The service. `hosts` are the handles of the sandbox hosts, by name."""
+    """The dispatcher service of a fleet. `hosts` maps the name of each sandbox host to its handle."""
 
     def __init__(self, hosts: dict[str, Remote], policy: Policy) -> None:
         self._remotes, self._policy = hosts, policy
@@ -81,7 +81,8 @@ class Dispatcher:
         self._image_turn = 0
 
     async def open(self) -> frozenset[Feature]:
-        """At the first call, let the hosts join. Return the features that all of them have."""
+        """Start all hosts and add them to the scheduler, at the first call only. Return the features that all hosts
+        have."""
         if self._features is None:
             facts = await asyncio.gather(*(self._join(name) for name in self._remotes))
             self._features = frozenset.intersection(*facts)
@@ -99,8 +100,8 @@ class Dispatcher:
         return granted.boxes[0], granted.host, self._remotes[granted.host]
 
     async def fork(self, request: str, owner: str, parent: str, count: int, kill: bool) -> tuple[str, ...]:
-        """Make children of a box on the same host, where they share its files. Another host would need copies. Return
-        their ids."""
+        """Fork the box `parent` into `count` children, and return their ids. They are made on the same host, where they
+        share the parent's files; another host would need copies."""
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
         host = self._scheduler.host_of(parent)
@@ -112,7 +113,7 @@ class Dispatcher:
         return granted.boxes
 
     async def drop(self, request: str) -> None:
-        """Withdraw a request, since its client no longer waits."""
+        """Withdraw a request whose client no longer waits for it."""
         self._handle(events.RequestDropped(request))
 
     async def end(self, box: str) -> None:
@@ -124,11 +125,11 @@ class Dispatcher:
             self._handle(events.BoxEnded(box))
 
     async def renew(self, owner: str) -> None:
-        """Extend the lease of an owner's boxes."""
+        """Extend the lease of the client `owner`, without which its boxes would be destroyed."""
         self._handle(events.OwnerRenewed(owner))
 
     async def leave(self, owner: str) -> None:
-        """End the owner's lease. Return when its boxes are gone."""
+        """End the lease of the client `owner`. Return when its boxes are gone."""
         self._handle(events.OwnerLeft(owner))
         await asyncio.gather(*[task for task in self._tasks if task.get_name() == "destroy"])
 
@@ -180,7 +181,8 @@ class Dispatcher:
         self._event_came.set()
 
     async def _await_grant(self, wanted: events.CreateRequested, what: CreateCall | ForkCall) -> events.Granted:
-        """Ask the scheduler for boxes. Return when they are made, or raise why they are not."""
+        """Give a request for boxes to the scheduler, and wait until they are made. Raises the error if the request is
+        rejected."""
         answer: asyncio.Future[events.Granted] = asyncio.get_running_loop().create_future()
         self._open_requests[wanted.request] = OpenRequest(what, answer)
         self._handle(wanted)
@@ -213,7 +215,7 @@ class Dispatcher:
     # -- hosts
 
     async def _join(self, name: str) -> frozenset[Feature]:
-        """Start a host and let it join the scheduler's hosts. Return its features."""
+        """Start a host's backend and add the host to the scheduler. Return the host's features."""
         facts = await self._remotes[name].call("open", deadline=self._policy.create_seconds)
         self._handle(events.HostJoined(name, facts.capacity, facts.held))
         for image, image_call in facts.images.items():
@@ -240,8 +242,8 @@ class Dispatcher:
             await asyncio.sleep(self._policy.beat_seconds)
 
     async def _replace(self, name: str) -> None:
-        """Kill a host that the scheduler gave up, whether or not it answers. Restart its service if its node is still
-        alive."""
+        """Kill the service of a host that the scheduler has given up, whether or not it answers. Then try to restart
+        the service on its node, at most `Policy.restarts` times."""
         remote = self._remotes[name]
         await remote.kill()
         while name not in self._drained and self._restarts[name] < self._policy.restarts:
@@ -254,7 +256,7 @@ class Dispatcher:
                 await asyncio.sleep(self._policy.beat_seconds * 2 ** self._restarts[name])
 
     async def _retire(self, name: str) -> None:
-        """Close a host that is drained."""
+        """Close a host that has been drained, and remove it from the scheduler."""
         with contextlib.suppress(ClusterError):
             await self._remotes[name].call("close", deadline=self._policy.create_seconds)
         self._handle(events.HostLost(name, "it was drained"))
@@ -262,8 +264,8 @@ class Dispatcher:
     # -- time
 
     def _now(self) -> float:
-        """Return the scheduler's time: seconds in which this process could receive reports. Time during which it was
-        suspended is left out, so that it does not count as silence of the hosts."""
+        """Return the time on the scheduler's clock: seconds since this process started, without the time during which
+        it was suspended. So a suspension does not count as silence of the hosts."""
         return time.monotonic() - self._begun - self._stalled
 
     async def _tick_forever(self) -> None:
@@ -282,7 +284,7 @@ class Dispatcher:
             self._handle(events.Tick())
 
     def _spawn(self, work: Coroutine[Any, Any, Any], name: str = "") -> None:
-        """Run `work` as a task that is kept until it ends."""
+        """Run `work` as a task with this name, and keep a reference to the task until it ends."""
         task = asyncio.ensure_future(work)
         task.set_name(name)
         self._tasks.add(task)
@@ -290,7 +292,7 @@ class Dispatcher:
 
 
 def _settle(answer: asyncio.Future[events.Granted], outcome: events.Granted | Exception) -> None:
-    """Give a waiting client its answer, unless it no longer waits."""
+    """Set the result or error of a client's request, unless the client no longer waits for it."""
     if answer.done():
         return
     if isinstance(outcome, Exception):

@@ -18,16 +18,16 @@ class CreateRequested:
     request: str
     owner: str
     demand: Resources
-    """What each single box needs."""
+    """Resources that each single box needs."""
     count: int = 1
     image: str = ""
     pinned: str = ""
-    """The only host that will do, because the parent of a fork lives there or the image exists only there. Empty: any
-    host."""
+    """Name of the only host that can take the request, because the parent of a fork is there or the image exists only
+    there. Empty: any host."""
 
     @property
     def boxes(self) -> tuple[str, ...]:
-        """The ids of the boxes."""
+        """Ids of the requested boxes."""
         return tuple(f"{self.request}.{number}" for number in range(self.count))
 
 
@@ -56,7 +56,7 @@ class CreateFailed:
     boxes: tuple[str, ...]
     reason: str
     elsewhere: bool
-    """Whether another host might succeed. A request that breaks a rule would be refused by every host."""
+    """Whether another host might succeed. False for a request that breaks a rule, since every host would refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class BoxEnded:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRenewed:
-    """An owner has renewed its lease."""
+    """A client has renewed the lease on its boxes."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerLeft:
-    """An owner has ended its lease."""
+    """A client has ended the lease on its boxes."""
 
     owner: str
 
@@ -100,13 +100,13 @@ class HostJoined:
 
 @dataclass(frozen=True, slots=True)
 class HostReported:
-    """A host has measured its use."""
+    """A host has reported the resource use that it measured."""
 
     host: str
     used: Resources
-    """Use of the whole machine: by boxes and everything else."""
+    """Resource use of the whole machine, by boxes and everything else."""
     sampled: float
-    """When the host measured, on the scheduler's clock. It may be given too early, never too late."""
+    """Time of the measurement, in seconds on the scheduler's clock. It may be given too early, never too late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class HostDraining:
 
     host: str
     by: float
-    """The time at which boxes that remain are destroyed."""
+    """Time on the scheduler's clock at which the remaining boxes are destroyed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class HostLost:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed and nothing else has happened."""
+    """Time has passed without another event, so that timers may be due."""
 
 
 Event = (
@@ -153,20 +153,20 @@ class RejectKind(StrEnum):
     """Why a request was rejected."""
 
     FULL = "full"
-    """There was no room in time. Ask again later."""
+    """No host had room in time. The client may ask again later."""
     IMPOSSIBLE = "impossible"
-    """No host is large enough."""
+    """No host is large enough for the request."""
     FAILED = "failed"
     """The hosts that were tried failed, or the request breaks a rule of boxes."""
     GONE = "gone"
-    """The only host that would do is lost or draining."""
+    """The only host that could take the request is lost or draining."""
     LEFT = "left"
-    """The request's owner left, or its lease ran out."""
+    """The request's client withdrew it or left, or the client's lease ran out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Make these boxes on this host."""
+    """Decision to make a request's boxes on a host."""
 
     request: str
     host: str
@@ -175,7 +175,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Answer a request: its boxes are made."""
+    """Decision that answers a request: its boxes have been made."""
 
     request: str
     host: str
@@ -186,18 +186,18 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Answer a request: it gets no boxes."""
+    """Decision that answers a request: it gets no boxes."""
 
     request: str
     kind: RejectKind
     reason: str
     retry_after: float = 0.0
-    """Seconds after which to ask again; only for FULL."""
+    """Seconds after which the client should ask again; only for FULL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destroy:
-    """Destroy a box."""
+    """Decision to destroy a box."""
 
     box: str
     host: str
@@ -206,17 +206,17 @@ class Destroy:
 
 @dataclass(frozen=True, slots=True)
 class DropHost:
-    """Kill the host's service, whether or not it answers, so that its boxes are really gone."""
+    """Decision to kill a host's service, whether or not it answers, so that its boxes are really gone."""
 
     host: str
     reason: str
     boxes: tuple[str, ...] = field(repr=False)
-    """The boxes that were on it."""
+    """Ids of the boxes that were on the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostDrained:
-    """A draining host has no boxes left and can be closed."""
+    """Decision to close a host that was draining and has no boxes left."""
 
     host: str
 

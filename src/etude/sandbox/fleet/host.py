@@ -1,8 +1,8 @@
-"""The sandbox host: a service that runs once on each node. It owns a backend and its boxes, and does what dispatcher
-and clients ask.
+"""The sandbox host: a service that runs once on each node. It owns a sandbox backend and its boxes, and serves the
+dispatcher and the clients.
 
-It decides nothing about placement. It does two things on its own: it forgets boxes that it finds dead, and it destroys
-all boxes if the dispatcher has not asked for its report for `orphan_seconds`.
+It decides nothing about placement. On its own, it does only two things: it forgets boxes that it finds dead, and it
+destroys all boxes if the dispatcher has not asked for its report for `orphan_seconds`.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Report:
     """A host's regular report to the dispatcher."""
 
     used: Resources
-    """Use of the whole machine."""
+    """Resource use of the whole machine, by boxes and everything else."""
     ended: tuple[str, ...]
     """Boxes that were found dead and that the dispatcher does not know of yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """The result of a command, and what was added to the box's list of commands since the client last heard of it."""
+    """The result of a command, with the commands that were added to the box's list since the client's last call."""
 
     result: Any
     commands: list[str]
@@ -75,12 +75,13 @@ class HostedBox:
     processes: dict[int, Process] = field(default_factory=dict)
 
     def outcome(self, result: Any, known: int) -> CommandOutcome:
-        """Return a result with the box's commands from number `known` on."""
+        """Pair a result with those of the box's commands that the client does not know yet: all from number `known`
+        on."""
         return CommandOutcome(result, self.box.commands[known:])
 
 
 class SandboxHost:
-    """The service."""
+    """The sandbox host service. It runs a sandbox backend on its node, and makes boxes for the fleet's clients."""
 
     def __init__(self, recipe: SandboxRecipe, root: Path, policy: Policy) -> None:
         self._recipe, self._root, self._policy = recipe, Path(root), policy
@@ -95,14 +96,15 @@ class SandboxHost:
         self._ended: list[str] = []
         """Boxes that were found dead and that the dispatcher has not acknowledged."""
         self._acknowledged = 0
-        """Number of ended boxes that the dispatcher has acknowledged, which are removed from `_ended`."""
+        """Number of ended boxes that the dispatcher has acknowledged so far. They are no longer in `_ended`."""
         self._last_asked = time.monotonic()
         self._orphan_watch: asyncio.Task[None] | None = None
 
     # -- the dispatcher's side
 
     async def open(self) -> HostInventory:
-        """Start the backend on the event loop that will use it. Return what this host is and has."""
+        """Start the backend, if it does not run yet. Return this host's capacity and features, and the boxes and images
+        that it has."""
         self._last_asked = time.monotonic()
         if self._backend is None:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -114,8 +116,8 @@ class SandboxHost:
         return HostInventory(self._load_meter.capacity, self._backend.features, held, dict(self._images))
 
     async def report(self, seen: int) -> Report:
-        """Return the host's use and its ended boxes. `seen` is the number of ended boxes, since the start, that the
-        dispatcher knows of. Later ones are sent again, in case an answer was lost."""
+        """Return the machine's resource use and the boxes that were found dead. `seen` is the number of such boxes
+        since the start that the dispatcher knows of. Later ones are sent again, in case an answer was lost."""
         self._last_asked = time.monotonic()
         del self._ended[: seen - self._acknowledged]
         self._acknowledged = seen
@@ -127,7 +129,7 @@ class SandboxHost:
         await self._admit({box: made}, owner, spec)
 
     async def fork(self, parent: str, boxes: tuple[str, ...], owner: str, kill: bool) -> None:
-        """Make children of a box, with the ids `boxes`."""
+        """Fork the box `parent` into children with the ids `boxes`."""
         hosted = self._hosted_box(parent)
         children = await hosted.box.fork(len(boxes), kill=kill)
         await self._admit(dict(zip(boxes, children, strict=True)), owner, hosted.spec)
@@ -182,8 +184,8 @@ class SandboxHost:
             return answer
 
     async def exec(self, box: str, ticket: str, known: int, command: Any, options: dict[str, Any]) -> CommandOutcome:
-        """Run a command. `ticket` is a name by which `cancel` can end it; `known` is the number of the box's commands
-        that the client knows."""
+        """Run a command in a box. `ticket` is a name by which `cancel` can end the command; `known` is how many of the
+        box's commands the client knows already."""
         with self._reporting_loss(box) as hosted:
             run = self._running[ticket] = asyncio.ensure_future(hosted.box.exec(command, **options))
             try:
@@ -195,8 +197,8 @@ class SandboxHost:
     async def exec_streamed(
         self, box: str, ticket: str, known: int, command: Any, options: dict[str, Any]
     ) -> AsyncIterator[list[tuple[int, bytes]] | CommandOutcome]:
-        """Run a command as `exec` does. Yield its output as lists of (stream, bytes) as it arrives, and the result
-        last."""
+        """Run a command in a box, and yield its output as lists of (stream, bytes) as it arrives. The last item is the
+        result. `ticket` is a name by which `cancel` can end the command."""
         with self._reporting_loss(box) as hosted:
             came: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
 
@@ -214,20 +216,21 @@ class SandboxHost:
                 del self._running[ticket]
 
     async def cancel(self, ticket: str) -> None:
-        """Cancel a command or poll and wait until it has ended, so that the client's next request comes after it."""
+        """Cancel the command or poll with this ticket and wait until it has ended, so that the client's next request
+        comes after it."""
         if run := self._running.get(ticket):
             run.cancel()
             await asyncio.wait([run])
 
     async def start(self, box: str, known: int, command: Any, options: dict[str, Any]) -> CommandOutcome:
-        """Start a background command. The result is its id."""
+        """Start a background command in a box. The result in the returned outcome is the command's id."""
         with self._reporting_loss(box) as hosted:
             process = await hosted.box.start(command, **options)
             hosted.processes[process.id] = process
             return hosted.outcome(process.id, known)
 
     async def ask_process(self, box: str, process: int, method: str, args: tuple[Any, ...]) -> None:
-        """Call a method of a background command."""
+        """Call a method of a background command. Only the methods in _PROCESS may be called."""
         self._allow(method, _PROCESS)
         with self._reporting_loss(box) as hosted:
             await getattr(hosted.processes[process], method)(*args)
@@ -276,7 +279,7 @@ class SandboxHost:
             raise
 
     async def _admit(self, boxes: dict[str, Box], owner: str, spec: BoxSpec) -> None:
-        """Record new boxes, or destroy them if they are no longer wanted."""
+        """Record new boxes by their ids. If one of them is no longer wanted, destroy all and raise SandboxLost."""
         unwanted = self._unwanted & set(boxes)
         self._unwanted -= unwanted
         if unwanted or self._backend is None:
@@ -286,7 +289,7 @@ class SandboxHost:
             self._boxes[name] = HostedBox(box, owner, spec)
 
     async def _destroy_orphans(self) -> None:
-        """Destroy all boxes whenever the dispatcher has been silent for `orphan_seconds`."""
+        """Destroy all boxes whenever the dispatcher has not called for `orphan_seconds`."""
         while True:
             left = self._last_asked + self._policy.orphan_seconds - time.monotonic()
             if left <= 0:
@@ -297,7 +300,8 @@ class SandboxHost:
 
 
 async def _until_done(work: asyncio.Future[Any], pieces: asyncio.Queue[Any]) -> AsyncIterator[list[Any]]:
-    """Yield what is put into `pieces` while the work runs, as lists; a slow receiver gets fewer and longer lists."""
+    """Yield the items that are put into `pieces` until `work` is done, as lists. A slow receiver gets fewer and longer
+    lists."""
     while True:
         getting = asyncio.ensure_future(pieces.get())
         await asyncio.wait((work, getting), return_when=asyncio.FIRST_COMPLETED)

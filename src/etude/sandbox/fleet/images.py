@@ -27,18 +27,19 @@ class ImageCall:
 
 @dataclass(slots=True)
 class KnownImage:
-    """What is known about one image."""
+    """What the fleet knows about one image: how it is made, and which hosts have it."""
 
     image_call: ImageCall | None
-    """The call that makes it; None for a snapshot."""
+    """The backend call that makes the image; None for a snapshot."""
     local: dict[str, str] = field(default_factory=dict)
-    """Host -> image id on that host. Hosts of another kind may give the same content another id."""
+    """Maps each host that has the image to the image's id there. Hosts of another kind may give the same content
+    another id."""
     busy: dict[str, asyncio.Lock] = field(default_factory=dict)
-    """Host -> lock that is held while the image is being made there."""
+    """Maps a host to the lock that is held while the image is being made there."""
 
 
 class FleetImages:
-    """The images of the fleet's hosts."""
+    """Records which hosts have which images, and makes an image on a host where it is missing."""
 
     def __init__(self, remotes: dict[str, Remote], policy: Policy) -> None:
         self._remotes, self._policy = remotes, policy
@@ -51,14 +52,13 @@ class FleetImages:
         known.local[host] = image
 
     def only_host_of(self, image: str) -> str:
-        """Return the only host where boxes of this image can be made, which is so for a snapshot; empty if any host
-        will do."""
+        """Return the only host that can make boxes of this image, if the image is a snapshot; empty if any host can."""
         known = self._known.get(image)
         return next(iter(known.local)) if known is not None and known.image_call is None else ""
 
     async def on_host(self, image: str, host: str) -> str:
-        """Make the image on the host if it is missing there. Return its id there. An image that the fleet did not make
-        is left to the host."""
+        """Make the image on the host if it is missing there, and return its id on that host. For an image that the
+        fleet did not make, return `image` unchanged."""
         known = self._known.get(image)
         if known is None:
             return image

@@ -1,12 +1,12 @@
-"""Records which boxes each owner has, and until when. An owner is a client; one renewal extends the lease on all its
-boxes."""
+"""Records which boxes each owner has, and until when. An owner is a client of the fleet; one renewal extends the lease
+on all its boxes."""
 
 from __future__ import annotations
 
 
 class Leases:
-    """The deadline and the boxes of each owner. Nothing expires by itself: the scheduler sets a timer for the deadline
-    that `renew` returns."""
+    """The lease deadline and the boxes of each owner (client). Nothing expires by itself: the scheduler sets a timer
+    for the deadline that `renew` returns."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -16,7 +16,7 @@ from etude.sandbox.fleet.waiting_requests import Pending
 
 
 class HostState(StrEnum):
-    """Whether a host gets new boxes."""
+    """State of a host, which decides whether it gets new boxes."""
 
     UP = "up"
     SILENT = "silent"
@@ -26,7 +26,7 @@ class HostState(StrEnum):
 
 
 class HostLedger:
-    """One host: its size, boxes, load and state."""
+    """The scheduler's record of one host: its size, boxes, load and state."""
 
     def __init__(self, name: str, capacity: Capacity, policy: Policy, now: float) -> None:
         self.name, self.capacity = name, capacity
@@ -37,19 +37,19 @@ class HostLedger:
         self.claimant: Pending | None = None
         """The waiting request that this host is kept free for, if any."""
         self.cooling = False
-        """Whether its token bucket is empty."""
+        """Whether the host's token bucket is empty, so that it gets no new boxes for now."""
         self.boxes: dict[str, Resources] = {}
-        """Every box that exists or is being made here, with its demand."""
+        """Maps every box that exists or is being made on this host to its demand."""
         self._settle = policy.settle_seconds
         total, ceiling = capacity.total, policy.ceiling
         self.limit = Resources(
             total.cpus * ceiling.cpus, total.memory_mb * ceiling.memory_mb, total.disk_mb * ceiling.disk_mb
         )
-        """The load up to which boxes are placed here."""
+        """Load up to which boxes are placed on this host: its capacity times `Policy.ceiling`."""
         self._used = Resources()
         self._unseen: dict[str, float | None] = {}
-        """Boxes that no report shows yet, oldest first, with the time at which each was ready; None while it is being
-        made."""
+        """Maps each box that no report shows yet, oldest first, to the time at which it was ready; None while it is
+        being made."""
         self._cpus = self._memory = self._disk = 0.0  # Sums of all reservations.
 
     @property
@@ -63,7 +63,7 @@ class HostLedger:
         return self.state is HostState.UP and not self.cooling
 
     def fits(self, demand: Resources, count: int) -> bool:
-        """Whether `count` boxes with this demand each fit now."""
+        """Return whether `count` boxes with this demand each fit on the host now."""
         limit, used = self.limit, self._used
         return (
             used.memory_mb + self._memory + demand.memory_mb * count <= limit.memory_mb
@@ -90,7 +90,7 @@ class HostLedger:
         return short
 
     def could_ever_fit(self, demand: Resources, count: int) -> bool:
-        """Whether these boxes would fit on the host if it were empty."""
+        """Return whether these boxes would fit on the host if it were empty."""
         return count <= self.capacity.boxes and demand.times(count).within(self.limit)
 
     def free(self) -> float:
@@ -125,7 +125,7 @@ class HostLedger:
         self.ready((box,), now)
 
     def release(self, box: str) -> bool:
-        """Free what the box used. Return whether it was on this host."""
+        """Remove a box and free its reservation. Return whether the box was on this host."""
         demand = self.boxes.pop(box, None)
         if demand is None:
             return False
@@ -135,7 +135,8 @@ class HostLedger:
         return True
 
     def report(self, used: Resources, sampled: float, now: float) -> None:
-        """Take the use that the host measured at `sampled`, and end the reservations that it now shows."""
+        """Record the use that the host measured at the time `sampled`, and end the reservations of boxes that this
+        measurement includes."""
         self._used, self.last_report = used, now
         if self.state is HostState.SILENT:
             self.state = HostState.UP

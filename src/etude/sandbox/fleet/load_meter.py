@@ -1,8 +1,7 @@
-"""Measures what a machine has, and how much of it is in use.
+"""Measures a machine's cores, memory and disk, and how much of each is in use.
 
-Cores and memory count for the whole machine, whoever uses them, since that use comes and goes. The disk's capacity is
-what was free at the start: other people's files stay, and a large disk that is nearly full still has room for many
-boxes.
+Use of cores and memory is that of the whole machine, since other programs come and go. The disk's capacity is the space
+that was free at the start, since other files stay. So a large disk that is nearly full still takes many boxes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class LoadMeter:
         self.capacity = Capacity(Resources(cores, memory / _MIB, max(1.0, self._free_mb())))
 
     def measure(self) -> Resources:
-        """Return what is in use now. Busy cores are averaged since the last call."""
+        """Return the cores, memory and disk in use. Busy cores are averaged over the time since the last call."""
         memory = _memory("MemTotal") - _memory("MemAvailable")
         disk = max(0.0, self.capacity.total.disk_mb - self._free_mb())
         return Resources(self._busy_cores(), memory / _MIB, disk)
@@ -48,7 +47,7 @@ def _ticks() -> tuple[int, int]:
 
 
 def _memory(name: str) -> int:
-    """Return a figure of /proc/meminfo in bytes."""
+    """Return the field `name` of /proc/meminfo in bytes."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

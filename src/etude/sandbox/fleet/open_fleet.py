@@ -33,8 +33,8 @@ class Fleet:
         return FleetSandboxes(self.dispatcher, self.features, self.policy)
 
     async def keep(self, restarts: int, on_event: OnEvent) -> None:
-        """Restart the dispatcher whenever it has died, until cancelled. A new dispatcher asks the hosts which boxes and
-        images they have."""
+        """Restart the dispatcher whenever it has died, at most `restarts` times. Runs until cancelled. A new dispatcher
+        asks the hosts which boxes and images they have."""
         deadline = self.policy.create_seconds
         supervised = Supervised(self.dispatcher, restarts, on_event=on_event, start_deadline=deadline)
         while True:

@@ -1,9 +1,9 @@
 """Finds the fullest host on which a request still fits, without trying every host.
 
 Hosts are sorted into levels by the free fraction of their scarcest resource. The request fits for certain on any host
-whose level is above the fraction that it needs. So the search starts at that level and goes up, and usually ends at
-once. Hosts at lower levels may still fit, if the request needs little of what is scarce there; they are tried only if
-no host above will do.
+whose level is above the fraction that the request needs. So the search starts at that level and goes up, and usually
+ends at once. A request that needs little of a scarce resource may also fit on hosts at lower levels, which are tried
+last.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from etude.sandbox.fleet.events import CreateRequested
 from etude.sandbox.fleet.ledger import HostLedger
 
 LEVELS = 64
-"""Number of levels."""
+"""Number of levels into which hosts are sorted by the free fraction of their scarcest resource."""
 HOSTS_PER_IMAGE = 4
-"""Number of hosts remembered per image: those that made boxes of it last, which are tried first."""
+"""Number of hosts remembered per image: those that made boxes of the image last, which are tried first."""
 MOST_IMAGES = 10_000
-"""Number of images for which hosts are remembered."""
+"""Maximum number of images for which hosts are remembered."""
 
 
 class HostIndex:
-    """The hosts that can be given boxes now."""
+    """Index of the hosts that can be given boxes now, sorted into levels by their free fraction."""
 
     def __init__(self) -> None:
         self._levels: list[dict[str, HostLedger]] = [{} for _ in range(LEVELS + 1)]
@@ -42,7 +42,7 @@ class HostIndex:
         self._occupied |= 1 << level
 
     def remove(self, name: str) -> None:
-        """Take a host out of the index, for as long as it can be given no boxes."""
+        """Remove a host from the index, because it can be given no boxes now."""
         level = self._level_of.pop(name, None)
         if level is not None:
             del self._levels[level][name]
@@ -50,8 +50,8 @@ class HostIndex:
                 self._occupied &= ~(1 << level)
 
     def find(self, wanted: CreateRequested, tried: frozenset[str], share: float) -> HostLedger | None:
-        """Return a host for the request that is not in `tried`, or None. `share` is the smallest fraction of any host's
-        limit that the request needs."""
+        """Return a host on which the request fits and that is not in `tried`, or None. `share` is the smallest fraction
+        of its limit that the request needs on any host; the search starts at that level."""
         for name in self._image_hosts.get(wanted.image, ()) if wanted.image else ():
             level = self._level_of.get(name)
             if level is not None and name not in tried:
@@ -74,8 +74,8 @@ class HostIndex:
         return None
 
     def roomiest(self, wanted: CreateRequested, tried: frozenset[str]) -> HostLedger | None:
-        """Return the host with the most room that is large enough for the request. It will probably be the first to
-        have room."""
+        """Return the host with the most room among those that could hold the request if they were empty. The request
+        will probably fit there first."""
         for level in range(LEVELS, -1, -1):
             for name, host in self._levels[level].items():
                 if name not in tried and host.could_ever_fit(wanted.demand, wanted.count):
@@ -94,7 +94,7 @@ class HostIndex:
             del self._image_hosts[next(iter(self._image_hosts))]
 
     def forget(self, name: str) -> None:
-        """Remove a host that is gone for good."""
+        """Remove a host that is gone for good, also from the hosts remembered for images."""
         self.remove(name)
         for image, near in list(self._image_hosts.items()):
             if name in near:

@@ -19,11 +19,12 @@ from etude.sandbox.fleet.remote_process import RemoteProcess
 from etude.sandbox.options import ExecOptions, StartOptions
 
 _ANSWER_SECONDS = 60.0
-"""Time limit for the host's answer, beyond a command's own timeout. It must be enough for large trees."""
+"""Seconds that a host has to answer, beyond a command's own timeout. They must be enough to transfer large folder
+trees."""
 
 
 class Dispatcher(Protocol):
-    """The part of the fleet's client that a box calls (FleetSandboxes)."""
+    """The methods of the fleet's client (FleetSandboxes) that a RemoteBox calls."""
 
     async def ask(self, method: str, *args: Any, deadline: float = ...) -> Any: ...
 
@@ -31,7 +32,7 @@ class Dispatcher(Protocol):
 
 
 class RemoteBox:
-    """A box of a fleet."""
+    """A box on a host of the fleet. Most methods are one call to that host's service."""
 
     def __init__(self, fleet: Dispatcher, id: str, host_name: str, host: Remote) -> None:
         self.id, self.host_name = id, host_name
@@ -69,7 +70,8 @@ class RemoteBox:
         )
 
     def _noted(self, outcome: CommandOutcome, known: int) -> Any:
-        """Add the commands that the host reports to the box's list, and return the result."""
+        """Add the commands in the host's answer to this object's list of commands, and return the result in the
+        answer."""
         if known + len(outcome.commands) > len(self._commands):
             self._commands[known:] = outcome.commands
         return outcome.result
@@ -109,7 +111,8 @@ class RemoteBox:
     # -- copies and the end
 
     async def snapshot(self) -> str:
-        """Take a snapshot. Its image exists only on this box's host, so boxes made from it are placed there."""
+        """Save the box as an image and return the image's id. The image exists only on this box's host, so boxes made
+        from it are placed there."""
         image: str = await self._ask("snapshot")
         await self._fleet.ask("learn_image", image, self.host_name, None)
         return image
@@ -132,7 +135,7 @@ class RemoteBox:
         return await self.call("ask", self.id, method, args, options)
 
     async def call(self, method: str, *args: Any, patience: float = 0.0) -> Any:
-        """Call the host's service. `patience` is how long the method itself may take."""
+        """Call the host's service. `patience` is how many seconds the method itself may take."""
         with as_sandbox_errors(self._description):
             return unwrap(await self._host.call(method, *args, deadline=patience + _ANSWER_SECONDS))
 

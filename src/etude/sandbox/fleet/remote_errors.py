@@ -23,7 +23,7 @@ class WrappedError:
 
 
 async def wrap_os_errors(work: Awaitable[Any]) -> Any:
-    """Await the work. Return its result, or the OSError that it raised as a WrappedError."""
+    """Await the work and return its result. If it raises an OSError, return the error as a WrappedError."""
     try:
         return await work
     except OSError as error:

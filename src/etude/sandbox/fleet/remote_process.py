@@ -1,7 +1,7 @@
-"""A background command on another host, as its client sees it.
+"""Client of a background command that runs in a box on another host.
 
-No output is lost if a caller gives up a poll (is cancelled): the poll is cancelled on the host too, and output that it
-had already taken is kept here for the next poll.
+No output is lost if the caller of a poll is cancelled: the poll is cancelled on the host too, and output that it had
+already taken is kept here for the next poll.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from etude.sandbox.contract import Poll, SandboxError, SandboxLost
 
 
 class RemoteProcess:
-    """A background command of a RemoteBox."""
+    """A background command of a RemoteBox. Each method is a call to the host of the box."""
 
     def __init__(self, call: Callable[..., Awaitable[Any]], box: str, id: int) -> None:
         """`call` sends a request to the host of the box. `id` is the command's id on that host."""
@@ -44,7 +44,8 @@ class RemoteProcess:
         return Poll(output, skipped, polled.code, polled.limit)
 
     async def _ask_poll(self, ticket: str, wait: float) -> Poll:
-        """Poll on the host. `ticket` is a name by which the poll can be cancelled there."""
+        """Poll the command on its host, waiting up to `wait` seconds for output. `ticket` is a name by which the poll
+        can be cancelled there."""
         try:
             polled = await self._call("poll", self._box, self.id, ticket, wait, patience=wait)
         except SandboxLost:
@@ -54,13 +55,14 @@ class RemoteProcess:
         return polled or Poll(b"", 0, None)
 
     def _give_up(self, task: asyncio.Task[Any], then: Any) -> None:
-        """Let a task finish in the background, then call `then` with it. The next poll waits for it."""
+        """Let a task finish in the background, then call `then` with it. The next poll waits until the task has
+        finished."""
         self._given_up.add(task)
         task.add_done_callback(then)
         task.add_done_callback(self._given_up.discard)
 
     def _keep(self, asking: asyncio.Task[Poll]) -> None:
-        """Keep the output of a poll that was given up."""
+        """Keep the output of a poll whose caller was cancelled, for the next poll."""
         with contextlib.suppress(SandboxError, asyncio.CancelledError):
             polled = asking.result()
             self._left += polled.output
@@ -83,6 +85,6 @@ class RemoteProcess:
 
 
 def _forget(cancelling: asyncio.Task[Any]) -> None:
-    """Ignore an error of the cancelling call. If it failed, the cancelled poll fails too."""
+    """Ignore an error of the call that cancels a poll. If that call failed, the poll fails too."""
     with contextlib.suppress(SandboxError, asyncio.CancelledError):
         cancelling.result()

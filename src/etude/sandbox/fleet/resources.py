@@ -1,5 +1,4 @@
-"""The resources that boxes demand and hosts have: cores, memory, disk. Plain numbers, and the scheduler's arithmetic on
-them."""
+"""The resources that boxes demand and hosts have (cores, memory, disk), with the scheduler's arithmetic on them."""
 
 from __future__ import annotations
 
@@ -10,24 +9,24 @@ from etude.sandbox.contract import BoxSpec
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """An amount of each resource."""
+    """Amounts of cores, memory and disk."""
 
     cpus: float = 0.0
     memory_mb: float = 0.0
     disk_mb: float = 0.0
 
     def times(self, count: int) -> Resources:
-        """Return the amount that `count` boxes need."""
+        """Return the amounts that `count` boxes need if these are the amounts of one box."""
         return Resources(self.cpus * count, self.memory_mb * count, self.disk_mb * count)
 
     def within(self, other: Resources) -> bool:
-        """Whether no resource exceeds that of `other`."""
+        """Return whether none of the amounts exceeds that of `other`."""
         return self.cpus <= other.cpus and self.memory_mb <= other.memory_mb and self.disk_mb <= other.disk_mb
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The size of a host."""
+    """The size of a host: its resources, and how many boxes it may hold."""
 
     total: Resources
     boxes: int = 2_000

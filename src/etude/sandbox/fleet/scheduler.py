@@ -8,8 +8,8 @@ Invariants, for all events in any order (tests/sandbox/fleet/test_machine.py):
 - a host that is silent, draining or gone gets no boxes; a lost host loses its own boxes and no others.
 
 A request waits until a host has room and both token buckets, the fleet's and the host's, have a token (assigning.py).
-After a fixed part of its maximum waiting time it claims a host, which then takes no other boxes until the request fits.
-So small requests do not starve large ones.
+After a fixed fraction of its maximum waiting time, the request claims a host, which then takes no other boxes until the
+request fits. So small requests do not starve large ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from etude.sandbox.fleet.waiting_requests import Pending
 
 
 class Scheduler:
-    """The state of the fleet: hosts, waiting requests, boxes, leases and timers."""
+    """State machine that places boxes on hosts. It holds the hosts, waiting requests, boxes, leases and timers of a
+    fleet."""
 
     def __init__(self, policy: Policy, now: float = 0.0) -> None:
         self.policy = policy
@@ -35,9 +36,9 @@ class Scheduler:
         self._pending: dict[str, Pending] = {}
         """Requests that wait or whose boxes are being made, by id."""
         self._where: dict[str, tuple[str, str]] = {}
-        """Host and owner of every granted box."""
+        """Maps the id of every granted box to the names of its host and its owner."""
         self._drains: dict[str, float] = {}
-        """Time by which each draining host is to be empty."""
+        """Maps the name of every draining host to the time at which its remaining boxes are destroyed."""
         self._now = now
         self._out: list[events.Decision] = []
         self._on_event = {
@@ -67,8 +68,8 @@ class Scheduler:
     # -- interface
 
     def handle(self, event: events.Event, now: float) -> list[events.Decision]:
-        """Return the decisions on one event. Time never runs backwards: an earlier `now` is replaced by the latest one
-        seen."""
+        """Process one event and return the decisions that follow. Time never runs backwards: an earlier `now` is
+        replaced by the latest one seen."""
         self._now = max(now, self._now)
         while (due := self._timers.pop(self._now)) is not None:
             kind, key = due
@@ -80,7 +81,8 @@ class Scheduler:
 
     @property
     def next_wake(self) -> float | None:
-        """When a Tick would change something if no event comes before."""
+        """Time at which the scheduler needs a Tick if no event comes before, because a timer is due; None if no timer
+        is set."""
         return self._timers.next_moment
 
     def host_of(self, box: str) -> str:
@@ -111,7 +113,7 @@ class Scheduler:
                 self._wait(pending)
 
     def _wait(self, pending: Pending) -> None:
-        """Set the timers at which a waiting request claims a host and is rejected."""
+        """Set the timers at which a waiting request claims a host and at which it is rejected."""
         patience, request = self.policy.patience, pending.wanted.request
         self._timers.set(pending.since + patience, "patience", request)
         self._timers.set(pending.since + patience * self.policy.claim_after, "claim", request)
@@ -136,8 +138,8 @@ class Scheduler:
             self._give_up(request, events.RejectKind.FULL, reason, self._retry_after())
 
     def _give_up(self, request: str, kind: events.RejectKind, reason: str, retry_after: float = 0.0) -> None:
-        """Reject a request and stop waiting for it. If its boxes are still being made, they are destroyed when that is
-        done."""
+        """Reject a request, unless it has been answered. If a host is still making its boxes, they are destroyed when
+        that is done."""
         pending = self._pending.get(request)
         if pending is None or pending.answered:
             return
@@ -190,8 +192,8 @@ class Scheduler:
         self._again(pending, event.reason, elsewhere=event.elsewhere)
 
     def _again(self, pending: Pending, reason: str, *, elsewhere: bool) -> None:
-        """Try the creation on another host, if that may help. Only creations are tried twice: a failed one may not have
-        happened, and nobody has used its boxes yet."""
+        """Let a request wait for another host after its host has failed, or reject it if no other host may help. Trying
+        twice is safe, since nobody has used the boxes of a failed creation."""
         wanted = pending.wanted
         pending.tried |= {pending.host}
         pending.host, pending.searched = "", False
@@ -229,7 +231,8 @@ class Scheduler:
             self._timers.set(until, "lease", event.owner)
 
     def _lease_due(self, owner: str) -> None:
-        """Check an owner's lease at what was its deadline: set the timer again if it was renewed, else end it."""
+        """Handle the timer of an owner's lease. If the lease has been renewed meanwhile, set the timer again; otherwise
+        end the lease."""
         until = self.leases.deadline(owner)
         if until is not None and until > self._now:
             self._timers.set(until, "lease", owner)
@@ -253,7 +256,8 @@ class Scheduler:
             self._out += [events.Destroy(box, host, reason) for box in boxes]
 
     def _release(self, boxes: tuple[str, ...], host: HostLedger) -> None:
-        """Free what the boxes used. If the host was draining and is now empty, it is drained."""
+        """Free the resources that the boxes used on their host. If the host was draining and is now empty, report it as
+        drained."""
         for box in boxes:
             host.release(box)
         self.assigner.changed(host)
@@ -328,7 +332,7 @@ class Scheduler:
             self._timers.set(max(self._drains[name], self._now + self.policy.beat_seconds), "drain", name)
 
     def _lost(self, event: events.HostLost) -> None:
-        """Remove a host with its boxes, and try the requests that it was working on elsewhere."""
+        """Remove a lost host with its boxes. Requests whose boxes it was making are tried on other hosts."""
         host = self.assigner.remove(event.host)
         if host is None:
             return

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 
 
 class Timers:
-    """The timers that are set."""
+    """Set of timers, at most one for each pair of kind and key."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str, str]] = []
@@ -24,7 +24,7 @@ class Timers:
 
     @property
     def next_moment(self) -> float | None:
-        """When `pop` may next return a timer; None if none is set."""
+        """Earliest time at which `pop` may return a timer; None if no timer is set."""
         return self._heap[0][0] if self._heap else None
 
     def pop(self, now: float) -> tuple[str, str] | None:

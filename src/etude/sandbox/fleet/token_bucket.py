@@ -1,7 +1,7 @@
-"""A token bucket, which limits a rate. The caller passes the time in.
+"""A token bucket, which limits a rate. The caller passes in the current time.
 
-A caller needs one whole token, but may take more and leave a debt that later time pays off. So over any time span, at
-most burst + rate * seconds are taken, plus what the last caller took beyond its token.
+One token must be available to the caller, who may then take more and leave a debt that is paid off as time passes. So
+over any time span, at most burst + rate * seconds are taken, plus what the last caller took beyond its token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TokenBucket:
         return now if self._tokens >= 1.0 - 1e-6 else now + (1.0 - self._tokens) / self._rate
 
     def take(self, count: int, now: float) -> None:
-        """Take `count` tokens, even more than there are."""
+        """Take `count` tokens. If there are fewer, the bucket goes into debt."""
         self._fill(now)
         self._tokens -= count
 

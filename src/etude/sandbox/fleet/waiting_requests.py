@@ -1,4 +1,4 @@
-"""The requests that are not placed yet, in queues that are served in turns.
+"""Queues of the requests to which no host has been assigned yet. The queues are served in turns.
 
 A queue holds one owner's requests in the order in which they came. Requests that are pinned to a certain host form
 separate queues. So an owner with ten thousand requests does not starve one with a single request, and a fork that waits
@@ -23,17 +23,17 @@ class Pending:
     wanted: CreateRequested
     since: float
     attempt: int = 0
-    """Number of hosts on which it has been placed."""
+    """Number of hosts on which the request has been placed so far."""
     tried: frozenset[str] = frozenset()
-    """Hosts on which it failed."""
+    """Hosts on which the request has failed."""
     host: str = ""
-    """The host where its boxes are being made; empty while it waits."""
+    """The host where the request's boxes are being made; empty while the request waits."""
     searched: bool = False
-    """No host had room. From now on, only hosts that gain room are tried."""
+    """Whether all hosts have been tried and none had room. After that, only hosts that gain room are tried."""
     claim: str = ""
-    """The host that is kept free for it; empty if there is none."""
+    """The host that is kept free for this request; empty if there is none."""
     answered: bool = False
-    """It was rejected while a host was still making its boxes."""
+    """Whether the request was rejected while a host was still making its boxes."""
 
     @property
     def queue(self) -> QueueKey:
@@ -41,7 +41,7 @@ class Pending:
 
 
 class WaitingRequests:
-    """All waiting requests, in their queues."""
+    """All waiting requests, in one queue per owner and pinned host. The queues are served in turns."""
 
     def __init__(self) -> None:
         self._queues: dict[QueueKey, deque[Pending]] = {}  # The queue whose turn is next comes first.
@@ -53,12 +53,12 @@ class WaitingRequests:
 
     @property
     def has_fresh(self) -> bool:
-        """Whether some queue has a first request for which all hosts must still be searched."""
+        """Whether there is a queue whose first request has not been tried on all hosts yet."""
         return bool(self._fresh)
 
     def add(self, pending: Pending, *, first: bool = False) -> None:
-        """Add a request to its queue. With `first`, add it at the front: it had a host already and lost it through no
-        fault of its own."""
+        """Add a request to the end of its queue. With `first`, add it at the front, for a request that has lost its
+        host through no fault of its own."""
         requests = self._queues.setdefault(pending.queue, deque())
         if first and requests:
             requests[0].searched = False  # While it is second, it is not tried on hosts that gain room.
@@ -67,8 +67,8 @@ class WaitingRequests:
         self._note_head(pending.queue)
 
     def turns(self, *, everyone: bool) -> list[QueueKey]:
-        """Return the queues in the order of their turns. Without `everyone`, return only queues whose first request has
-        not been searched for."""
+        """Return the keys of the queues in the order of their turns. Without `everyone`, return only queues whose first
+        request has not been tried on all hosts yet."""
         if everyone:
             return list(self._queues)
         return list(self._fresh) if len(self._fresh) == 1 else [queue for queue in self._queues if queue in self._fresh]
@@ -78,7 +78,7 @@ class WaitingRequests:
         return self._queues[queue][0]
 
     def mark_searched(self, pending: Pending) -> None:
-        """Note that no host had room for the request."""
+        """Note that all hosts have been tried for the request and none had room."""
         pending.searched = True
         self._note_head(pending.queue)
 
@@ -98,7 +98,7 @@ class WaitingRequests:
         return pending
 
     def remove(self, pending: Pending) -> None:
-        """Remove a request wherever it is in its queue."""
+        """Remove a request from its queue, whatever its position."""
         requests = self._queues[pending.queue]
         requests.remove(pending)
         self._count -= 1
@@ -107,7 +107,7 @@ class WaitingRequests:
         self._note_head(pending.queue)
 
     def _note_head(self, queue: QueueKey) -> None:
-        """Update whether the queue's first request still has to be searched for."""
+        """Update the record of whether the queue's first request has been tried on all hosts."""
         requests = self._queues.get(queue)
         if requests and not requests[0].searched:
             self._fresh[queue] = None

@@ -1,1 +1,2 @@
-"""Images: layers named by their content, the store that keeps them, and the importers that make them."""
+"""Images: layers that are named by a digest of their content, the store that keeps them, and the importers that make
+them."""

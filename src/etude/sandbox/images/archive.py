@@ -1,4 +1,4 @@
-"""Archive streams: decompressed, hashed while they are read, and split into their members.
+"""Reads archive streams: decompresses them, hashes them on the way, and splits them into their members.
 
 A truncated or damaged tar raises `ImageError`; tarfile itself would stop silently at the first bad header.
 """
@@ -23,8 +23,8 @@ from etude.sandbox.contract import ImageError
 _CHUNK = 1 << 20
 _LONG_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
 _HEADER, _HEADERS = 1 << 20, 8 << 20
-"""Maximum size of one header, and of all headers of a member, which include maps of sparse files and chained
-headers."""
+"""Maximum bytes of one tar header, and of all headers of one member together. Maps of sparse files and chained headers
+count too."""
 _DAMAGE = (
     *(tarfile.TarError, EOFError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile),
     RecursionError,  # Raised for headers, links or JSON that are nested too deep.
@@ -32,7 +32,7 @@ _DAMAGE = (
 
 
 class HashingReader(io.RawIOBase):
-    """A stream that passes another stream through, hashing and counting its bytes. `limit` is the maximum number of
+    """A stream that passes on the bytes of another stream, and hashes and counts them. `limit` is the maximum number of
     bytes; 0 means no limit."""
 
     def __init__(self, stream: IO[bytes], hash: hashlib._Hash, limit: int = 0) -> None:
@@ -81,8 +81,8 @@ def decompressed(stream: IO[bytes]) -> IO[bytes]:
 
 
 class _LimitedHeaders:
-    """The stream below a tar, with a limit on the size of headers: a highly compressed header could otherwise fill the
-    memory."""
+    """The byte stream of a tar, with a limit on the size of headers: a highly compressed header could otherwise fill
+    the memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -98,7 +98,8 @@ class _LimitedHeaders:
 
     @contextlib.contextmanager
     def headers(self) -> Iterator[None]:
-        """Count bytes while a member's headers are read. Calls may nest, since some headers contain others."""
+        """Count the bytes that are read in this block as a member's headers. Blocks may nest, since some headers
+        contain others."""
         outermost = self._left is None
         self._left = _HEADERS if self._left is None else self._left
         try:
@@ -109,7 +110,7 @@ class _LimitedHeaders:
 
 
 class _Member(tarfile.TarInfo):
-    """A tar member whose header is checked strictly, where tarfile is lenient, and whose header's size is limited."""
+    """A tar member whose header is limited in size, and checked strictly where tarfile is lenient."""
 
     _damage: tuple[type[Exception], ...] = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]
 
@@ -130,7 +131,7 @@ class _Member(tarfile.TarInfo):
 
 
 class _MemberBeforeEndMark(_Member):
-    """A member that also requires the tar's end mark. Some writers omit the mark, so it is required only where no
+    """A tar member for tars that must have an end mark. Some writers omit the mark, so it is required only where no
     digest would reveal a truncated tar."""
 
     _damage = (*_Member._damage, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
@@ -138,7 +139,7 @@ class _MemberBeforeEndMark(_Member):
 
 @contextlib.contextmanager
 def damage_as_image_error(what: str) -> Iterator[None]:
-    """Turn the exceptions of a damaged archive into an ImageError that names the archive as `what`."""
+    """Convert exceptions that a damaged archive causes in this block to an ImageError. `what` names the archive."""
     try:
         yield
     except _DAMAGE as error:
@@ -146,8 +147,8 @@ def damage_as_image_error(what: str) -> Iterator[None]:
 
 
 def tar_members(stream: IO[bytes], *, require_end: bool = False) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-    """Yield each member with its content, which must be read before the next member is requested. `require_end`: raise
-    if the tar's end mark is missing."""
+    """Yield each member of a tar with its content, which must be read before the next member is requested. With
+    `require_end`, raise if the tar's end mark is missing."""
     kind = _MemberBeforeEndMark if require_end else _Member
     counted = cast(IO[bytes], _LimitedHeaders(stream))
     with tarfile.open(fileobj=counted, mode="r|", bufsize=_CHUNK, tarinfo=kind, errors="surrogateescape") as tar:

@@ -1,8 +1,8 @@
-"""Keeps a store within its disk budget: removes images, least recently used first, and then the layers that no image
-needs.
+"""Keeps an image store within its disk budget: removes images, least recently used first, and then the layers that no
+image needs.
 
-A layer that has a lease, because a box uses it or an import is making it, is never removed. Images and layers that were
-made or used in the last minutes stay too, since their maker may be about to use them.
+A layer is never removed while it has a lease, because a box uses it or an import is making it. Images and layers that
+were made or used in the last minutes stay too, since their maker may be about to use them.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ GRACE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Result of a collection: the removed images, the number and size of the removed layers, and the size of those that
-    stay."""
+    """Result of a collection: the ids of the removed images, the number and bytes of the removed layers, and the bytes
+    of the layers that stay."""
 
     images: tuple[str, ...]
     layers: int
     freed_bytes: int
     kept_bytes: int
-    """Size of the layers that stay. It exceeds the budget only if all of them are in use."""
+    """Bytes of the layers that stay. They exceed the budget only if all these layers are in use or were used
+    recently."""
 
 
 @in_store_process
 def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRACE_SECONDS) -> Collected:
-    """Remove images until the store fits the budget, and in any case the layers that nothing needs. Images and layers
-    used within `grace_seconds` stay."""
+    """Remove images, least recently used first, until the store fits the budget. Then remove every layer that no image
+    needs, even if the store fits already. Images and layers used within `grace_seconds`, and layers with a lease,
+    stay."""
     with locked(store.root / "lock"):
         store.remove_dead_owners()
     sizes = {path.name: layer_bytes(store, path.name) for path in store.layers.iterdir()}
@@ -57,8 +59,8 @@ def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRAC
 
 
 def _choose(store: ImageStore, budget: int, sizes: dict[str, int], recent: float) -> tuple[list[str], list[str], int]:
-    """Return the images to remove, the layers to remove, and the size of the layers that stay. `sizes` maps layers to
-    bytes; what was used after the time `recent` stays."""
+    """Return the images to remove, the layers to remove, and the bytes of the layers that stay. `sizes` maps layers to
+    bytes. Images and layers used after the time `recent` stay."""
     existing = {path.name: path.lstat().st_ctime for path in store.layers.iterdir()}
     leased = _leased_layers(store)
     in_use = leased | {layer for layer, made in existing.items() if made > recent}
@@ -80,7 +82,7 @@ def _choose(store: ImageStore, budget: int, sizes: dict[str, int], recent: float
 
 
 def layer_bytes(store: ImageStore, layer: str) -> int:
-    """Return the disk use of a layer. It is measured once and recorded, since layers never change."""
+    """Return the disk use of a layer in bytes. It is measured once and recorded, since layers never change."""
     note = store.root / "sizes" / layer
     with contextlib.suppress(FileNotFoundError, ValueError):
         return int(note.read_text())
@@ -94,7 +96,7 @@ def layer_bytes(store: ImageStore, layer: str) -> int:
 
 
 def image_bytes(store: ImageStore, name: str) -> int:
-    """Return the disk use of an image's layers."""
+    """Return the disk use of an image's layers in bytes."""
     return sum(layer_bytes(store, layer) for layer in _stack(store, name))
 
 

@@ -1,4 +1,4 @@
-"""Authentication towards a registry: anonymous, by token, or by the password that `docker login` or `podman login` has
+"""Authenticates towards a registry: anonymously, by token, or by the password that `docker login` or `podman login` has
 stored.
 
 Invariant: credentials are sent only to the registry they are stored for and to the token server that this registry
@@ -22,11 +22,11 @@ from etude.sandbox.images.reference import Reference, is_loopback
 _FIELD = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]{1,32768}")
 Ask = Callable[[httpx.URL, dict[str, str]], tuple[int, bytes]]
-"""Sends a request with (URL, headers); returns (status, size-limited response body)."""
+"""Function that sends a GET request with (URL, headers) and returns (status, size-limited response body)."""
 
 
 class RegistryAuth:
-    """Authentication towards one registry."""
+    """Authenticates the requests to one registry."""
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
@@ -35,8 +35,8 @@ class RegistryAuth:
         """Authorization header for requests to the registry. Empty until the registry asks for one."""
 
     def prepare(self, refusal: httpx.Response, ask: Ask) -> bool:
-        """Set `header` as the registry's refusal asks. Return False if there are no credentials of the kind it wants.
-        `ask` sends a request to the token server."""
+        """Set `header` to an authorization of the kind that the registry's refusal asks for. Return False if there are
+        no credentials for it. `ask` sends a request to the token server."""
         challenge = refusal.headers.get("WWW-Authenticate", "")
         scheme = challenge.partition(" ")[0].lower()
         if scheme == "bearer":
@@ -49,7 +49,7 @@ class RegistryAuth:
         return True
 
     def _token_address(self, challenge: str) -> httpx.URL:
-        """Return the URL of the token server that the registry names, with the scope of a pull."""
+        """Return the URL that requests a token for a pull from the token server that the registry names."""
         fields = dict(_FIELD.findall(challenge))
         try:
             realm = httpx.URL(fields.get("realm", ""))
@@ -64,7 +64,7 @@ class RegistryAuth:
         return realm.copy_merge_params(wanted)
 
     def _token(self, status: int, answer: bytes) -> str:
-        """Return the token in the token server's answer."""
+        """Return the token from the token server's answer. Raise ImageError if there is none."""
         try:
             record = json.loads(answer) if status == 200 else {}
             token = record.get("token") or record.get("access_token")
@@ -77,8 +77,8 @@ class RegistryAuth:
 
 
 def stored_credentials(registry: str) -> str:
-    """Return the Authorization header for a registry from the files of docker and podman, or "". Credential helpers are
-    not used."""
+    """Return the Authorization header for a registry from the login files of docker and podman, or "" if they have
+    none. Credential helpers are not used."""
     keys = {registry, f"https://{registry}"}
     if registry == "docker.io":
         keys |= {"https://index.docker.io/v1/", "index.docker.io"}

@@ -1,4 +1,4 @@
-"""Makes an image of a minimal Debian tree with debootstrap.
+"""Makes an image of a minimal Debian system with debootstrap.
 
 debootstrap needs root rights over the folder it fills. For an ordinary user, it runs in the store process, which is
 root over the user's subordinate ids. The result is imported like any other root file system.
@@ -37,8 +37,8 @@ _EMPTIED = ("dev", "var/cache/apt/archives", "var/lib/apt/lists", "var/cache/deb
 
 @in_store_process
 def bootstrap(store: ImageStore, suite: str, *, mirror: str = "", include: Sequence[str] = (), say: Say = quiet) -> str:
-    """Make a minimal tree of a Debian suite and the packages in `include`, in a minute or two. Return the image's
-    id."""
+    """Make an image of a minimal Debian system: the suite's base packages and those in `include`. This takes a minute
+    or two. Return the image's id."""
     if not _SUITE.fullmatch(suite):
         raise RequestRefused(f"suite {suite!r}: expected such as bookworm")
     for package in include:
@@ -101,7 +101,7 @@ def _run(store: ImageStore, command: list[str], say: Say) -> None:
 
 def _follow(output: IO[str], last: deque[str], say: Say) -> None:
     """Read debootstrap's output. Every package prints the same kinds of progress lines, so only the first line of each
-    kind (its first word, such as "Retrieving") is passed to `say`. `last` keeps the latest lines for an error
+    kind (its first word, such as "Retrieving") is passed to `say`. The latest lines are added to `last`, for an error
     message."""
     kinds: set[str] = set()
     for line in output:
@@ -115,7 +115,7 @@ def _follow(output: IO[str], last: deque[str], say: Say) -> None:
 
 
 def _tidy(tree: Path) -> None:
-    """Remove the files that are left by the installation."""
+    """Remove the files that the installation leaves behind, such as logs and package archives."""
     for name in _LEFTOVERS:
         remove_tree(tree / name)
     for name in _EMPTIED:

@@ -1,4 +1,4 @@
-"""Merges a chain of layers into one layer that shows the same files, whatever layers lie below.
+"""Merges a chain of layers into one layer that shows the same files, no matter which layers lie below.
 
 Files are hard-linked, not copied. Layers never change, so sharing is safe, and a merge takes no disk space.
 """
@@ -21,7 +21,7 @@ _ORIGIN = "user.overlay.origin"
 
 def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None] = lambda: None) -> None:
     """Merge the layers (topmost first) into the new folder `target`. `check` is called from time to time, and may raise
-    to stop."""
+    an exception to stop the merge."""
     target.mkdir(mode=0o700)
     todo: list[tuple[Sequence[Path], Path]] = [(layers, target)]
     done: list[tuple[os.stat_result, Path]] = []
@@ -40,7 +40,7 @@ def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None]
 
 
 def _merge(folders: Sequence[Path], target: Path) -> list[tuple[Sequence[Path], Path]]:
-    """Merge one folder. Return the subfolders it made, each with the folders to merge into it."""
+    """Merge one folder. Return the subfolders made in `target`, each with the folders to merge into it."""
     names = {name for folder in folders for name in os.listdir(folder)}  # noqa: PTH208
     made: list[tuple[Sequence[Path], Path]] = []
     removes = False
@@ -75,11 +75,11 @@ def _link(source: Path, goal: Path) -> None:
 
 
 class Stopped(Exception):
-    """The store is closed before the merge is done. The partial result is removed with the scratch folder."""
+    """A merge was stopped because the store is closing. The partial result is removed with the scratch folder."""
 
 
 class BackgroundJobs:
-    """Runs one job at a time on a thread, which starts with the first job and ends with the store."""
+    """Runs a store's jobs one at a time on a thread, which starts with the first job and ends with the store."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -98,7 +98,7 @@ class BackgroundJobs:
             raise Stopped
 
     def stop(self) -> None:
-        """Start no further jobs. The current one ends at its next `check`."""
+        """Start no further jobs. The current job ends at its next call of `check`."""
         self._closing.set()
 
     def close(self) -> None:

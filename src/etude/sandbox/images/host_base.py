@@ -1,4 +1,4 @@
-"""The lowest layer of every box: a generated tree of a few folders and files.
+"""Generates the lowest layer of every box: a tree of a few folders and files.
 
 For the `host` base, the host's system folders are mounted over the tree read-only, but never /home, /var, /run or
 Étude's own folders. Under an image with its own root file system, the tree holds only a few files that the image may
@@ -26,23 +26,24 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 PYTHON = "/opt/python"
 PATH = f"{PYTHON}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 _NEEDED = ("hosts", "hostname", "resolv.conf")
-"""Files that container engines provide if an image lacks them."""
+"""Files in /etc that container engines provide if an image lacks them."""
 _COPIED = ("ld.so.cache", "services", "protocols", "os-release", "debian_version")
 
 
 @dataclass(slots=True)
 class Bases:
-    """The generated trees, and the mounts of the host base."""
+    """The generated lowest layers of boxes, and the mounts over the layer of the `host` base."""
 
     skeletons: dict[str, str]
-    """Base name -> its generated tree, relative to the store."""
+    """Base name -> path of its generated tree, relative to the store."""
     binds: list[tuple[str, str]] = field(default_factory=list)
-    """Mounts of the host base: (host folder or "store:" path, folder in the box)."""
+    """Mounts of the `host` base: (host folder, or "store:" and a path in the store; folder in the box)."""
 
 
 def build_bases(store: Path, owner: str | None) -> Bases:
-    """Make the generated trees, or reuse those with the same content. `owner` names the boxes' id range, and each range
-    has its own trees, which the zygote gives to the boxes' users. None: they stay the caller's."""
+    """Make the generated trees, or reuse existing ones with the same content. `owner` names the boxes' id range: each
+    range has its own trees, which the process that makes boxes (the zygote) gives to the boxes' users. None: the trees
+    keep belonging to the caller."""
     links = {name: str(Path(name).readlink()) for name in SYSTEM if Path(name).is_symlink()}
     binds = [(name, name[1:]) for name in SYSTEM if Path(name).is_dir() and not Path(name).is_symlink()]
     files = _generated_files()
@@ -90,8 +91,8 @@ def build_bases(store: Path, owner: str | None) -> Bases:
 
 
 def _made_once(store: Path, facts: tuple[object, ...], make: Callable[[Path], None]) -> str:
-    """Make a folder named by the digest of `facts`, all inputs of `make`, unless it exists. Return its path relative to
-    the store."""
+    """Return the path, relative to the store, of a folder that `make` has filled. The folder is named by the digest of
+    `facts`, which are all inputs of `make`, and made only if it does not exist."""
     digest = hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
     folder = store / "base" / digest
     if not folder.is_dir():
@@ -152,7 +153,7 @@ def _links_below(folder: Path) -> dict[str, str]:
 
 
 def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
-    """Make a tree of these folders and files in /etc, with fixed modes."""
+    """Make a tree of these folders, with `files` in its /etc and fixed modes."""
     for name in [*folders, "etc", "proc", "dev", "tmp", "var/tmp"]:
         (root / name).mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -164,8 +165,8 @@ def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
 
 
 def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) -> None:
-    """Make the commands `python` and `python3`. An interpreter outside the system folders is copied. Its built-in
-    library path, which does not exist in the box, is replaced by the one in the box."""
+    """Make the commands `python` and `python3`. An interpreter outside the system folders is copied, and its built-in
+    library path, which does not exist in the box, is replaced by the path in the box."""
     names, empty = folder / "bin", folder / "empty"
     for path in (folder, names, empty):
         path.mkdir()
@@ -185,8 +186,8 @@ def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) 
 
 
 def _python_binds(prefix: Path, made: str) -> list[tuple[str, str]]:
-    """Return the mounts for an interpreter outside the system folders: its prefix, our commands, and an empty folder
-    over its installed packages."""
+    """Return the mounts for an interpreter outside the system folders: its prefix, the commands that _make_python made,
+    and an empty folder over its installed packages."""
     target = PYTHON[1:]
     binds = [(str(prefix), target), (f"{made}/bin", f"{target}/bin")]
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(prefix), "platbase": str(prefix)}))

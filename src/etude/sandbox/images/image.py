@@ -1,4 +1,5 @@
-"""An image: layers over a base, and how commands start in it. Its id is the digest of all of these."""
+"""Defines an image: layers over a base, and the settings for starting commands. The image's id is a digest of all
+these."""
 
 from __future__ import annotations
 
@@ -9,18 +10,18 @@ from typing import Any
 
 FORMAT = "etude-image/2"
 HOST = "host"
-"""The base with the host's system folders. It is not pinned, so do not use it for benchmarks."""
+"""Name of the base with the host's system folders. It differs from host to host, so do not use it for benchmarks."""
 EMPTY = "empty"
-"""The base of images with their own root file system."""
+"""Name of the base of images that have their own root file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
-    """How commands start in an image."""
+    """The settings with which commands start in a box of an image, as a Dockerfile sets them."""
 
     workdir: str = "/work"
     user: str = "agent"
-    """Default user of commands: a name or number, as in a Dockerfile."""
+    """Default user of commands: a user name or number, as in a Dockerfile."""
     env: tuple[tuple[str, str], ...] = ()
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
@@ -29,7 +30,7 @@ class ImageConfig:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image, as recorded in the store."""
+    """An image, as it is recorded in the image store."""
 
     base: str
     layers: tuple[str, ...]
@@ -42,7 +43,7 @@ class Image:
 
     @property
     def pinned(self) -> bool:
-        """Whether the image makes the same boxes on another host."""
+        """Whether boxes of this image are the same on every host."""
         return self.base != HOST
 
     def to_json(self) -> str:

@@ -37,12 +37,12 @@ from etude.sandbox.images.store import ImageStore
 from etude.sandbox.images.store_process import in_store_process
 
 ROOT_CONFIG = ImageConfig(workdir="/", user="root", command=("/bin/sh",))
-"""Settings for a root file system that comes without any."""
+"""Image settings for a root file system that comes without any."""
 _ARCHIVE_NAMES = re.compile(r"oci-layout|index\.json|manifest\.json|repositories|blobs|[0-9a-f]{64}(\.json|\.tar)?")
 
 
 def import_image(store: ImageStore, source: Path, *, say: Say = quiet) -> str:
-    """Import a folder or file and return the image's id. An ImageError names what is damaged, or the layer and member
+    """Import a folder or file and return the image's id. An ImageError names the damaged part, or the layer and member
     that is refused."""
     origin = f"imported from {source.absolute()}"
     if not source.exists():
@@ -120,8 +120,8 @@ def _record_root(store: ImageStore, fresh: Path, digest: str, origin: str) -> st
 
 
 def _folder_members(source: Path) -> Iterator[tuple[tarfile.TarInfo, Path]]:
-    """Yield a folder's files as tar members. Times are whole seconds and user names are omitted, so the digest depends
-    on the content only. Further names of a file become hard links."""
+    """Yield the files of a folder as tar members. Times are whole seconds and user names are omitted, so the digest
+    depends on the content only. A file's second and later names become hard links."""
     first_names: dict[tuple[int, int], str] = {}
     for path in _walk(source):
         info, name = path.lstat(), str(path.relative_to(source))
@@ -171,7 +171,7 @@ class _Archive(Protocol):
     """An image archive that is a folder or a tar."""
 
     def open(self, name: str) -> IO[bytes]:
-        """Open a file of the archive; raises KeyError if there is none."""
+        """Open a file of the archive. Raises KeyError if there is no such file."""
         ...
 
 
@@ -205,8 +205,8 @@ class _Tar:
 
 
 def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
-    """Return the names in an image archive, or None if the tar is a root file system. One name that image archives do
-    not have decides that."""
+    """Return the names in an image archive, or None if the tar is a root file system. A tar counts as a root file
+    system as soon as it holds a name that no image archive has."""
     names = set()
     with damage_as_image_error(str(source)):
         for info, _ in tar_members(decompressed(file)):
@@ -219,8 +219,8 @@ def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
 
 @contextlib.contextmanager
 def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
-    """Open the tar for reading by name. Blobs are read in the manifest's order, so a compressed archive is first
-    decompressed to disk."""
+    """Open an image archive for reading files by name. They are read in the manifest's order, so a compressed archive
+    is first decompressed to disk."""
     stream = decompressed(file)
     with contextlib.ExitStack() as open_files:
         if stream is file:
@@ -234,7 +234,7 @@ def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
 
 
 def _plan_layout(archive: _Archive, source: str) -> Plan:
-    """Return the plan for an OCI layout. `source` names it in error messages."""
+    """Return the image plan (settings and layers) of an OCI layout. `source` names the layout in error messages."""
     blob = choose(read_json(_read(archive, "index.json", source), f"{source}, index.json"), f"{source}, index.json")
     data = _read_blob(archive, blob, source)
     for _ in range(3):  # An index may point to another index.
@@ -248,7 +248,8 @@ def _plan_layout(archive: _Archive, source: str) -> Plan:
 
 
 def _plan_docker(archive: _Archive, source: str) -> Plan:
-    """Return the plan for the output of `docker save`. `source` names it in error messages."""
+    """Return the image plan (settings and layers) of a `docker save` archive. `source` names the archive in error
+    messages."""
     what = f"{source}, manifest.json"
     with damage_as_image_error(what):
         images = json.loads(_read(archive, "manifest.json", source))

@@ -1,7 +1,8 @@
 """Unpacks a tar into a layer: a folder tree that overlayfs stacks on the layers below.
 
 Invariant: nothing is written outside the target folder or through a link, whatever the tar contains. Deletions become
-whiteouts and opaque folders, but only where a layer below has something to delete; elsewhere a box would see them.
+whiteouts and opaque folders, but only where a layer below has something to delete, since unneeded ones would be visible
+in boxes.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.stack import Stack, make_opaque, make_whiteout
 
 FIXED_TIME = 946_684_800
-"""Modification time of files for which no source gives one, so that a box is the same every time."""
+"""Modification time of files for which no source gives one, fixed so that a box is the same every time."""
 _WHITEOUT, _RESERVED, _OPAQUE_MARK = ".wh.", ".wh..wh.", ".wh..wh..opq"
 _CHUNK, _DEPTH, _IDS = 1 << 20, 256, 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits of one layer, since a small archive can expand to any amount of data."""
+    """Size limits of one layer, since a small archive can expand to any amount of data."""
 
     bytes: int = 64 << 30
     members: int = 4_000_000
@@ -43,30 +44,30 @@ class Unpacker:
     """Writes the members of one tar into a new layer."""
 
     name: str
-    """Name of the layer, for messages."""
+    """Name of the layer in error messages."""
     target: Path
     below: Stack
     """The layers below this one."""
     ids: IdRange | None
-    """The boxes' ids. None: every file belongs to the caller."""
+    """The id range of the boxes' users. None: every file belongs to the caller."""
     bounds: Bounds = DEFAULT_BOUNDS
     skipped: Counter[str] = field(default_factory=Counter)
-    """Number of members and attributes that are left out because boxes do not need them, by kind."""
+    """Number of members and attributes of each kind that are left out because boxes do not need them."""
     _folders: dict[PurePosixPath, tarfile.TarInfo | None] = field(default_factory=dict)
-    """Folders made so far, with their tar member. None for parents that the tar does not contain."""
+    """Folders made so far, with their tar members. The member is None for a parent that the tar does not contain."""
     _opaque: set[PurePosixPath] = field(default_factory=set)
     _removed: set[PurePosixPath] = field(default_factory=set)
     _bytes: int = 0
     _members: int = 0
     _parent: PurePosixPath | None = None
-    """The last parent that was found to be a folder."""
+    """The parent folder that was checked last, so that its further members need no new check."""
 
     def __post_init__(self) -> None:
         self.target.mkdir(mode=0o700)
         self._folders[PurePosixPath()] = None
 
     def add(self, info: tarfile.TarInfo, data: IO[bytes] | None) -> None:
-        """Write one member. A repeated member replaces the earlier one, as in tar."""
+        """Write one member of the tar. A repeated member replaces the earlier one, as in tar."""
         path = self._checked(info.name, info.name)
         self._count(info)
         if any(part.startswith(_WHITEOUT) for part in path.parts):
@@ -104,7 +105,7 @@ class Unpacker:
     # -- one member
 
     def _write(self, info: tarfile.TarInfo, path: PurePosixPath, data: IO[bytes] | None) -> None:
-        """Write one member at its path, replacing what is there."""
+        """Write one member at `path`, replacing what is already there."""
         goal = self.target / path
         if not path.parts:
             if not info.isdir():
@@ -135,7 +136,7 @@ class Unpacker:
             raise self._refusal(info.name, f"is of a kind ({info.type!r}) that no image needs")
 
     def _link(self, info: tarfile.TarInfo, goal: Path) -> None:
-        """Make a hard link to an earlier member. A target in a layer below is copied instead."""
+        """Make a hard link to an earlier member. If the link's target is in a layer below, copy it instead."""
         path = self._checked(info.name, info.linkname)
         source = self.target / path
         if not all(self._is_folder(parent) or not os.path.lexists(self.target / parent) for parent in path.parents):
@@ -157,7 +158,7 @@ class Unpacker:
         _copy_attributes(found, goal, owned=self.ids is not None)
 
     def _remove(self, path: PurePosixPath) -> None:
-        """Remove what this layer has at the path."""
+        """Remove the file or folder that this layer has at the path."""
         path_on_disk = self.target / path
         self._parent = None
         if self._is_folder(path):
@@ -181,7 +182,7 @@ class Unpacker:
             self._removed.add(path.with_name(gone))
 
     def _count_dropped(self, info: tarfile.TarInfo) -> None:
-        """Count the mode bits and attributes of the member that are not kept."""
+        """Count those mode bits and attributes of the member that the layer does not keep."""
         if info.mode & 0o6000 and not info.isdir():
             self.skipped["set-uid or set-gid bit"] += 1
         for key in info.pax_headers:
@@ -191,8 +192,8 @@ class Unpacker:
     # -- folders
 
     def _require_folder(self, name: str, path: PurePosixPath) -> None:
-        """Make the parents that the tar does not contain. Raises ImageError if one of them is a link or file. `name` is
-        the member to blame."""
+        """Make the parent folders that the tar does not contain. Raises ImageError if one of them is a link or file.
+        `name` is the member that the error names."""
         if path != self._parent and not self._make_folders(path):
             raise self._refusal(name, f"would be written through {path}, which this layer does not make a folder")
         self._parent = path
@@ -220,8 +221,8 @@ class Unpacker:
         return bool(lower_paths) and stat.S_ISDIR(lower_paths[0].lstat().st_mode)
 
     def _finish_folder(self, path: PurePosixPath, info: tarfile.TarInfo | None, *, inherits: bool) -> None:
-        """Set a folder's attributes: those of its member, else, if it `inherits`, those of the folder below, else
-        defaults."""
+        """Set a folder's owner, mode and times: to those of its tar member if there is one, else (with `inherits`) to
+        those of the same folder in the layers below, else to defaults."""
         path_on_disk = self.target / path
         if info is not None:
             self._set_attributes(info, path_on_disk)
@@ -236,7 +237,7 @@ class Unpacker:
     # -- attributes of files
 
     def _set_attributes(self, info: tarfile.TarInfo, path_on_disk: Path) -> None:
-        """Set owner, mode and time as the member gives them."""
+        """Set the owner, mode and time of a file to those of its member."""
         count = self.ids.count if self.ids else _IDS
         if not (0 <= info.uid < count and 0 <= info.gid < count):
             found = f"belongs to user {info.uid}, group {info.gid}"
@@ -247,21 +248,21 @@ class Unpacker:
         os.utime(path_on_disk, (info.mtime, info.mtime), follow_symlinks=False)
 
     def _mode(self, info: tarfile.TarInfo) -> int:
-        """Return the member's mode without set-uid and set-gid bits. In a store without its own ids, folders also get
+        """Return the member's mode without set-uid and set-gid bits. In a store without an id range, folders also get
         full rights for their owner, since the store must be able to read every folder, as root could."""
         if not info.isdir():
             return info.mode & 0o1777
         return info.mode & 0o3777 | (0o700 if self.ids is None else 0)
 
     def _chown(self, path_on_disk: Path, uid: int, gid: int) -> None:
-        """Set the owner by the box's ids. Without an id range, the owner stays the caller."""
+        """Set the owner to these ids of the box. Without an id range, the owner stays the caller."""
         if self.ids is not None:
             os.chown(path_on_disk, self.ids.first + uid, self.ids.first + gid, follow_symlinks=False)
 
     # -- checks
 
     def _checked(self, member: str, name: str) -> PurePosixPath:
-        """Return `name` as a path below the root, or raise ImageError for the member."""
+        """Return `name` as a path below the root, or raise an ImageError that names `member`."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             raise self._refusal(member, f"names {name!r}; expected a path below the root, without '..'")
@@ -270,7 +271,7 @@ class Unpacker:
         return path
 
     def _count(self, info: tarfile.TarInfo) -> None:
-        """Check the limits on the number of members and on their bytes."""
+        """Count the member and its bytes, and raise ImageError beyond the layer's limits."""
         self._members += 1
         # Holes take no disk space, but an excessive length would still harm programs that read the file.
         self._bytes += sum(size for _, size in _pieces(info))
@@ -292,14 +293,14 @@ def _below_any(path: PurePosixPath, folders: set[PurePosixPath]) -> bool:
 
 
 def _pieces(info: tarfile.TarInfo) -> list[tuple[int, int]]:
-    """Return (start, length) of the parts of the file that are not holes."""
+    """Return (start, length) of those parts of the file that are not holes."""
     sparse = cast("list[tuple[int, int]] | None", info.sparse)
     return [(0, info.size)] if sparse is None else sparse
 
 
 def _copy(info: tarfile.TarInfo, data: IO[bytes], file: IO[bytes]) -> None:
-    # Use the unbuffered stream, because it can seek forward over the holes.
     """Copy a member's content, keeping holes."""
+    # Use the unbuffered stream, because it can seek forward over the holes.
     source = data.raw if info.sparse and isinstance(data, io.BufferedReader) else data
     for start, size in _pieces(info):
         if start:
@@ -316,7 +317,7 @@ def _copy(info: tarfile.TarInfo, data: IO[bytes], file: IO[bytes]) -> None:
 
 
 def _copy_attributes(found: os.stat_result, path_on_disk: Path, *, owned: bool) -> None:
-    """Give a file the mode, times and, if `owned`, the owner of another one."""
+    """Give a file the mode, times and, if `owned`, the owner recorded in `found`."""
     if owned:
         os.chown(path_on_disk, found.st_uid, found.st_gid)
     path_on_disk.chmod(stat.S_IMODE(found.st_mode))

@@ -1,5 +1,5 @@
-"""The OCI image format: turns an index or manifest into a plan, and a plan into an image, whether the blobs come from a
-registry or a file.
+"""The OCI image format: turns an index or manifest into a plan (settings and layers), and a plan into an image. The
+blobs may come from a registry or a file.
 
 Invariant: an image is recorded only if the digests of all its blobs and unpacked layers match the manifest and the
 configuration.
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A blob, identified by its digest."""
+    """A blob of the OCI image format, identified by its digest."""
 
     digest: str
     size: int = -1
@@ -51,21 +51,22 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer to unpack: its expected digest, and a function that opens its bytes."""
+    """A layer to unpack: its expected digest, and a function that opens its tar."""
 
     diff_id: str
     open: Callable[[], IO[bytes]]
     blob: Blob | None = None
-    """The stored (compressed) bytes, with their expected digest. None if only the unpacked layer has a digest."""
+    """The blob that holds the layer's tar, usually compressed. None if only the digest of the unpacked layer is
+    known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an image is made of."""
+    """The parts from which an image is made: its settings and its layers."""
 
     config: ImageConfig
     layers: tuple[Layer, ...]
-    """Lowest first, as in the OCI format."""
+    """The image's layers, lowest first, as in the OCI format."""
 
 
 # -- reading the format
@@ -82,7 +83,7 @@ def read_json(data: bytes, what: str) -> dict[str, Any]:
 
 
 def blob_of(record: Any, what: str) -> Blob:
-    """Return the blob that a descriptor stands for. `what` names the descriptor in error messages."""
+    """Return the blob that an OCI descriptor stands for. `what` names the descriptor in error messages."""
     if not isinstance(record, dict) or not isinstance(record.get("digest"), str):
         raise ImageError(f"{what}: expected a descriptor with a digest, found {str(record)[:80]}")
     if not _DIGEST.fullmatch(record["digest"]):
@@ -94,7 +95,8 @@ def blob_of(record: Any, what: str) -> Blob:
 
 
 def choose(index: dict[str, Any], what: str) -> Blob:
-    """Return the blob of the index's image for this machine. Raises ImageError if there is none or more than one."""
+    """Return the blob of the image that an index lists for this machine. Raises ImageError if there is none or more
+    than one."""
     entries = [entry for entry in _list(index, "manifests", what) if isinstance(entry, dict)]
     found, fitting = [], []
     for entry in entries:
@@ -112,7 +114,7 @@ def choose(index: dict[str, Any], what: str) -> Blob:
 
 
 def read_manifest(data: bytes, what: str) -> tuple[Blob, list[Blob]]:
-    """Return the configuration's blob, and the layers' blobs, lowest first."""
+    """Return the blob of the image's configuration, and the blobs of its layers, lowest first."""
     manifest = read_json(data, what)
     if manifest.get("schemaVersion") != 2:
         raise ImageError(f"{what}: expected a manifest of schema 2, found {manifest.get('schemaVersion')!r}")
@@ -127,7 +129,7 @@ def read_manifest(data: bytes, what: str) -> tuple[Blob, list[Blob]]:
 
 
 def read_config(data: bytes, what: str) -> tuple[ImageConfig, list[str]]:
-    """Return how commands start in the image, and the diff ids of its layers, lowest first."""
+    """Return the image's settings, and the diff ids (digests of the unpacked tars) of its layers, lowest first."""
     record = read_json(data, what)
     system, machine = record.get("os", "linux"), record.get("architecture", MACHINE)
     if (system, machine) != ("linux", MACHINE):
@@ -167,7 +169,7 @@ def _texts(record: dict[str, Any], key: str, what: str) -> tuple[str, ...]:
 
 
 def _title(entry: dict[str, Any]) -> str:
-    """Return the name of an index entry's image."""
+    """Return the image name in an entry of an OCI index."""
     notes = entry.get("annotations") or {}
     return str(notes.get("io.containerd.image.name") or notes.get("org.opencontainers.image.ref.name") or "unnamed")
 
@@ -176,8 +178,8 @@ def _title(entry: dict[str, Any]) -> str:
 
 
 def make_plan(config: bytes, layers: Sequence[tuple[Blob | None, Callable[[], IO[bytes]]]], what: str) -> Plan:
-    """Return the plan for an image. `config` is the JSON of its configuration; `layers` are its blobs, if known, and
-    functions that open them."""
+    """Return the plan for an image. `config` is the JSON of its configuration. `layers` holds each layer's blob, if
+    known, and a function that opens it."""
     settings, diff_ids = read_config(config, what)
     if len(diff_ids) != len(layers):
         raise ImageError(f"{what}: expected {len(diff_ids)} layers, as it has diff_ids, found {len(layers)}")
@@ -186,8 +188,8 @@ def make_plan(config: bytes, layers: Sequence[tuple[Blob | None, Callable[[], IO
 
 
 def chain_names(diff_ids: Sequence[str]) -> list[str]:
-    """Return the names of the layers. Each name depends on all layers below, because a layer's whiteouts and inherited
-    folders do."""
+    """Return the store's names for the layers, lowest first. Each name depends on all layers below, since they decide
+    which whiteouts a layer needs and what its folders inherit."""
     names: list[str] = []
     chain = ""
     for diff_id in diff_ids:
@@ -197,7 +199,7 @@ def chain_names(diff_ids: Sequence[str]) -> list[str]:
 
 
 def make_image(store: ImageStore, plan: Plan, origin: str, say: Say, bounds: Bounds = DEFAULT_BOUNDS) -> str:
-    """Unpack the layers that the store lacks, lowest first. Return the image's id."""
+    """Make the planned image: unpack the layers that the store lacks, lowest first. Return the image's id."""
     names = chain_names([layer.diff_id for layer in plan.layers])
     with store.hold(names):
         for index, (name, layer) in enumerate(zip(names, plan.layers, strict=True)):
@@ -239,11 +241,11 @@ def _hash_for(digest: str) -> hashlib._Hash:
 
 
 def say_skipped(skipped: Counter[str], say: Say) -> None:
-    """Report what was left out of a layer, by kind."""
+    """Report how many members and attributes of each kind were left out of a layer."""
     if skipped:
         what = ", ".join(f"{count} x {kind}" for kind, count in sorted(skipped.items()))
         say(f"left out, as no box has a use for it: {what}")
 
 
 def quiet(_: str) -> None:
-    """Ignore a progress message. The default for `say`."""
+    """Ignore a progress message. This is the default for `say`."""

@@ -1,5 +1,5 @@
-"""Owners of a store: each living process has a folder with a locked file in it. A folder without a lock belongs to a
-dead owner.
+"""Owners of a store: each process that has a store open owns a folder in it, with a lock file that the process holds. A
+folder whose lock is free belongs to a dead owner.
 
 Invariant: unfinished work lies only in its owner's folder, and is removed with it.
 """
@@ -18,7 +18,7 @@ from etude.sandbox.inside import removal
 
 @contextlib.contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold a file lock, which the kernel releases if the process dies. Do nothing slow in this block."""
+    """Hold a file lock during the block. The kernel releases it if the process dies. Do nothing slow in the block."""
     number = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(number, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
@@ -28,8 +28,8 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def remove_dead_owners(owners: Path, remove: Callable[[Path], None] | None = None) -> list[str]:
-    """Remove the folders whose owners have died, by calling `remove` (default: remove_tree). Return the names of the
-    removed folders."""
+    """Remove the folders whose owner processes have died, by calling `remove` (default: remove_tree). Return the names
+    of the removed folders."""
     remove = remove or remove_tree
     removed = []
     for folder in sorted(owners.iterdir()):
@@ -51,13 +51,13 @@ def remove_dead_owners(owners: Path, remove: Callable[[Path], None] | None = Non
 
 
 def remove_tree(path: Path) -> None:
-    """Remove the tree or file, if it exists."""
+    """Remove a tree or file, if it exists."""
     removal.remove_tree(str(path))
 
 
 def disk_bytes(folder: Path) -> int:
-    """Return the disk use of a tree. A file with several names counts once. What vanishes meanwhile or is nested too
-    deep does not count."""
+    """Return the disk use of a tree in bytes. A file with several names counts once. Files that vanish meanwhile or are
+    nested too deep do not count."""
     seen: set[tuple[int, int]] = set()
     total, todo = folder.lstat().st_blocks * 512, [str(folder)]
     while todo:

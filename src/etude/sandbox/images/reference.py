@@ -47,19 +47,19 @@ class Reference:
 
     @property
     def host(self) -> str:
-        """Host name of the registry, with its port if the name has one."""
+        """Host name of the registry, with its port if one is given."""
         return _DEFAULT_HOST if self.registry == _DEFAULT else self.registry
 
     @property
     def url(self) -> str:
-        """URL of the repository. Plain http is used only for a registry on this machine, whose traffic no other machine
-        sees."""
+        """URL of the repository. It is plain http only for a registry on this machine, where no other machine sees the
+        traffic."""
         scheme = "http" if is_loopback(self.host) else "https"
         return f"{scheme}://{self.host}/v2/{self.repository}"
 
     @property
     def wanted(self) -> str:
-        """The digest if the name has one, else the tag."""
+        """What to ask the registry for: the digest if the name has one, else the tag."""
         return self.digest or self.tag
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Reference:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host, given with or without a port, is this machine itself."""
+    """Return whether a host, given with or without a port, is a loopback address or "localhost"."""
     name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
     if name == "localhost":
         return True

@@ -1,6 +1,7 @@
-"""Pulls from an OCI registry: the manifest for this machine, then the missing blobs, a few at a time.
+"""Pulls an image from an OCI registry: the manifest for this machine, then the missing blobs, a few at a time.
 
-Invariant: only digests are trusted. Partial downloads lie in the owner's scratch folder, and are removed with it.
+Invariant: downloads are trusted only if their digest matches. Partial downloads lie in the owner's scratch folder, and
+are removed with it.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ from etude.sandbox.images.store_process import in_store_process
 
 _AT_ONCE = 4
 _FAILURES, _WAIT_SECONDS = 6, 0.25
-"""Number of failures in a row, without a new byte, after which a download is given up; and the base of the wait between
-attempts, which doubles with each failure."""
+"""A download is given up after this many failures in a row without a new byte. The second number is the base of the
+wait between attempts, in seconds, which doubles with each failure."""
 
 
 @in_store_process
 def pull(store: ImageStore, reference: str, *, say: Say = quiet, bounds: Bounds = DEFAULT_BOUNDS) -> str:
-    """Pull an image and return its id. An ImageError names what the registry refused, or which blob is damaged."""
+    """Pull an image from a registry and return its id. An ImageError names what the registry refused, or which blob is
+    damaged."""
     name = Reference.parse(reference)
     with store.fresh("pull") as folder, Registry(name, say) as registry:
         folder.mkdir()
@@ -82,8 +84,8 @@ class Registry:
         self._http.close()
 
     def resolve(self) -> tuple[str, Blob, list[Blob]]:
-        """Return the digest that the reference currently stands for, the configuration's blob, and the layers' blobs,
-        lowest first."""
+        """Return the digest that the reference currently stands for, the blob of the configuration, and the blobs of
+        the layers, lowest first."""
         wanted = Blob(self.reference.digest) if self.reference.digest else None
         data = self.read(f"manifests/{self.reference.wanted}", wanted)
         digest = self.reference.digest or f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -96,14 +98,14 @@ class Registry:
         return digest, *read_manifest(data, f"{self.reference}, manifest")
 
     def read(self, path: str, blob: Blob | None) -> bytes:
-        """Read a small file, and check it if its blob is given."""
+        """Return a small file of the registry. If `blob` is given, check the content against its digest."""
         file = io.BytesIO()
         self._fetch(path, file, -1)
         return blob.check(file.getvalue(), f"{self.reference}, {path}") if blob else file.getvalue()
 
     def download(self, blobs: Iterable[Blob], folder: Path) -> Callable[[Blob], Callable[[], IO[bytes]]]:
-        """Start fetching the blobs into `folder`. Return a function from a blob to its opener, which waits for the blob
-        and opens it."""
+        """Start fetching the blobs into `folder`. Return a function that maps a blob to its opener, which waits until
+        the blob has arrived and opens it."""
         coming = {
             blob.digest: self._pool.submit(self._download, blob, folder / str(index))
             for index, blob in enumerate(blobs)
@@ -117,7 +119,7 @@ class Registry:
         return path
 
     def _fetch(self, path: str, file: IO[bytes], size: int) -> None:
-        """Fetch a file of `size` bytes (-1: unknown). If the connection breaks, resume the download."""
+        """Fetch a file of `size` bytes (-1 if unknown). If the connection breaks, resume the download."""
         failures = 0
         while failures < _FAILURES and not self._stopped:
             had = file.tell()
@@ -134,7 +136,7 @@ class Registry:
         raise ImageError(f"{self.reference}: cannot fetch {path} ({error if failures else 'stopped'}); try again")
 
     def _fetch_rest(self, path: str, file: IO[bytes], size: int) -> None:
-        """Fetch what is missing of a file in one request."""
+        """Fetch the missing part of a file in one request."""
         start = file.tell()
         headers = {"Accept": ", ".join((*MANIFESTS, *INDEXES, "*/*"))}
         if start:
@@ -166,4 +168,4 @@ class Registry:
 
 
 class _Busy(Exception):
-    """The registry asks to try again later."""
+    """The registry is busy or has failed, so the request should be repeated later."""

@@ -1,4 +1,4 @@
-"""HTTP requests to a registry: authentication, redirects, and the host's proxy.
+"""Sends HTTP requests to a registry, with authentication, redirects, and the host's proxy.
 
 Invariant: only the response to the caller's own request may be long, and it is read only as far as the caller reads it.
 All other responses are read up to a limit, and never decoded.
@@ -19,9 +19,9 @@ from etude.sandbox.proxies import Proxies, UpstreamProxy
 
 _TIMEOUT = httpx.Timeout(60.0, connect=15.0)
 _MAX_REQUESTS = 8
-"""Maximum number of requests for one answer, including redirects and one login."""
+"""Maximum number of requests to get one file, including redirects and one login."""
 _MAX_OTHER_BODY = 1 << 20
-"""Maximum size of a response other than the requested file: a refusal, a redirect, or a token."""
+"""Maximum bytes of a response other than the requested file: a refusal, a redirect, or a token."""
 _WANTS_LOGIN = (
     "this host's proxy wants a login, or another one (HTTP {status}): HTTPS_PROXY=http://user:password@host:port"
 )
@@ -46,7 +46,8 @@ class RegistryHttp:
 
     @contextmanager
     def get(self, path: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
-        """Yield the response for a path of the repository, following redirects, with its body still unread."""
+        """Yield the response for a path of the repository, with its body still unread. Redirects are followed, and the
+        client logs in if the registry asks for it."""
         origin = url = httpx.URL(f"{self._reference.url}/{path}")
         authenticated = False
         for _ in range(_MAX_REQUESTS):
@@ -70,7 +71,7 @@ class RegistryHttp:
 
     @contextmanager
     def _stream(self, url: httpx.URL, headers: dict[str, str]) -> Iterator[httpx.Response]:
-        """Send a GET request and yield the response. A proxy that asks for a login raises ImageError."""
+        """Send a GET request and yield the response. Raise ImageError if the host's proxy asks for a login."""
         try:
             with self._client.stream("GET", url, headers=headers) as response:
                 yield response
@@ -81,7 +82,8 @@ class RegistryHttp:
             raise
 
     def _goal(self, url: httpx.URL, location: str) -> httpx.URL:
-        """Return the target of a redirect. It must be https, or on this machine if the registry is on this machine."""
+        """Return the target URL of a redirect. It must be https, or on this machine if the registry is on this
+        machine."""
         goal = url.join(location)
         loopback = is_loopback(goal.netloc.decode())
         if (goal.scheme != "https" and not loopback) or (loopback and not self._on_loopback):
@@ -89,7 +91,7 @@ class RegistryHttp:
         return goal
 
     def _ask(self, url: httpx.URL, headers: dict[str, str]) -> tuple[int, bytes]:
-        """Send a GET request and return its status and body."""
+        """Send a GET request, and return the status and body of its response."""
         with self._stream(url, headers) as response:
             answer = _read(response)
             if answer is None:
@@ -126,7 +128,8 @@ def _for_httpx(proxy: UpstreamProxy | None) -> httpx.Proxy | None:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """Return the host's addresses, or [] if only the proxy can resolve the name."""
+    """Return the host's IP addresses, or [] if this machine cannot resolve the name and only the proxy may be able
+    to."""
     try:
         return [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     except OSError:
@@ -134,7 +137,7 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 def _read(response: httpx.Response) -> bytes | None:
-    """Read the body, and return None if it exceeds the limit."""
+    """Return the body of a response, or None if it exceeds the limit."""
     body = b""
     for piece in response.iter_raw():
         body += piece

@@ -1,4 +1,4 @@
-"""Distributes trees that are made and removed all the time over the disk.
+"""Spreads short-lived folder trees over the disk, so that creating files in them stays fast on ext4.
 
 ext4 puts a new folder near its parent. It does not reuse inodes that were freed there in the last minutes, but checks
 each of them, so where trees come and go, creating a file soon takes milliseconds. If a folder is marked as the top of
@@ -18,8 +18,8 @@ _FLAGS = struct.Struct("@l")
 
 
 def spread_trees(folder: Path) -> None:
-    """Mark the folder, so that trees that will be made in it are distributed over the disk. Does nothing if the file
-    system has no such mark."""
+    """Mark a folder as the top of unrelated trees, so that ext4 spreads its subfolders over the disk. Does nothing on
+    file systems without such a mark."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):

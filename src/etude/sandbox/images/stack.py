@@ -2,7 +2,7 @@
 this module.
 
 The topmost entry of a name wins. Folders of several layers merge, down to the first opaque folder or to an entry that
-is no folder: a file, or a whiteout, which marks a deleted name.
+is not a folder: a file, or a whiteout, which marks a deleted name.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ OPAQUE = "user.overlay.opaque"
 
 @dataclass(frozen=True, slots=True)
 class VisibleEntry:
-    """The files or folders behind one visible name."""
+    """The file or the folders of a stack of layers that are visible under one name."""
 
     paths: tuple[Path, ...] = ()
-    """One file, or the merged folders, topmost first. Empty if nothing is visible."""
+    """One file, or the folders that are merged, topmost first. Empty if nothing is visible."""
     hides_below: bool = False
-    """Whether layers further below are hidden."""
+    """Whether this entry hides entries of the same name in further layers below."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A stack of layers."""
+    """A stack of layers, read as overlayfs would show it."""
 
     layers: tuple[Path, ...]
-    """Topmost first."""
+    """The layers' folders, topmost first."""
     _known: dict[PurePosixPath, VisibleEntry] = field(default_factory=dict)
 
     def find(self, path: PurePosixPath) -> VisibleEntry:

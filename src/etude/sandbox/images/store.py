@@ -1,9 +1,9 @@
 """The image store: images, their layers named by content, and the folders of living owners.
 
-images/<id>.json       an Image; its modification time is its last use
-layers/<ids>/<name>/   a folder tree, never changed
-base/<digest>/         generated trees
-owners/<name>/         lock, leases and scratch
+    images/<id>.json       an Image; its modification time is its last use
+    layers/<ids>/<name>/   a folder tree, never changed
+    base/<digest>/         generated trees
+    owners/<name>/         lock, leases and scratch files of a process that has the store open
 
 Invariant: every name in images/ or layers/ stands for something complete. A layer that a living owner leases is not
 removed. Only functions marked `in_store_process` access trees; all other files belong to the caller.
@@ -34,13 +34,13 @@ from etude.sandbox.inside.users import USERS
 MAX_LAYERS = 40
 """Maximum number of layers of an image. A longer chain is merged before the image is recorded."""
 MERGE_AT = 32
-"""A chain longer than this is merged in the background, since each layer makes every path lookup in a box a little
-slower."""
+"""A chain of more layers than this is merged in the background, since each layer makes every path lookup in a box a
+little slower."""
 _SYSTEM = {"", "bin", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr"}
 
 
 def check_workdir(workdir: str, base: str = HOST) -> PurePosixPath:
-    """Return the workdir as a path, or raise RequestRefused if boxes of this base cannot have it."""
+    """Return the workdir as a path, or raise RequestRefused if boxes on this base cannot have it."""
     path = PurePosixPath(workdir)
     if not path.is_absolute() or ".." in path.parts or "\0" in workdir:
         raise RequestRefused(f"workdir {workdir!r}: expected an absolute path without '..', such as /work")
@@ -51,12 +51,12 @@ def check_workdir(workdir: str, base: str = HOST) -> PurePosixPath:
 
 @dataclass(slots=True)
 class Lease:
-    """Keeps the layers it names from being removed. It ends with its owner's process at the latest."""
+    """Keeps layers from being removed until it is released or its owner's process ends."""
 
     layers: tuple[str, ...]
     """Layer names, topmost first."""
     paths: tuple[str, ...]
-    """The same layers as paths relative to the store."""
+    """Paths of the leased layers relative to the store, topmost first."""
     _record: Path
 
     def release(self) -> None:
@@ -71,14 +71,14 @@ class Lease:
 
 
 class ImageStore:
-    """The store of one owner process in a folder that several processes may share."""
+    """An image store as opened by one process, its owner. Several processes may open a store in the same folder."""
 
     process: StoreProcess | None
-    """The store process, if the trees belong to subordinate ids. None for other stores, and inside the store process
-    itself."""
+    """The store process, if the trees belong to subordinate ids. None for other stores, and for the object inside the
+    store process itself."""
 
     def __init__(self, root: Path, ids: IdRange | None) -> None:
-        """Open the store. Without a range of ids, every file belongs to the caller."""
+        """Open the store in the folder `root`. Without a range of ids, every file belongs to the caller."""
         self._set_paths(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
         self.process = StoreProcess(root, self.owner, ids) if ids and ids.subordinate else None
         try:
@@ -97,16 +97,18 @@ class ImageStore:
 
     @classmethod
     def for_store_process(cls, root: Path, ids: IdRange | None, owner: str) -> ImageStore:
-        """Return the same store as seen by its store process. It is valid as long as the owner's store."""
+        """Return the owner's store as an object for use inside its store process. It is valid as long as the owner's
+        own object."""
         store = cls.__new__(cls)
         store._set_paths(root, ids, owner)
         return store
 
     def _set_paths(self, root: Path, ids: IdRange | None, owner: str) -> None:
-        """Set the attributes that the owner's store and the store process's have in common."""
+        """Set the attributes that the owner's object and the store process's object have in common."""
         self.root, self.ids, self.owner = root, ids, owner
         self.layers = root / "layers" / ("own" if ids is None else ids.name)
-        """Trees belong to ids, so each id range has its own folder. The layer names are the same in all."""
+        """Folder of the layers. Each id range has its own folder, since trees belong to ids. A layer's name is the same
+        in all of them."""
         self.scratch = root / "owners" / owner
         self.process = None
         self._background = BackgroundJobs()
@@ -125,16 +127,16 @@ class ImageStore:
             os.close(self._lock)
 
     def finish(self) -> None:
-        """Wait for background work."""
+        """Wait until all background jobs of this store are done."""
         self._background.finish()
 
     def remove_dead_owners(self) -> None:
-        """Remove the folders of dead owners."""
+        """Remove the folders of owners whose processes have ended."""
         remove_dead_owners(self.root / "owners", self._remove)
 
     def _remove(self, path: Path) -> None:
-        """Remove the tree. The store process is used only if the caller's rights are not enough: not for trees that no
-        box has written to."""
+        """Remove a tree. The store process is used only if the caller's rights are not enough; they are enough for
+        trees that no box has written to."""
         try:
             remove_tree(path)
         except PermissionError:
@@ -148,8 +150,8 @@ class ImageStore:
 
     @contextlib.contextmanager
     def fresh(self, kind: str) -> Iterator[Path]:
-        """Yield a new path in this owner's scratch folder. If it exists at the end of the block and has not been moved
-        by `adopt`, it is removed."""
+        """Yield a new path in this owner's scratch folder. A file or tree at the path is removed at the end of the
+        block, unless `adopt` has moved it away."""
         path = self.scratch / f"{kind}-{secrets.token_hex(4)}"
         try:
             yield path
@@ -173,8 +175,8 @@ class ImageStore:
 
     @in_store_process
     def adopt(self, fresh: Path, layer: str) -> None:
-        """Move a finished tree into the layers, under the name `layer`. If that layer exists already, the content is
-        the same, and the tree is removed."""
+        """Move a finished tree into the store's layers, under the name `layer`. If that layer exists already, its
+        content is the same, and the tree is removed."""
         try:
             fresh.rename(self.layers / layer)
         except OSError:
@@ -183,7 +185,8 @@ class ImageStore:
                 raise
 
     def add(self, files: dict[str, bytes], base: str, workdir: str) -> str:
-        """Make an image from a base image and files below a workdir, which belong to the agent. Return its id."""
+        """Make an image from a base image and `files`, by path below the workdir. The files belong to the agent. Return
+        the image's id."""
         below = self.image(base)
         inside = check_workdir(workdir, below.base)
         for name in files:
@@ -249,7 +252,7 @@ class ImageStore:
         return image.id
 
     def image(self, name: str) -> Image:
-        """Load an image. Raises RequestRefused for an unknown name and ImageError for a damaged image."""
+        """Load an image. Raises RequestRefused for an unknown name, and ImageError if the image is damaged."""
         if name == HOST:
             return Image(HOST, ())
         path = self.root / "images" / f"{name}.json"
@@ -269,7 +272,7 @@ class ImageStore:
         return image
 
     def images(self) -> Iterator[tuple[str, float]]:
-        """Yield image ids and the time of their last use, least recent first."""
+        """Yield each image's id and the time of its last use, least recent first."""
         found = []
         for path in (self.root / "images").glob("*.json"):
             with contextlib.suppress(FileNotFoundError):
@@ -277,18 +280,18 @@ class ImageStore:
         yield from sorted(found, key=lambda item: item[1])
 
     def origin(self, name: str) -> str:
-        """Return where the image came from, or "" if that is not recorded."""
+        """Return the description of where the image came from, or "" if none is recorded."""
         path = self.root / "images" / f"{name}.origin"
         return path.read_text() if path.is_file() else ""
 
     def forget(self, name: str) -> None:
-        """Remove the image's files. Its layers are removed by the next collection."""
+        """Remove the image's record. Its layers are removed by the next call of `collect`."""
         for suffix in (".json", ".origin"):
             (self.root / "images" / f"{name}{suffix}").unlink(missing_ok=True)
 
     def stack(self, image: Image) -> tuple[str, ...]:
-        """Return the layers to mount, topmost first. The longest chain at the bottom that has been merged is replaced
-        by its merged layer."""
+        """Return the names of the layers to mount, topmost first. If a chain of the lowest layers has been merged, its
+        merged layer is used instead; the longest such chain wins."""
         for index in range(len(image.layers) - 1):
             merged = merged_name(image.layers[index:])
             if self.has_layer(merged):
@@ -301,7 +304,8 @@ class ImageStore:
 
     @in_store_process
     def merge(self, image: Image) -> None:
-        """Merge an image's chain into one layer. The image stays the same, and boxes on the old layers keep them."""
+        """Merge the image's chain of layers into one layer. The image stays the same, and existing boxes keep using the
+        old layers."""
         stack = self.stack(image)
         if len(stack) < 2:
             return
@@ -312,7 +316,7 @@ class ImageStore:
     # -- leases
 
     def lease(self, image: Image) -> Lease:
-        """Lease the layers that an image currently needs, and mark the image as used."""
+        """Lease the layers that boxes of this image mount now, and mark the image as used."""
         with locked(self.root / "leases", shared=True):
             lease = self._hold(self.stack(image))
             with contextlib.suppress(FileNotFoundError):
@@ -323,12 +327,12 @@ class ImageStore:
         return lease
 
     def hold(self, layers: Iterable[str]) -> Lease:
-        """Lease layers that exist or are about to be made, as during an import."""
+        """Lease layers that exist or that the caller is about to make, as during an import."""
         with locked(self.root / "leases", shared=True):
             return self._hold(tuple(layers))
 
     def _hold(self, layers: tuple[str, ...]) -> Lease:
-        """Write the lease. The caller holds the lock."""
+        """Write the record of a lease. The caller holds the lock on leases."""
         record = self.scratch / "leases" / secrets.token_hex(8)
         record.write_text("\n".join(layers))
         folder = self.layers.relative_to(self.root)
@@ -336,7 +340,7 @@ class ImageStore:
 
 
 def remove_store(root: Path, ids: IdRange | None) -> None:
-    """Remove a store with everything in it. No backend may be using it."""
+    """Remove a store with everything in it. No backend may be using the store."""
     store = ImageStore.for_store_process(root, ids, "")
     store.process = StoreProcess(root, store.owner, ids) if ids and ids.subordinate else None
     store._remove(root)

@@ -1,9 +1,10 @@
 """The store process: a process in a user namespace of the caller's subordinate ids, which is needed to write trees that
 belong to such ids.
 
-The decorator `in_store_process` marks every function of a store that writes, reads or removes trees. Callers call it as
-usual. For a store of subordinate ids, the function runs in the store process, in a separate child for each call. The
-store process starts at the first such call and ends with its owner's process, together with its children.
+The decorator `in_store_process` marks every function of a store that writes, reads or removes trees. Callers call such
+a function as usual. For a store of subordinate ids, the function runs in the store process, in a separate child for
+each call. The store process starts at the first such call and ends with its owner's process, together with its
+children.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _START_SECONDS, _END_SECONDS = 20.0, 5.0
 
 
 class HasStoreProcess(Protocol):
-    """An object whose decorated functions run in its store process, or in the caller's process if it has none."""
+    """An object whose functions marked `in_store_process` run in its store process, or in the caller's process if it
+    has none."""
 
     process: StoreProcess | None
 
@@ -55,7 +57,7 @@ def in_store_process(work: StoreWork[Store, P, T]) -> StoreWork[Store, P, T]:
 
 
 class StoreProcess:
-    """The owner's side of the store process."""
+    """The handle by which the process that opened a store starts and calls its store process."""
 
     def __init__(self, root: Path, owner: str, ids: IdRange) -> None:
         assert ids.subordinate is not None
@@ -132,8 +134,7 @@ class StoreProcess:
             self._end()
 
     def _end(self) -> None:
-        """Close the socket, which ends the store process, and wait for it. The store process first waits for its
-        children."""
+        """Close the socket, which makes the store process end its children and itself, and wait until it has ended."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -148,7 +149,7 @@ class StoreProcess:
 
 @contextmanager
 def _loss_as_error(function: str) -> Iterator[None]:
-    """Turn the exceptions of a broken connection into SandboxLost."""
+    """Convert exceptions of a broken connection in this block to SandboxLost."""
     try:
         yield
     except (EOFError, ConnectionError, pickle.UnpicklingError) as error:

@@ -1,4 +1,4 @@
-"""Code of the store process: becomes root over its owner's subordinate ids, and forks a child for each call.
+"""The code of the store process, which becomes root over its owner's subordinate ids and forks a child for each call.
 
 It is single-threaded, so that forked children are consistent. It ends, together with its children, when its owner's
 process ends or closes its end of the socket.
@@ -26,13 +26,13 @@ from etude.sandbox.images.store_process import READY
 from etude.sandbox.inside import kernel, subordinate
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
-"""Signals that the store process ignores. Ctrl-C is meant for the owner. SIGTERM is sent to end the children. Ignoring
-SIGCHLD lets the kernel reap them."""
+"""Signals that the store process ignores. Ctrl-C is meant for the owner. SIGTERM is sent to the process group to end
+the children. Ignoring SIGCHLD lets the kernel reap them."""
 
 
 def main(control_fd: int, root: str, owner: str, count: int, users: int, groups: int) -> None:
-    """Serve calls that arrive as connections over the socket `control_fd`. `users` and `groups` are the first
-    subordinate ids on the host."""
+    """Serve the calls that arrive as connections over the socket `control_fd`. `users` and `groups` are the first
+    subordinate user and group ids on the host, `count` is their number."""
     control = socket.socket(fileno=control_fd)
     subordinate.enter(users, groups, count)
     kernel.rename_process("etude-store")
@@ -53,14 +53,15 @@ def main(control_fd: int, root: str, owner: str, count: int, users: int, groups:
 
 
 def _kill_children() -> None:
-    """End the children and wait for them. Afterwards, no process writes to the store's trees."""
+    """Kill the children and wait for them, so that no process writes to the store's trees any more."""
     os.killpg(0, signal.SIGTERM)
     with contextlib.suppress(ChildProcessError):
         os.wait()
 
 
 def _serve(store: ImageStore, parent: int, line_fd: int, others: tuple[int, ...]) -> NoReturn:
-    """Run in the child: perform one call, send its result, and finish the background work that the call has started."""
+    """Perform one call in the forked child, send its result, and finish the background jobs that the call has
+    started."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -96,8 +97,8 @@ def _serve(store: ImageStore, parent: int, line_fd: int, others: tuple[int, ...]
 
 
 def _picklable(error: Exception) -> Exception:
-    """Return an exception that can be pickled. Unexpected ones get their traceback as a note, which shows where they
-    were raised."""
+    """Return an exception that can be pickled. An unexpected exception gets its traceback as a note, which shows where
+    it was raised."""
     if not isinstance(error, SandboxError | OSError):
         error.add_note("".join(traceback.format_exception(error)))
     try:

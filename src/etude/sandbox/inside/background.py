@@ -1,8 +1,9 @@
-"""A background command in pid 1: a ring buffer keeps its output until the owner polls, and a queue keeps its input
-until the command reads it.
+"""A background command in pid 1 of a box: a ring buffer keeps its output until the owner process polls, and a queue
+keeps its input until the command reads it.
 
-Both are bounded. Output bytes are numbered from 0 and stay until the owner confirms that it has received them, so a
-lost answer can be repeated. When the command ends, pid 1 sends the remaining output to the owner and keeps nothing.
+Both have a maximum size. Output bytes are numbered from 0 and stay until the owner confirms that it has received them,
+so a lost answer can be repeated. When the command ends, pid 1 sends the remaining output to the owner and keeps
+nothing.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
@@ -40,7 +41,7 @@ class Ring:
         self.forget(self._first + len(self._bytes) - self._size)
 
     def forget(self, before: int) -> None:
-        """Drop the bytes numbered below `before`: the owner has received them, or the buffer is full."""
+        """Drop the bytes whose number is below `before`, because they have been received or the buffer is full."""
         count = min(before - self._first, len(self._bytes))
         if count > 0:
             del self._bytes[:count]
@@ -51,20 +52,20 @@ class Ring:
         return self._first + len(self._bytes)
 
     def take(self) -> tuple[int, bytes]:
-        """Return the number of the first byte still in the buffer, and all bytes from that one on."""
+        """Return the number of the first byte in the buffer, and all bytes of the buffer, which stay there."""
         return self._first, bytes(self._bytes)
 
 
 class PendingPoll:
-    """A poll request that waits for new output. `has` is the number of bytes that the owner has received, `until` the
-    time by which it must be answered."""
+    """A poll request that waits for new output. `has` is the number of output bytes that its sender has received,
+    `until` the (monotonic) time by which the request must be answered."""
 
     def __init__(self, ticket: int, has: int, until: float) -> None:
         self.ticket, self.has, self.until = ticket, has, until
 
 
 class Background(Command):
-    """A command that runs while the owner does other things. Its output is fetched by polling."""
+    """A command that runs in the background. The owner process fetches its output by poll requests."""
 
     def __init__(self, number: int, launch: Launch, events: Events, send: Send, capacity: int) -> None:
         super().__init__(number, launch, events)
@@ -72,7 +73,7 @@ class Background(Command):
         self._ring = Ring(capacity)
         self._polls: list[PendingPoll] = []
         self._kill_waiters: list[int] = []
-        """Tickets of kill requests. They are answered when the command has ended."""
+        """Tickets (numbers) of kill requests, which are answered when the command has ended."""
         self._input = bytearray()
         self._output_at = self._input_at = self._slave = -1
         self._closing = False

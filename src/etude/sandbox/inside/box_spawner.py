@@ -1,7 +1,8 @@
 """Makes prepared boxes (boxes without a root file system) in parallel and ahead of need, and hands them out in the
 order of requests.
 
-The number made ahead follows the recent shortfall: an owner that has forked a box into 32 is likely to do so again.
+The number made ahead grows with the number of requests that wait, and shrinks while boxes are left over: a process that
+has forked a box into 32 is likely to do so again.
 """
 
 from __future__ import annotations
@@ -18,22 +19,25 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings
 Watch = Callable[[int, Callable[[], None]], None]
 Then = Callable[[PreparedBox | kernel.StepFailed], None]
 SINGLE_IDS = (1000, 0)
-"""The single ids that boxes can have if they have only one: the agent's, or that of an image's root."""
+"""User ids that a box with a single id can have: the agent's, or root's for a box of an image with its own root file
+system."""
 _MIN_SPARE, _MAX_SPARE = 2, 32
-"""Bounds on the number of prepared boxes kept ready, for the single id that was requested last."""
+"""Minimum and maximum number of prepared boxes that are kept ready, for the single user id that was requested last."""
 _MAX_PARALLEL = 8
-"""Number of boxes prepared at the same time. More would only wait for each other in the kernel."""
+"""Maximum number of boxes prepared at the same time. More would only wait for each other in the kernel."""
 _MAX_REPORT = 1 << 12
 
 
 class BoxSpawner:
-    """Keeps prepared boxes ready and answers requests for them."""
+    """Keeps prepared boxes (processes with namespaces, but without a root file system) ready, and hands them out on
+    request."""
 
     def __init__(
         self, settings: ZygoteSettings, programs: dict[int, bytes], watch: Watch, unwatch: Callable[[int], None]
     ) -> None:
-        """Create it only when the zygote's root is complete, because boxes do not see later mounts. `programs` maps
-        each single id to its seccomp program. `watch` and `unwatch` register callbacks for readable descriptors."""
+        """Create the spawner only when the zygote's root is complete, because boxes do not see later mounts. `programs`
+        maps the user id of a box with a single id to its seccomp program. `watch` and `unwatch` register callbacks for
+        readable descriptors."""
         self._settings, self._programs, self._watch, self._unwatch = settings, programs, watch, unwatch
         self._template_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         kernel.unshare(kernel.CLONE_NEWNS, "mount namespace")
@@ -46,8 +50,8 @@ class BoxSpawner:
         self._spare = self._fewest_left = _MIN_SPARE
 
     def request(self, single_id: int, then: Then) -> None:
-        """Call `then` with a prepared box as soon as there is one (perhaps at once), or with the reason why none can be
-        made."""
+        """Call `then` with a prepared box as soon as there is one (perhaps at once), or with the StepFailed error if
+        none can be made."""
         self._single_id, self._make_ahead = single_id, True
         if ready := self._ready[single_id]:
             box = ready.popleft()
@@ -111,13 +115,13 @@ class BoxSpawner:
             self._fail(box, **json.loads(report or b'{"step": "lost", "number": 0}'))
 
     def _fail(self, box: PreparedBox, step: str, number: int) -> None:
-        """Record why the box cannot be made, and kill it."""
+        """Record why the box cannot be made, and kill its process."""
         box.failure = kernel.StepFailed(step, number)
         self._unwatch(box.control.fileno())
         box.kill()
 
     def _reap(self, box: PreparedBox) -> None:
-        """Clean up after a process that has ended, whether it was still being prepared or had become a box."""
+        """Clean up after a box's process has ended, whether the box was still being prepared or was in use."""
         for number in (box.control.fileno(), box.pidfd):
             self._unwatch(number)
         box.close()

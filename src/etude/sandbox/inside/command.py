@@ -1,5 +1,5 @@
-"""One command of a box: its process tree carries a mark that no descendant can remove, its resource use is watched, and
-the whole tree is killed when the command ends."""
+"""One command of a box. It runs in a UTS namespace of its own, the mark by which its descendants are recognized. Pid 1
+watches its resource use, and kills the whole process tree when the command ends."""
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
 
@@ -55,8 +55,8 @@ class Command:
             self.add_output(number, data)
 
     def take_rest(self, number: int) -> None:
-        """Read what is left in descriptor `number` and close it. Bounded, since another command's process may write to
-        it forever."""
+        """Read the remaining output from descriptor `number` and close it. At most PIPE_BYTES are read, since another
+        command's process may write to it forever."""
         self.events.forget(number)
         for _ in range(PIPE_BYTES // CHUNK):
             try:
@@ -78,8 +78,8 @@ class Command:
         return self.check_at - time.monotonic()
 
     def schedule_check(self, pause: float) -> None:
-        """Set the time of the next check of resource use, `pause` seconds from now or later. Each check walks /proc, so
-        long commands are checked less often, but never after the deadline."""
+        """Set the time of the next check of resource use to `pause` seconds from now. Each check walks /proc, so the
+        pause is longer for commands that run long, but never lasts past the deadline."""
         now = time.monotonic()
         pause = max(pause, min(0.25, (now - self.began) / 10))
         self.check_at = now + pause if self.limit else min(self.deadline, now + pause)
@@ -88,8 +88,8 @@ class Command:
         return time.monotonic() >= self.deadline
 
     def kill(self, limit: str) -> None:
-        """Kill the command's own process. The processes it started are killed when it is reaped. `limit` names the
-        limit that it exceeded."""
+        """Kill the command's main process. The processes it started are killed when it is reaped. `limit` is the reason
+        to report, such as "time" or "memory"."""
         self.limit = self.limit or limit
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
@@ -104,7 +104,8 @@ class Command:
         return status
 
     def finish(self, status: int) -> None:
-        """Read the rest of the output and answer the owner. Called when all processes of the command have ended."""
+        """Read the rest of the output and answer the command's request. `status` is the wait status. Called when all
+        processes of the command have ended."""
         code = os.waitstatus_to_exitcode(status)
         code = code if code >= 0 else 128 - code
         # The kernel may send the signal of a limit before our own check sees the excess. A shell reports the signal
@@ -114,7 +115,8 @@ class Command:
         self.answer(code)
 
     def fail(self, reason: CannotStart) -> None:
-        """Report that the command could not be started: the owner gets the reason as output, and an exit code."""
+        """Report that the command could not be started: answer its request with the reason as output, and with an exit
+        code."""
         self.add_error(str(reason).encode("utf-8", "surrogateescape"))
         self.release()
         self.answer(reason.code)
@@ -126,7 +128,7 @@ class Command:
         raise NotImplementedError
 
     def release(self) -> None:
-        """Read what is left in the command's streams and close them."""
+        """Read what is left in the command's streams and close its descriptors. Subclasses extend this method."""
         os.close(self.mark_fd)
 
 

@@ -1,9 +1,10 @@
-"""Entry point of pid 1 in a container: runs the same init as in a box of the embedded backend, in a container that a
-container engine has made.
+"""Entry point of pid 1 in a box that is a container of an engine such as Docker. It runs the same init as boxes of the
+embedded backend.
 
-The engine connects the container's stdin and stdout to the owner. They are the control channel, so the box ends when
-the owner ends. Init first enters a new user namespace that maps the container's ids to themselves. In it, init may mark
-commands and change users, but neither init nor the box's root has rights over anything that belongs to the container.
+The engine connects the container's stdin and stdout to the owner process. They are the control channel, so the box ends
+when the owner ends. Init first enters a new user namespace that maps the container's ids to themselves. In it, init may
+change users and make a UTS namespace for each command, but neither init nor the box's root has rights over anything
+that belongs to the container.
 """
 
 # Plain strings and descriptors instead of Path, as everywhere in `inside`.
@@ -36,8 +37,8 @@ _UNREADABLE = "/proc/1/map_files"
 
 
 def take_channel() -> tuple[int, int]:
-    """Move the container's stdin and stdout to other descriptors, which are returned, and open 0 and 1 on /dev/null.
-    Commands get streams of their own."""
+    """Move the container's stdin and stdout, which are the control channel, to other descriptors, and open 0 and 1 on
+    /dev/null. Return the new descriptors. Commands get streams of their own."""
     channel = _move_up(0), _move_up(1)
     nothing = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1):
@@ -90,7 +91,8 @@ def hide_host() -> None:
     name in /proc/self/cgroup, files of /proc that only the host's root may read, and files of pid 1 that only their
     owner may read.
 
-    The mounts are made in a mount namespace of our own, and no process of the box can return to the engine's."""
+    The mounts that hide them are made in a new mount namespace, and no process of the box can return to the
+    engine's."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
     kernel.restrict_mount("/", kernel.MOUNT_ATTR_NOSUID, "no set-uid programs")
@@ -113,8 +115,9 @@ def hide_host() -> None:
 
 
 class ContainerInit(init.Init):
-    """Init with the additional request `digest`, and without commands as root where root is the host's root id.
-    `digest` hashes files, since the engine reports which paths have changed, but not their content."""
+    """Init for containers. It adds the request `digest`, which hashes files, since the engine reports which paths have
+    changed but not their content. It refuses commands as root if root has the host's root id and is not the image's
+    default user."""
 
     def serve(self) -> None:
         with contextlib.suppress(files.Refused):  # The image lacks this user, which `super().serve()` reports.

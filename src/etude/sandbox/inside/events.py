@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 
 class Events:
-    """Registry of callbacks by descriptor, with `poll` as its event source."""
+    """Event loop that uses poll() and calls one callback per readable and one per writable descriptor."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -33,7 +33,7 @@ class Events:
             self._register(number)
 
     def forget(self, number: int) -> None:
-        """Stop watching the descriptor. Call it before closing the descriptor; unknown ones are ignored."""
+        """Stop watching the descriptor, if it is watched. Call this before closing the descriptor."""
         self._readers.pop(number, None)
         self._writers.pop(number, None)
         self._register(number)

@@ -1,4 +1,5 @@
-"""File access in the box on behalf of the owner. The kernel resolves every path beneath the box's root or workdir.
+"""Reads and writes files of a box on behalf of the owner process, which uses the box. The kernel resolves every path
+beneath the box's root or workdir.
 
 A relative path may not leave the workdir, not even through a symbolic link. An absolute path is resolved in the box's
 root. Only regular files are read or written, and no call blocks on a pipe or a device.
@@ -20,12 +21,13 @@ MAX_LISTED, MAX_DEPTH = 100_000, 500
 
 
 class Refused(Exception):
-    """The request breaks a rule of the box, and nothing was done."""
+    """Raised when a request breaks a rule of the box, for example with a path outside the workdir."""
 
 
 @contextlib.contextmanager
 def _base_of(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
-    """Yield the descriptor of the directory to resolve from, the path to resolve, and the resolve flag for openat2."""
+    """Yield what openat2 needs to open `path`: the descriptor of the folder to resolve from (workdir or root), the path
+    relative to it, and the resolve flag."""
     if not path or "\0" in path:
         raise Refused(f"{path!r} is not a path")
     absolute = path.startswith("/")
@@ -87,7 +89,8 @@ def read(workdir: str, path: str, max_bytes: int, proc: int) -> bytes:
 
 
 def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple[os.stat_result, bytes]:
-    """Like `read`, but return the stat result as well."""
+    """Return the file's stat result and content. Refuse files of more than `max_bytes`, and files in /proc, whose
+    device number is `proc`."""
     with _base_of(workdir, path) as (base, rest, rule):
         number = _open(base, rest, os.O_RDONLY, rule)
     with open(number, "rb") as file:
@@ -100,7 +103,8 @@ def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple
 
 
 def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) -> None:
-    """Write `data` to the file, making missing parents. `proc` is as in `read`."""
+    """Write `data` to the file, making missing parent folders. `proc` is the device number of /proc, whose files are
+    refused."""
     with _base_of(workdir, path) as (base, rest, rule):
         _make_parents(base, rest, rule)
         # No O_TRUNC: the file is truncated only once it is known to be regular.
@@ -116,8 +120,8 @@ def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) 
 
 
 def _make_parents(base: int, path: str, rule: int) -> None:
-    """Make the missing parent folders of `path`. Each parent is resolved under the same rule before a folder is made in
-    it."""
+    """Make the missing parent folders of `path`. Each parent is opened with the resolve flag `rule` before a folder is
+    made in it, so no path leads outside."""
     steps = [step for step in path.split("/") if step not in ("", ".")]
     flags = os.O_PATH | os.O_DIRECTORY
     for depth in range(1, len(steps)):
@@ -134,8 +138,8 @@ def _make_parents(base: int, path: str, rule: int) -> None:
 
 
 def require_shallow(folder: str) -> None:
-    """Raise Refused for a very deep folder. A walk recurses and keeps every parent open, so unlimited depth could crash
-    pid 1."""
+    """Raise Refused if the path `folder` has more than MAX_DEPTH levels. A walk recurses and keeps every parent open,
+    so unlimited depth could crash pid 1."""
     if folder.count("/") > MAX_DEPTH:
         raise Refused(f"folders are nested more than {MAX_DEPTH} deep")
 
@@ -149,8 +153,8 @@ def _stat(name: str, folder: int) -> os.stat_result | None:
 
 
 def layout_below(workdir: str, path: str) -> list[str]:
-    """Return one line for the folder and for each entry below it: path, mode (with the file type) and link target,
-    separated by NUL."""
+    """Return a sorted list with one record for the folder and for each entry below it: path, mode in octal (with the
+    file type) and link target, separated by NUL."""
     with opened_folder(workdir, path) as number:
         whole = os.fstat(number)
         found = [f"{path}\0{whole.st_mode:o}\0"]

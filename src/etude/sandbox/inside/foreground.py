@@ -1,5 +1,5 @@
-"""A command that the owner waits for. Its stdout and stderr are collected up to a limit or streamed; at the end, the
-owner gets one answer."""
+"""A command whose caller waits for its end. Pid 1 collects its stdout and stderr up to a limit, or streams them, and
+sends one answer at the end."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Send = Callable[[Header, bytes], None]
 
 
 class Foreground(Command):
-    """A command whose request is answered when it has ended. `capacity` is the maximum number of bytes taken of each
-    stream."""
+    """A command whose request is answered when the command has ended. At most `capacity` bytes each of stdout and
+    stderr are passed on: in the answer, or with `stream` as they arrive."""
 
     def __init__(self, number: int, launch: Launch, events: Events, send: Send, *, capacity: int, stream: bool) -> None:
         super().__init__(number, launch, events)
@@ -26,7 +26,7 @@ class Foreground(Command):
         self._kept = {1: bytearray(), 2: bytearray()}
         self._capacity = {1: capacity, 2: capacity}
         self._names: dict[int, int] = {}
-        """Maps a descriptor to 1 (stdout) or 2 (stderr)."""
+        """Maps the descriptor of an output pipe to 1 (stdout) or 2 (stderr)."""
         self._truncated = False
         self._reaped_cpu_before = processes.reaped_cpu_seconds()
 
@@ -82,8 +82,8 @@ class Foreground(Command):
 
 
 def _memfd_with(data: bytes) -> int:
-    """Put a command's stdin into a memfd and return its descriptor. A command that does not read its stdin then blocks
-    nobody, whatever the size."""
+    """Write a command's stdin to a memfd and return its descriptor. Unlike a pipe, this never blocks pid 1, even if the
+    command does not read its stdin."""
     number = os.memfd_create("stdin")
     try:
         view = memoryview(data)

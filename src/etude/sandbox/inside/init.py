@@ -1,8 +1,8 @@
-"""Pid 1 of a box: answers the owner's requests, one frame at a time, until the owner closes its end of the connection.
+"""Pid 1 of a box: serves the requests of the owner (the process that uses the box) until the owner closes the
+connection.
 
-Pid 1 has rights over the box only (through its own user namespace) and takes no instruction from inside the box. When
-it ends, the kernel ends every process of the box. It never blocks on anything that a command or the owner does or fails
-to do.
+Pid 1 has rights over the box only (through its own user namespace), and takes no instruction from processes in the box.
+When it ends, the kernel kills every process of the box. Neither a command nor the owner can make it block.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
@@ -36,8 +36,8 @@ _DEFERRED = ("exec", "start", "write", "write_tree", "stats")
 
 
 def take_identity(*, many_ids: bool) -> None:
-    """Become root of the box's user namespace, and drop all capabilities beyond the box. If the box has a single id
-    (`many_ids` is False), keep that id."""
+    """Make this process root of the box's user namespace, and limit the capabilities that commands can get to BOX_ROOT.
+    If the box has a single user id (`many_ids` is False), the process keeps that id."""
     kernel.drop_bounding_set(kernel.BOX_ROOT)
     if many_ids:
         os.setgroups([])
@@ -62,8 +62,9 @@ def run(
     memory: MemoryEvents,
     kind: type[Init] | None = None,
 ) -> None:
-    """Serve requests until the owner closes the connection. `channel` is the pair of descriptors for requests and for
-    answers, `program` the seccomp program to install, `kind` the class of init to run."""
+    """Run pid 1: install the seccomp filter `program`, and serve requests until the owner process closes the
+    connection. `channel` is (descriptor for requests, descriptor for answers). `message` describes the box. `kind` is
+    the class of init to run."""
     spawn.set_lasting_limits(message["limits"])
     kernel.install_filter(program)
     # If the owner closes the connection while an answer is sent, the box ends as if it had been closed between two
@@ -73,11 +74,11 @@ def run(
 
 
 def reset_inherited_state() -> None:
-    """Reset what commands would inherit from pid 1, so that no signal is blocked or ignored and only the standard
-    streams are open. Call it once, before everything else.
+    """Reset signal handlers, signal mask and descriptor inheritance, so that commands started by pid 1 inherit default
+    signals and only the standard streams. Call it once, before everything else.
 
-    Default signal handling is safe here: the kernel does not deliver signals without a handler to pid 1, whereas
-    Python's handler for SIGINT would let them through."""
+    Default signal handling is safe here: the kernel delivers no signal to pid 1 that has no handler, whereas Python's
+    handler for SIGINT would let SIGINT through."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -87,11 +88,11 @@ def reset_inherited_state() -> None:
 
 
 class OwnerGone(Exception):
-    """The owner's end of the connection is closed."""
+    """Raised when the process that uses the box has closed its end of the connection."""
 
 
 class Init:
-    """The request loop of pid 1, with all commands of the box."""
+    """Request loop of a box's pid 1. It keeps the state of all commands that run in the box."""
 
     def __init__(self, channel: tuple[int, int], message: wire.Header, *, many_ids: bool, memory: MemoryEvents) -> None:
         self.requests, answers = channel
@@ -106,15 +107,16 @@ class Init:
         self.frames = wire.Unpacker()
         self.sender = wire.Sender(answers)
         self.frozen = 0
-        """Number of freezes in effect (copies under way). Meanwhile, requests that would change files wait in
-        `deferred`, and commands that have ended wait in `ended`: during a move to another root, there is no /proc in
-        which to see their processes."""
+        """Number of freezes in effect, one for each copy of the box under way. Meanwhile, requests that would change
+        files wait in `deferred`, and ended commands wait in `ended`, since /proc is missing while the box is moved to
+        another root."""
         self.deferred: list[tuple[wire.Header, bytes]] = []
         self.ended: list[Command] = []
         self.stopped_before: set[int] = set()
-        """Processes that were already stopped before the box was frozen, by themselves or by their shell."""
+        """Pids of processes that were already stopped before the box was frozen, by themselves or by their shell. They
+        stay stopped when the box is thawed."""
         self.working_folders: list[moving.WorkingFolder] = []
-        """Working folders of threads, to be restored if the box has a new root when it is thawed."""
+        """Working folders of the box's threads, restored at the thaw if the box has a new root by then."""
         self.proc_device = os.stat("/proc").st_dev
         os.set_blocking(self.requests, False)
         self.many_ids = many_ids
@@ -179,7 +181,7 @@ class Init:
             self.send({"ticket": ticket, "error": error.strerror or str(error), "kind": kind})
 
     def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """Handle a request and return its answer, or None if the answer comes later or not at all."""
+        """Handle a request and return its answer, or None if the answer is sent later or the request has none."""
         match header["op"]:
             case "exec":
                 self.execute(header, payload)
@@ -246,7 +248,8 @@ class Init:
         }
 
     def measure(self) -> list[processes.Usage]:
-        """Return the resource use of all processes. Only root can see which files other users' processes hold open."""
+        """Return the resource use of all processes. Unless a cgroup enforces the memory limit, pid 1 acts as root
+        meanwhile, since only root can see the unnamed files that other users' processes hold open."""
         if self.memory.enforced:
             return processes.measure(files=False)
         self.identity.be_root()
@@ -258,8 +261,8 @@ class Init:
     # -- freezing
 
     def freeze(self, *, kill: bool) -> list[str]:
-        """Stop all processes and return those that were writing to a file. If there are any, resume all processes at
-        once. With `kill`, kill all processes instead."""
+        """Stop all processes of the box, and return those that have a file open for writing. If there are any, resume
+        all processes at once. With `kill`, kill all processes instead, and return []."""
         self.frozen += 1
         if kill:
             processes.signal_all(signal.SIGKILL)
@@ -276,8 +279,9 @@ class Init:
         return writers
 
     def rehearse(self) -> wire.Header:
-        """Check whether the stopped processes can continue on another root. If so, the thaw restores their working
-        folders there."""
+        """Check whether the stopped processes can be moved to another root directory, and note their working folders
+        for the thaw. The answer holds `shared` (files that processes map shared), or `stays` (why no move is
+        possible)."""
         self.identity.be_root()
         try:
             self.working_folders, shared = moving.rehearse()
@@ -347,7 +351,8 @@ class Init:
             self.events.read(command.pidfd, lambda: self.finish(command))
 
     def cancel(self, number: int) -> None:
-        """Kill the command with this ticket, or drop the poll with this ticket: the owner no longer waits for it."""
+        """Kill the command, or drop the poll, whose request has the ticket `number`, since the owner process no longer
+        waits for it."""
         if number in self.commands:
             self.commands[number].kill("cancelled")
         for command in self.commands.values():
@@ -355,8 +360,8 @@ class Init:
                 command.drop_poll(number)
 
     def handle_process_request(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """Handle a request about a background command. If that command has ended, answer so; its last output has been
-        sent already."""
+        """Handle a request about a background command. If that command has ended, the answer is only `ended`, since its
+        last output has been sent already."""
         command = self.commands.get(header["process"])
         if not isinstance(command, Background):
             return {"ended": True}, b""
@@ -376,7 +381,8 @@ class Init:
         return {}, b""
 
     def finish(self, command: Command) -> None:
-        """Kill what the ended command left behind, read the rest of its output, and answer the owner."""
+        """Finish a command whose main process has ended: kill its other processes, read the rest of its output, and
+        answer its request. While the box is frozen, this is put off."""
         if self.frozen:
             self.events.forget(command.pidfd)
             self.ended.append(command)

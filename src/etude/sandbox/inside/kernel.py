@@ -1,5 +1,5 @@
-"""System calls that Python's library lacks. A failure raises `StepFailed` with the name of the step that the call
-belongs to."""
+"""System calls that Python's library lacks. A failure raises `StepFailed` with the name of the step of making a box
+that the call belongs to."""
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
 # ruff: noqa: PTH123
@@ -44,7 +44,8 @@ _libc.syscall.restype = ctypes.c_long
 
 
 class StepFailed(Exception):
-    """A step of making a box failed. `step` is a stable name that embedded/probe.py turns into advice."""
+    """Raised when a step of making a box failed. `step` is a stable name that embedded/probe.py turns into advice;
+    `number` is the errno."""
 
     def __init__(self, step: str, number: int) -> None:
         super().__init__(f"{step}: {os.strerror(number)} (errno {number})")
@@ -64,13 +65,14 @@ def _syscall(name: str, step: str, *arguments: object) -> int:
 
 
 def clone(flags: int) -> int:
-    """Fork into new namespaces in one call; return as os.fork does. Only for a single-threaded process."""
+    """Fork into new namespaces in one call, and return the child's pid, or 0 in the child. `flags` are CLONE_NEW* bits.
+    Only for a single-threaded process."""
     zero = ctypes.c_long(0)
     return _syscall("clone", "namespaces", ctypes.c_long(flags | _SIGCHLD), zero, zero, zero, zero)
 
 
 def unshare(flags: int, step: str) -> None:
-    """Move this process into new namespaces, as `flags` say."""
+    """Move this process into new namespaces; `flags` are CLONE_NEW* bits."""
     _check(_libc.unshare(flags), step)
 
 
@@ -84,8 +86,8 @@ def unmount(target: str, step: str) -> None:
 
 
 def restrict_mount(target: str, attributes: int, step: str) -> None:
-    """Add attributes (MOUNT_ATTR_*) to a whole tree of mounts. None is ever cleared, so this also works on locked
-    mounts."""
+    """Add attributes (MOUNT_ATTR_*) to the mount at `target` and all mounts below it. No attribute is ever cleared, so
+    this also works on locked mounts."""
     wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
     path = ctypes.c_char_p(target.encode())
     _syscall("mount_setattr", step, _AT_FDCWD, path, _AT_RECURSIVE, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
@@ -114,7 +116,8 @@ def make_mount(kind: str, options: dict[str, str], attributes: int, step: str) -
 
 
 def map_mount_ids(tree: int, user_namespace: int, step: str) -> None:
-    """Make the files of a detached tree appear under the ids that the user namespace maps their ids to."""
+    """Make the files of a detached mount tree appear with other owners: the ids that the user namespace maps theirs
+    to."""
     wanted = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
     flags = ctypes.c_uint(_AT_EMPTY_PATH | _AT_RECURSIVE)
     _syscall("mount_setattr", step, tree, ctypes.c_char_p(b""), flags, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
@@ -133,7 +136,8 @@ def move_mount(source: str, target: int, step: str) -> None:
 
 
 def enter_mounts(namespace: int) -> None:
-    """Enter a mount namespace. This process's root and working directory become those of the namespace."""
+    """Enter a mount namespace, given as an open descriptor. This process's root and working directory become those of
+    the namespace."""
     _check(_libc.setns(namespace, CLONE_NEWNS), "setns")
 
 
@@ -223,7 +227,8 @@ def rename_process(name: str) -> None:
 
 @functools.cache
 def _command_line() -> tuple[int, int]:
-    """Return the start and end address of the command line in memory. They are the same in forked children."""
+    """Return the start and end address of this process's command line in memory. They are the same in forked
+    children."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     return int(fields[45]), int(fields[46])

@@ -1,9 +1,9 @@
-"""Memory of a box beyond what its processes have mapped. A cgroup counts it if one enforces the limit; otherwise, this
-module searches for it.
+"""Measures the memory of a box that its processes have not mapped. If a cgroup enforces the memory limit, the kernel
+counts that memory, and only its out-of-memory kills are read here.
 
-The search covers the two kinds of memory that have no limit of their own: unnamed files (memfd) that a process holds
-open, and System V segments that no process is attached to. The kernel does not refuse them, so excess is detected only
-at the next check.
+Otherwise this module searches for the two kinds of memory that have no limit of their own: unnamed files (memfd) that a
+process holds open, and System V segments that no process is attached to. The kernel does not refuse them, so excess is
+detected only at the next check.
 """
 
 # Plain strings and descriptors instead of Path, since this runs several times a second for every command.
@@ -39,7 +39,7 @@ class MemoryEvents:
     """Counter of the kernel's out-of-memory kills in the box's cgroup."""
 
     def __init__(self, number: int | None) -> None:
-        """`number` is the descriptor of the cgroup's events file, opened by a process that can see it; None if no
+        """`number` is the descriptor of the cgroup's memory-events file, which the box itself cannot open; None if no
         cgroup enforces the memory limit."""
         self._number, self._seen = number, 0
         self._seen = self._kills()
@@ -50,8 +50,8 @@ class MemoryEvents:
         return self._number is not None
 
     def oom_killed(self) -> bool:
-        """Return whether the kernel has killed a process of the box since the last call. The kernel kills a single
-        process; init then ends the whole command, as it does when it detects the excess itself."""
+        """Return whether the kernel has killed a process of the box for lack of memory since the last call. The kernel
+        kills a single process; init then ends the whole command."""
         before, self._seen = self._seen, self._kills()
         return self._seen > before
 
@@ -66,8 +66,8 @@ class MemoryEvents:
 
 
 def memfd_bytes(threads: list[str], seen: set[int]) -> int:
-    """Return the bytes of unnamed files that a process holds open and that are not in `seen` yet. Each file is added to
-    `seen`, so that it counts once. `threads` are folders in /proc, since each thread may hold files of its own."""
+    """Return the size in bytes of the unnamed files (memfd) that a process holds open, except those in `seen`, and add
+    them to `seen`. `threads` are the /proc folders of the process's threads, since each may hold files of its own."""
     total = 0
     for thread in threads:
         with contextlib.suppress(OSError):
@@ -91,13 +91,14 @@ def _device() -> int:
 
 
 def detached_bytes() -> int:
-    """Return the bytes in System V segments that no process is attached to."""
+    """Return the bytes in System V shared memory segments that no process is attached to."""
     with open(_SEGMENTS) as file:
         return detached_bytes_in(file.read())
 
 
 def detached_bytes_in(table: str) -> int:
-    """Like `detached_bytes`, for the given text of /proc/sysvipc/shm."""
+    """Return the bytes in System V shared memory segments that no process is attached to. `table` is the text of
+    /proc/sysvipc/shm."""
     head, *rows = (line.split() for line in table.splitlines())
     attached, size = head.index("nattch"), head.index("rss")
     return sum(int(row[size]) for row in rows if row[attached] == "0")

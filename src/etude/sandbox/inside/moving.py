@@ -1,11 +1,11 @@
-"""Moves live processes to a new root: a thread whose working folder is in the box's files gets the same folder under
-the new root.
+"""Moves the live processes of a box to a new root directory: each thread gets the same working folder under the new
+root.
 
-The kernel itself moves roots, and working folders that are the root. Every other thread changes its folder by a system
-call that is made on its behalf (tracing.py). Programs and private mappings of the old files may stay, since sealed
-files keep their content. A process that could distinguish old files from new ones cannot be moved, and the box is
-copied instead. Such a process has open files or folders, file watches, sockets with a name in the file system, shared
-mappings that show what others write, or seccomp filters that could kill it during the move.
+pivot_root itself moves the processes' roots, and working folders that are the root. Every other thread is made to call
+chdir (tracing.py). Programs and private mappings of the old files may stay, since those files do not change any more. A
+process that could distinguish old files from new ones cannot be moved, and the box is copied instead. Such a process
+has open files or folders, file watches, sockets with a name in the file system, shared mappings that show what others
+write, or seccomp filters that could kill it during the move.
 """
 
 # Plain strings and descriptors instead of Path, as everywhere in `inside`.
@@ -20,7 +20,8 @@ from etude.sandbox.inside import kernel, processes, tracing
 
 
 class CannotMove(Exception):
-    """A process cannot be moved to another root without noticing. The message names the process and the reason."""
+    """Raised when a process of the box would notice a move to another root directory, so it cannot be moved. The
+    message names the process and the reason."""
 
 
 class WorkingFolder:
@@ -50,12 +51,12 @@ class WorkingFolder:
 
 
 def rehearse() -> tuple[list[WorkingFolder], list[str]]:
-    """Check that all processes can be moved, without moving them. Return the working folders that a new root would
-    leave behind, and the files that are mapped shared. Shared mappings are safe for files of the box's image, but not
-    for files that the box has written.
+    """Check that all processes of the box can be moved to a new root directory, without moving them. Return the working
+    folders that threads would have to change, and the files that processes map shared. Shared mappings are safe for
+    files of the box's image, but not for files that the box has written.
 
-    All threads must be stopped. As a proof, one thread of every process is made to change to the folder it is already
-    in."""
+    All threads must be stopped. To prove that it works, one thread of every process is made to change to the folder it
+    is already in."""
     if not tracing.KNOWN:
         raise CannotMove(f"moving processes is not supported on {kernel.MACHINE}")
     folders: list[WorkingFolder] = []
@@ -77,7 +78,8 @@ def rehearse() -> tuple[list[WorkingFolder], list[str]]:
 
 
 def move_to_new_root(folders: list[WorkingFolder]) -> None:
-    """Make all these threads change to their working folders under the box's current root."""
+    """Make each of these threads change to its working folder under the box's current root. Raises CannotMove if one
+    does not."""
     for folder in folders:
         with suppress(OSError):
             if not folder.is_current():
@@ -100,8 +102,8 @@ class _View:
         self._filters = _field("/proc/self/status", "Seccomp_filters")
 
     def working_folder(self, thread: int, vdso: int) -> WorkingFolder | None:
-        """Return the thread's working folder, or None if it is outside the box's files or the kernel moves it. Raises
-        CannotMove if the thread holds files."""
+        """Return the thread's working folder, or None if the folder needs no change in a move: it is the root, or
+        outside the box's files. Raises CannotMove if the thread holds files."""
         if _field(f"/proc/{thread}/status", "Seccomp_filters") != self._filters:
             raise CannotMove(f"thread {thread} has seccomp filters of its own")
         self._require_no_open_files(thread)
@@ -136,7 +138,8 @@ def _field(path: str, name: str) -> str:
 
 
 def _mappings(process: int) -> tuple[int, set[str]]:
-    """Return the address of the vdso (the kernel's own page) and the paths of the files that are mapped shared."""
+    """Return the address of the process's vdso (the kernel's own page in its memory), and the paths of the files that
+    it maps shared."""
     vdso, shared = 0, set()
     with open(f"/proc/{process}/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:

@@ -1,8 +1,8 @@
-"""The network of a box: its own loopback and, if a policy allows egress, one veth pair to a gate that only listens.
+"""The network of a box: its own loopback and, if a policy allows egress, one veth pair to a gate. The gate is a second,
+otherwise empty network namespace, in which sockets of the owner process accept the box's connections.
 
-A box with egress has a second, otherwise empty network namespace beside it (the gate), joined by a veth pair. In the
-gate every address is local (AnyIP), so a connection to any address ends at one of a few listening sockets, which still
-report the address that the box wanted. The sockets are passed to the owner's process, and only they keep the gate
+In the gate every address is local (AnyIP), so a connection to any address ends at one of a few listening sockets, which
+still report the address that the box wanted. The sockets are passed to the owner's process, and only they keep the gate
 alive. Nothing is forwarded: both namespaces have no other link, and pid 1 loses its rights over them before the box's
 first command.
 
@@ -31,8 +31,8 @@ class LinkAddresses:
     __slots__ = ("any_address", "box", "family", "gate", "prefix")
 
     def __init__(self, family: int, box: str, gate: str, prefix: int, any_address: str) -> None:
-        """`prefix` is the prefix length. If it covers the whole address, all traffic goes to the gate. `any_address` is
-        the family's wildcard address."""
+        """`prefix` is the length of the network prefix; a prefix as long as the address sends all traffic to the gate.
+        `any_address` is the family's wildcard address."""
         self.family, self.box, self.gate = family, box, gate
         self.prefix, self.any_address = prefix, any_address
 
@@ -62,8 +62,8 @@ def raise_device(name: str) -> None:
 
 
 def open_gate(box: int, owner: int, ports: list[int]) -> None:
-    """Make the gate for a box, whose network namespace is the descriptor `box`, and return to the caller's own
-    namespace. The caller must have all rights over the namespace.
+    """Make the gate of a box: a network namespace, joined to the box's by a veth pair, whose sockets accept connections
+    to any address. `box` is a descriptor of the box's network namespace, over which the caller must have all rights.
 
     Send the gate's sockets over the unix socket `owner`: DNS over UDP, DNS over TCP, then one for each port. They are
     IPv6 sockets that accept both families, or IPv4 sockets if the kernel has no IPv6."""
@@ -108,7 +108,8 @@ def _bind(family: int, kind: int, port: int) -> socket.socket:
 
 
 def _configure_gate(box: int, families: list[LinkAddresses]) -> None:
-    """Make the veth pair, and make every address but the box's own local to the gate."""
+    """Make a veth pair between the current namespace (the gate) and the box's, and make every address but the box's own
+    local to the gate."""
     with _Netlink() as netlink:
         netlink.add_veth("gate0", "eth0", box)
         for net in families:
@@ -133,7 +134,7 @@ def _configure_box(families: list[LinkAddresses]) -> None:
 
 
 class _Netlink:
-    """A netlink socket in the network namespace in which it was made. Requests that the kernel refuses raise
+    """A netlink socket in the network namespace in which the socket was made. Requests that the kernel refuses raise
     StepFailed."""
 
     def __init__(self) -> None:

@@ -1,9 +1,8 @@
-"""A prepared box: a process with its own namespaces, ids and pid 1, which waits for a root file system, an order and an
-owner.
+"""A prepared box: a process that is pid 1 of its own namespaces and waits for a root file system and an order.
 
-None of this depends on an image, so the zygote prepares some boxes ahead. A prepared box stays in a copy of the
-zygote's root until the zygote puts a root file system into its mount namespace. Then it receives its order (what to run
-as, limits, environment) and becomes pid 1 of a box.
+A prepared box depends on no image, so the zygote prepares some ahead. It stays in a copy of the zygote's root until the
+zygote puts a root file system into its mount namespace. Then it receives its order (user, limits, environment, and the
+socket to the owner process) and becomes pid 1 of a box.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every box.
@@ -31,18 +30,18 @@ _MAX_PASSED = 8
 _MAX_DESCRIPTORS = 1 << 20
 _CONTROL_FD = 3
 UNMAPPED, STANDING = b"unmapped", b"standing"
-"""Reports of a box that is being prepared: it waits for its id map, and it is ready. Any other report is a failure, as
-JSON."""
+"""Reports that a box sends while it is being prepared: UNMAPPED when it waits for its id map, STANDING when it is
+ready. Any other report is a failure, as JSON."""
 
 
 class PreparedBox:
-    """The zygote's side of a prepared box."""
+    """The zygote's handle of a box's process, from the preparation (still without an image) to the end of the box."""
 
     def __init__(
         self, settings: ZygoteSettings, single_id: int, template: int, own_namespace: int, program: bytes
     ) -> None:
-        """`template` is the mount namespace to copy, `own_namespace` the zygote's own, and `single_id` the id that the
-        box has if boxes have only one. `program` is its seccomp program."""
+        """Clone the box's process. `template` is the mount namespace to copy, `own_namespace` the zygote's own.
+        `single_id` is the user id that the box has if boxes have only one, `program` its seccomp program."""
         self.settings, self.single_id = settings, single_id
         self.mount_namespace = self.network_namespace = -1
         self.failure = kernel.StepFailed("lost", 0)
@@ -65,8 +64,8 @@ class PreparedBox:
         self.pidfd = os.pidfd_open(self.pid)
 
     def map_ids(self) -> None:
-        """Write the id map of the box's user namespace and let the box continue. Its mount and network namespaces are
-        opened before, while that is still allowed."""
+        """Write the id map of the box's user namespace and let the box continue. The descriptors of its mount and
+        network namespaces are opened first, while that is still allowed."""
         process = f"/proc/{self.pid}"
         self.mount_namespace, self.network_namespace = (
             os.open(f"{process}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mnt", "net")
@@ -76,8 +75,8 @@ class PreparedBox:
         self.control.send(b"go")
 
     def order(self, message: wire.Header, numbers: list[int]) -> None:
-        """Send the order that turns the prepared box into a box. `numbers` are the descriptors to pass: the box's end
-        of the owner's socket, and the entry files of its cgroups."""
+        """Send `message`, the order that turns the prepared box into a box (user, limits, environment). `numbers` are
+        the descriptors to pass: the box's end of the owner process's socket, and the files of its cgroups."""
         socket.send_fds(self.control, [json.dumps(message).encode()], numbers)
         self.control.close()
         os.close(self.network_namespace)
@@ -87,8 +86,7 @@ class PreparedBox:
         """Kill pid 1, and with it the whole box.
 
         The descriptors of the box's namespaces are closed first, because an open one would keep the box's mounts alive.
-        So the kernel frees the mounts when pid 1 ends, and whoever waits for pid 1 waits for that too.
-        """
+        So the kernel frees the mounts before pid 1 has fully ended, and waiting for pid 1 includes that."""
         self._close_namespaces()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
@@ -108,8 +106,8 @@ class PreparedBox:
 
 
 def _become_pid_1(settings: ZygoteSettings, single_id: int, control_fd: int, program: bytes) -> NoReturn:
-    """Run the child: set up the box, wait for the order, and serve as pid 1. Never returns, and never raises into the
-    zygote's code."""
+    """Run in the cloned child: set up the box, wait for the order, and serve as pid 1. Ends the process instead of
+    returning or raising into the zygote's code."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         os.dup2(control_fd, _CONTROL_FD)
@@ -152,7 +150,8 @@ def _become_pid_1(settings: ZygoteSettings, single_id: int, control_fd: int, pro
 
 
 def _wait_for_order(control: socket.socket) -> tuple[bytes, list[int]]:
-    """Return the order and its descriptors, or (b"", []) if the zygote has ended."""
+    """Return the order (the description of the box to become) and its descriptors, or (b"", []) if the zygote has
+    ended."""
     try:
         data, numbers, _, _ = socket.recv_fds(control, wire.MAX_ORDER, _MAX_PASSED)
     except ConnectionError:
@@ -161,8 +160,8 @@ def _wait_for_order(control: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _mount_system_folders(settings: ZygoteSettings) -> None:
-    """Mount what every box has whatever its image: /proc, terminals and shared memory. Set the host name and start the
-    loopback."""
+    """Mount /proc, terminals (/dev/pts) and shared memory (/dev/shm), which every box has whatever its image. Set the
+    host name and start the loopback device."""
     quiet = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     kernel.mount("proc", "own", "proc", quiet, None, "mount proc")
     owner = "" if settings.range_base is None else f",gid={settings.range_base + 5}"

@@ -1,8 +1,8 @@
-"""The processes of a box as pid 1 sees them: which command they belong to, what they use, and how to end all of them
-reliably.
+"""Examines and ends the processes of a box from its pid 1: which command they belong to, what they use, and how to kill
+all of them reliably.
 
-A command's mark is its own UTS namespace: every descendant is in it and cannot leave it, since commands may not make
-namespaces.
+Each command runs in its own UTS namespace, which serves as its mark: every descendant is in it and cannot leave it,
+since commands may not make namespaces.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
@@ -21,13 +21,13 @@ from etude.sandbox.inside import memory
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 UNREADABLE = "?"
-"""Mark of a process whose program is unreadable, for which the kernel hides the namespaces."""
+"""Mark of a process whose program file is unreadable, since the kernel hides the namespaces of such a process."""
 _UNREACHABLE = (FileNotFoundError, ProcessLookupError, PermissionError)
 _DEAD, _STOPPED = {b"Z", b"X"}, {b"T", b"t"}
 
 
 class Usage:
-    """Resource use of one process."""
+    """Resource use of one process. `mark` identifies the command that it belongs to; `memory` is in bytes."""
 
     __slots__ = ("cpu_seconds", "mark", "memory")
 
@@ -39,15 +39,15 @@ _oom_score_fd = -1
 
 
 def open_oom_score() -> None:
-    """Open pid 1's oom_score_adj and keep it open: once pid 1's memory is closed to others, this file cannot be opened
-    any more."""
+    """Open pid 1's oom_score_adj and keep it open. Once pid 1 is no longer dumpable, it could not open this file any
+    more."""
     global _oom_score_fd
     _oom_score_fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
 
 
 def prefer_for_oom_kill(offer: bool) -> None:
-    """Set whether processes that pid 1 starts from now on are killed before pid 1 when memory runs out. Desktop
-    programs use the same value, 200."""
+    """Set whether the processes that pid 1 starts from now on are killed before pid 1 itself when memory runs out.
+    Their oom_score_adj is then 200, the same as for desktop programs."""
     if _oom_score_fd >= 0:
         os.write(_oom_score_fd, b"200" if offer else b"0")
 
@@ -67,8 +67,8 @@ def _threads(pid: int) -> list[str]:
 
 
 def mark_of(pid: int) -> str:
-    """Return the process's mark: "" if it has ended or is a zombie, UNREADABLE if its program is unreadable, which
-    hides the mark."""
+    """Return the mark (UTS namespace) of the command that the process belongs to: "" if the process has ended or is a
+    zombie, UNREADABLE if its program is unreadable, which hides the mark."""
     return _mark_at(f"/proc/{pid}") or next(filter(None, map(_mark_at, _threads(pid))), "")
 
 
@@ -83,14 +83,14 @@ def _mark_at(folder: str) -> str:
 
 
 def signal_all(number: signal.Signals) -> None:
-    """Send a signal to every process of the box but pid 1. The kernel does it in one step, so no fork escapes."""
+    """Send a signal to every process of the box but pid 1, in one system call, so that no forking process escapes."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)
 
 
 def kill_marked(mark: str, commands: set[int]) -> None:
-    """Kill the process tree of the command with this mark, while the other `commands` (their pids) keep running.
-    Processes that hide their mark are killed too.
+    """Kill all processes of the command with this mark (its UTS namespace), and all that hide their mark. The pids in
+    `commands`, the main processes of other commands, are spared.
 
     A process that is stopped in the middle of a fork still creates its child. So the search is repeated after the
     processes found are dead."""
@@ -107,8 +107,9 @@ def kill_marked(mark: str, commands: set[int]) -> None:
 
 
 def _stop_marked(to_kill: Callable[[int], bool], known: set[int]) -> set[int]:
-    """Stop all processes to kill, except the `known` ones, before any is killed. Stopped processes fill the process
-    limit and cannot fork, so even a fork bomb comes to an end."""
+    """Stop all processes for which `to_kill` holds, except the `known` ones, and return their pids. All are stopped
+    before any is killed: stopped processes fill the process limit and cannot fork, so even a fork bomb comes to an
+    end."""
     stopped: set[int] = set()
     while found := {pid for pid in _others() if pid not in known | stopped and to_kill(pid)}:
         for pid in found:
@@ -118,8 +119,8 @@ def _stop_marked(to_kill: Callable[[int], bool], known: set[int]) -> set[int]:
 
 
 def _kill_stopped(stopped: set[int], to_kill: Callable[[int], bool], own: set[int]) -> None:
-    """Kill the stopped processes, and resume those that are not to be killed. Wait until they are dead, and until those
-    with the command's own mark are reaped."""
+    """Kill the `stopped` processes for which `to_kill` holds, and resume the others. Wait until the killed ones are
+    dead, and until the pids in `own` are reaped."""
     for pid in stopped:
         _send(pid, signal.SIGKILL if to_kill(pid) else signal.SIGCONT)
     _wait_for(lambda: not any(to_kill(pid) for pid in stopped))
@@ -135,8 +136,8 @@ def _reaped(pid: int) -> bool:
 
 
 def _wait_for(condition: Callable[[], bool], patience: float = 5.0) -> bool:
-    """Poll until the condition holds or the time is over; return whether it holds. Signals take effect soon, unless a
-    disk hangs."""
+    """Poll until the condition holds or `patience` seconds are over; return whether it holds. The condition is usually
+    the effect of a signal, which comes soon unless a disk hangs."""
     deadline = time.monotonic() + patience
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.0003)
@@ -149,7 +150,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def reap_orphans(commands: set[int]) -> None:
-    """Reap the dead processes that no command will reap."""
+    """Reap dead processes, except the main processes of commands (the pids in `commands`)."""
     for pid in _others():
         if pid not in commands:
             with contextlib.suppress(ChildProcessError):
@@ -157,7 +158,7 @@ def reap_orphans(commands: set[int]) -> None:
 
 
 def reap_all() -> None:
-    """Wait until every process has been reaped, after SIGKILL to all."""
+    """Wait a few seconds until every process has been reaped. Called after SIGKILL was sent to all."""
 
     def none_left() -> bool:
         try:
@@ -171,7 +172,8 @@ def reap_all() -> None:
 
 
 def wait_until_dead() -> None:
-    """Wait until no process runs, after SIGKILL to all. Commands that pid 1 still tracks may stay as zombies."""
+    """Wait a few seconds until no process of the box runs. Called after SIGKILL was sent to all. Commands that pid 1
+    still tracks may stay as zombies."""
     _wait_for(none_live)
 
 
@@ -184,11 +186,11 @@ def living() -> list[int]:
 
 
 def stop_all(stopped_before: set[int]) -> bool:
-    """Stop all processes, and return whether all are stopped. A process stops at the end of its current system call,
-    which may still change files.
+    """Stop all processes but pid 1, and return whether all are stopped. A process stops at the end of its current
+    system call, which may still change files.
 
-    A parent in vfork stops only after its child has started its program, which a stopped child cannot do. So all
-    processes are resumed until none waits like that, and then stopped again."""
+    A parent in vfork stops only after its child's exec, which a stopped child cannot reach. So all processes except
+    `stopped_before` are resumed until none waits like that, and then stopped again."""
     for patience in (0.05, 0.1, 0.2, 0.4, 1.0):
         signal_all(signal.SIGSTOP)
         if _wait_for(lambda: all(_states(pid) <= _DEAD | _STOPPED for pid in _others()), patience):
@@ -214,13 +216,13 @@ def resume_all(but: set[int]) -> None:
 
 
 def reaped_cpu_seconds() -> float:
-    """Return the CPU time of all processes that have ended and been reaped."""
+    """Return the CPU time, in seconds, of all processes that have ended and been reaped."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _states(pid: int) -> set[bytes]:
-    """Return the states of all threads of a process, since each thread stops by itself."""
+    """Return the state letters of all threads of a process, since threads stop one by one."""
     return {_state(folder) for folder in _threads(pid)}
 
 
@@ -234,18 +236,19 @@ def _state(folder: str) -> bytes:
 
 
 def measure(*, files: bool) -> list[Usage]:
-    """Return the resource use of every process. With `files`, include the memory of unnamed files that processes hold
-    open."""
+    """Return the resource use of every process but pid 1. With `files`, include the memory of unnamed files (memfd)
+    that processes hold open."""
     seen: set[int] = set()
     return [usage for pid in _others() if (usage := _measure_one(pid, seen if files else None)) is not None]
 
 
 def _measure_one(pid: int, seen: set[int] | None) -> Usage | None:
-    """Return the resource use of one process. Its memory is its private and shared-memory pages; pages of program files
-    do not count.
+    """Return the resource use of one process, or None if it has ended. Its memory is its private and shared-memory
+    pages; pages of program files do not count.
 
-    Unnamed files that it holds open are mostly mapped as shared memory too, so only the larger of the two numbers
-    counts. This reports at least half of the true sum, and no byte twice."""
+    Unnamed files (memfd) that the process holds open are mostly mapped as shared memory too, so only the larger of the
+    two numbers counts. The result is at least half of the true sum. Files in `seen` are not counted again; None leaves
+    files out."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             ticks = sum(int(value) for value in file.read().rpartition(b")")[2].split()[11:15])
@@ -258,7 +261,8 @@ def _measure_one(pid: int, seen: set[int] | None) -> Usage | None:
 
 
 def _memory_at(folder: str) -> dict[bytes, bytes]:
-    """Return the memory fields of a status file in /proc. Empty for a thread that has ended."""
+    """Return the fields RssAnon and RssShmem (in KiB) of the status file in a /proc folder. Empty for a thread that has
+    ended."""
     with open(f"{folder}/status", "rb") as file:
         return dict(line.split()[:2] for line in file if line.startswith((b"RssAnon:", b"RssShmem:")))
 

@@ -1,4 +1,4 @@
-"""Removes trees that a box has left, even folders that deny access to their owner or are nested deeper than the
+"""Removes folder trees that boxes have left, even folders that deny access to their owner or are nested deeper than the
 kernel's maximum path length."""
 
 # Plain strings instead of Path, since the zygote loads this for all its boxes.
@@ -13,14 +13,14 @@ import os
 import stat
 
 _LONG = 512
-"""Maximum length of a path below the top, in bytes. Folders below a longer path are moved up to the top first: the
-kernel resolves every path from its beginning, and accepts no path of more than 4096 bytes."""
+"""Maximum length in bytes of a folder's path below the top. The subfolders of a folder with a longer path are moved up
+to the top: the kernel resolves every path from its beginning, and accepts no path of more than 4096 bytes."""
 _MOVED = itertools.count()
 
 
 def remove_tree(top: str) -> None:
-    """Remove the tree or file, if it exists. Raises OSError for what cannot be removed. Several processes may remove
-    the same tree at once."""
+    """Remove the tree or file, if it exists. Raises OSError if a part of it cannot be removed. Several processes may
+    remove the same tree at once."""
     if os.path.islink(top) or not os.path.isdir(top):
         if os.path.lexists(top):
             os.unlink(top)
@@ -49,7 +49,7 @@ def remove_tree(top: str) -> None:
 
 
 def _remove_files(folder: str) -> list[str]:
-    """Remove all entries of the folder that are not folders; return the paths of the others."""
+    """Remove all entries of the folder except subfolders. Return the paths of the subfolders."""
     with os.scandir(folder) as found:
         entries = list(found)
     for entry in entries:
@@ -60,7 +60,7 @@ def _remove_files(folder: str) -> list[str]:
 
 
 def _moved_to_top(folder: str, top: str) -> str:
-    """Move a folder directly below `top`, and return its new path."""
+    """Move `folder` up, so that its parent is `top`, and return its new path."""
     os.chmod(folder, 0o700)  # Moving a folder changes its ".." entry.
     higher = f"{top}/.lifted-{os.getpid()}-{next(_MOVED)}"
     os.rename(folder, higher)
@@ -68,8 +68,8 @@ def _moved_to_top(folder: str, top: str) -> str:
 
 
 def _made_accessible(folder: str) -> bool:
-    """Give the folder's owner full access if the folder's mode denied it. Return whether that may have been the reason
-    of a PermissionError."""
+    """Give the folder's owner full access if the folder's mode denied it. Return False if the mode was not the reason
+    for a PermissionError."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_IMODE(os.lstat(folder).st_mode) & 0o700 == 0o700:
             return False
@@ -78,8 +78,8 @@ def _made_accessible(folder: str) -> bool:
 
 
 def _has_entries(folder: str) -> bool:
-    """Return whether the folder has got new entries since it was listed, because another process has moved folders into
-    it."""
+    """Return whether the folder has entries again, because another process has moved folders into it. True if the
+    folder is gone."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
         return any(found)
     return True

@@ -1,8 +1,8 @@
-"""The root directory of a box: an overlay of layers with one cell on top, assembled detached and then put into the
-box's mount namespace.
+"""Makes the root directory of a box: an overlay of read-only layers with one cell (the box's writable folder) on top.
+The overlay is assembled unmounted and then put into the box's mount namespace.
 
-The same steps give a new box its first root and a forked box its next one. `replace_root` replaces the root of a mount
-namespace in which no process has a file open for writing; afterwards, every process there is in the new root.
+The same steps make the first root of a new box and the next root of a box that is forked. `replace_root` moves all
+processes of a mount namespace to the new root.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every box.
@@ -20,14 +20,17 @@ from etude.sandbox.inside.wire import Header
 from etude.sandbox.inside.zygote_root import ZygoteSettings
 
 SEAL = "seal"
-"""Name of the step that fails if a process still has a file open for writing."""
+"""Step name in a StepFailed error: a process has a file open for writing, so the box's files cannot be made
+read-only."""
 IMAGE = "the image's"
-"""Prefix of the name of the step that fails if the image has something other than a folder where a box needs one."""
+"""Start of a step name in a StepFailed error: the image has something other than a folder where a box needs a
+folder."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def make_cell(settings: ZygoteSettings, cell: str, disk_mb: int) -> None:
-    """Make a cell: the folder that takes what one box writes. `disk_mb` 0 means no size limit."""
+    """Make a cell, the folder `cell` that holds what one box writes. `disk_mb` is the size limit in MiB if cells are
+    kept in memory; 0 means none."""
     os.mkdir(cell)
     if settings.memory:
         limit = f",size={disk_mb}m,nr_inodes={max(4096, disk_mb * 64)}" if disk_mb else ""
@@ -41,7 +44,8 @@ def make_cell(settings: ZygoteSettings, cell: str, disk_mb: int) -> None:
 
 
 def remove_cell(settings: ZygoteSettings, cell: str) -> None:
-    """Unmount and remove a cell. Errors are ignored, since the owner removes what is left."""
+    """Unmount and remove a cell, a folder with what one box has written. Errors are ignored, since the owner process
+    removes what is left."""
     if settings.memory:
         with contextlib.suppress(kernel.StepFailed):
             kernel.unmount(cell, "unmount cell")
@@ -50,8 +54,8 @@ def remove_cell(settings: ZygoteSettings, cell: str) -> None:
 
 
 def make_root(settings: ZygoteSettings, order: Header, cell: str, layers: list[str]) -> int:
-    """Make the overlay, including the folders that mounts and commands need. Return its descriptor; it is not mounted
-    yet."""
+    """Make the overlay of `layers` below `cell`, with the folders in it that mounts and commands need. Return a
+    descriptor of the overlay, which is not mounted at a path yet."""
     lower = lower_layers(settings, order, layers)
     root = _stack(":".join(lower), cell)
     try:
@@ -70,8 +74,8 @@ def _stack(lower: str, cell: str) -> int:
     # index=off: without it, a stale file handle could make overlayfs refuse an upper folder that is used again.
     # volatile: skip syncs, since a cell does not outlive its box. xino=on: a file keeps its inode number when it is
     # first written, since git refuses hard links to files whose inode number changes.
-    """Make the overlay of the `lower` layers (joined by ":", topmost first) with the cell on top; return its
-    descriptor."""
+    """Make the overlay of the `lower` layers (joined by ":", topmost first) with the folder `cell` as its writable
+    layer. Return a descriptor of the overlay, which is not mounted at a path yet."""
     options = {"userxattr": "", "xino": "on", "index": "off", "volatile": ""}
     options |= {"lowerdir": lower, "upperdir": f"{cell}/upper", "workdir": f"{cell}/work"}
     if len(lower.encode()) <= kernel.LONGEST_OPTION:
@@ -87,13 +91,14 @@ def _stack(lower: str, cell: str) -> int:
 
 
 def lower_layers(settings: ZygoteSettings, order: Header, layers: list[str]) -> list[str]:
-    """Return the overlay's lower layers, topmost first: the given layers, then the generated tree of the box's base."""
+    """Return the overlay's lower layers, topmost first: the given layers, then the generated folder tree for the image
+    base (such as "host") that the order names."""
     return [*layers, f"store/{settings.skeletons[order['base']]}"]
 
 
 def _copy_attributes(upper: str, below: str) -> None:
-    """Give the top of the upper folder the owner, mode and times of `below`, the topmost lower layer, as overlayfs does
-    for all other folders."""
+    """Copy owner, mode and times of the folder `below`, the topmost lower layer, to the folder `upper`. Overlayfs does
+    this by itself for all folders but the top one."""
     info = os.stat(below)
     os.chown(upper, info.st_uid, info.st_gid)
     os.chmod(upper, stat.S_IMODE(info.st_mode))
@@ -101,14 +106,16 @@ def _copy_attributes(upper: str, below: str) -> None:
 
 
 def untouched(cell: str, below: str) -> bool:
-    """Return whether nothing has been written since the cell was made on top of `below`, the topmost lower layer."""
+    """Return whether the box has written nothing to its cell since the cell was made on top of the folder `below`, the
+    topmost lower layer."""
     ours, theirs = os.stat(f"{cell}/upper"), os.stat(below)
     same = all(getattr(ours, name) == getattr(theirs, name) for name in ("st_mode", "st_uid", "st_gid", "st_mtime_ns"))
     return same and not os.listdir(f"{cell}/upper")
 
 
 def _open_mount_point(root: int, target: str) -> int:
-    """Open the folder `target` of the new root, to mount on it. It must be a folder, not a link to another path."""
+    """Open the folder `target` below the open folder `root`, to mount on it. Raises StepFailed if it is no folder or
+    its path contains a symbolic link."""
     try:
         return kernel.openat2(root, target, _PATH, 0, kernel.RESOLVE_IN_ROOT | kernel.RESOLVE_NO_SYMLINKS)
     except OSError as error:
@@ -116,7 +123,8 @@ def _open_mount_point(root: int, target: str) -> int:
 
 
 def _make_folder(root: int, path: str, owner: int | None) -> None:
-    """Make a folder and its parents below the new root. The image's links cannot lead out of it."""
+    """Make the folder `path` and its missing parents below the open folder `root`, with the owner id `owner`. The
+    image's links cannot lead out of `root`."""
     parts = [part for part in path.split("/") if part]
     for depth in range(1, len(parts) + 1):
         folder = "/".join(parts[:depth])
@@ -146,8 +154,8 @@ def mounts_for_next_root(settings: ZygoteSettings, base: str) -> list[tuple[str,
 def replace_root(
     root: int, mount_namespace: int, own_namespace: int, moves: list[tuple[str, str]], *, seal: bool
 ) -> None:
-    """Make the overlay `root` the root of a mount namespace, close its descriptor, and return to `own_namespace`, the
-    zygote's own mount namespace. `moves` are the mounts to move into the new root.
+    """Make the overlay `root` the root directory of a mount namespace, with the mounts `moves` (source, target) moved
+    into it. Then close `root` and return to `own_namespace`, the zygote's own mount namespace.
 
     With `seal`, make the old root read-only first. The kernel refuses that if any process has a file open for writing
     there."""

@@ -1,8 +1,8 @@
 """Copies what boxes have written (a stack of overlay upper folders) into one layer, and names the layer by a digest of
 its content.
 
-Deletions (whiteouts), opaque folders, links, modes, owners, times and attributes are kept, so a box on the copy sees
-the same files as a box on the originals.
+Deletions (whiteouts), opaque folders, links, modes, owners, times and attributes are kept, so a box on top of the copy
+sees the same files as a box on top of the originals.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every fork that has to copy.
@@ -27,13 +27,14 @@ _OVERLAY = "user.overlay."
 _OPAQUE = f"{_OVERLAY}opaque"
 _COPY_BYTES = 1 << 20
 LONGEST = 3000
-"""Maximum length of a folder's path in a layer, in bytes. The kernel allows 4096, and the store's own path needs some
-of them."""
+"""Maximum length of a folder's path in a layer, in bytes. The kernel allows 4096, and the path of the store itself
+needs some of them."""
 
 
 def copy_and_report(sources: list[str], target: str, *, named: bool = True) -> Header:
-    """Copy like `copy_layers`, and return the digest, or the error after removing the partial copy, as an answer to the
-    owner."""
+    """Merge the overlay folders `sources` (topmost first) and copy them to `target`. Return the answer for the owner
+    process: the digest, or the error, after removing the partial copy. With `named=False`, the digest must not be
+    used."""
     try:
         return {"digest": copy_layers(sources, target, named=named)}
     except OSError as error:
@@ -50,8 +51,9 @@ def _remove(target: str) -> None:
 
 
 def copy_layers(sources: list[str], target: str, *, named: bool = True) -> str:
-    """Copy the merged sources (topmost first) into `target`, which is made if it is missing. Return the digest of the
-    content. With `named=False`, file content is copied without hashing, and the digest must not be used."""
+    """Merge the overlay folders `sources` (topmost first) and copy them into `target`, which is made if it is missing.
+    Return the digest of the content. With `named=False`, file content is copied without hashing, and the digest must
+    not be used."""
     os.makedirs(target, exist_ok=True)
     return _Copy(target, named=named).run(sources)
 
@@ -65,11 +67,11 @@ class _MergedEntry:
         self.path, self.entry = path, entry
         self.folders: list[str] = []
         self.opaque = False
-        """Whether the folder hides the layers below all sources."""
+        """Whether the folder is opaque: it hides the same folder in all layers below the merged ones."""
 
 
 def _walk(folders: list[str]) -> Iterator[_MergedEntry]:
-    """Yield every path of the merged tree, each folder before its content."""
+    """Merge the folders (topmost first) and yield every path below them, each folder before its content."""
     iterators = [_listed(folders, "")]
     while iterators:
         found = next(iterators[-1], None)
@@ -105,7 +107,7 @@ def _listed(folders: list[str], prefix: str) -> Iterator[_MergedEntry]:
 
 
 class _Copy:
-    """One copy under way, with the digest of what has been copied so far."""
+    """One copy of merged overlay folders, with the digest of what has been copied so far."""
 
     def __init__(self, target: str, *, named: bool) -> None:
         self.target, self.named = target, named
@@ -147,7 +149,7 @@ class _Copy:
 
     def _copy_file(self, found: _MergedEntry, info: os.stat_result, goal: str) -> tuple[bytes, bytes]:
         """Copy a file. Return the digest of its content (or its first name, if this is a further hard link) and its
-        attributes."""
+        extended attributes."""
         if info.st_nlink > 1:
             same = (info.st_dev, info.st_ino)
             if first := self.links.get(same):
@@ -169,7 +171,7 @@ class _Copy:
 
 
 def _copy_bytes(old: int, new: int) -> bytes:
-    """Copy a file's content within the kernel, without a digest."""
+    """Copy a file's content within the kernel (sendfile). Returns b"" instead of a digest."""
     while os.sendfile(new, old, None, _COPY_BYTES):
         pass
     return b""
@@ -187,9 +189,9 @@ def _copy_and_hash(old: int, new: int) -> bytes:
 
 
 def _copy_stat(target: str | int, info: os.stat_result) -> None:
-    """Set owner, mode and time of a path or an open file. The owner comes first, since changing it clears set-id bits
-    and capabilities. Values that are right already are not set again, since each change costs a write to the file
-    system's journal."""
+    """Set owner, mode and time of a path or an open file to those in `info`. The owner comes first, since changing it
+    clears set-id bits and capabilities. An owner or mode that is right already is not set again, since each change
+    costs a write to the file system's journal."""
     open_file = isinstance(target, int)
     made = os.fstat(target) if isinstance(target, int) else os.lstat(target)
     if (made.st_uid, made.st_gid) != (info.st_uid, info.st_gid):
@@ -211,7 +213,8 @@ def _copy_attributes(source: str | int, target: str | int) -> bytes:
 
 
 def _add(digest: blake2b, path: str, info: os.stat_result, content: bytes, extra: bytes) -> None:
-    """Add one path with its facts, content and attributes to the digest."""
+    """Add one path to the digest: the path, its mode, owner and device number, its content, and `extra`, its extended
+    attributes."""
     record = f"{path}\0{info.st_mode:o}\0{info.st_uid}\0{info.st_gid}\0{info.st_rdev}\0".encode(
         "utf-8", "surrogateescape"
     )

@@ -24,7 +24,7 @@ _NEW_NAMESPACES = 0x7E020000
 
 def _step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
     """Return one BPF instruction. `then` and `otherwise` are the numbers of instructions to skip if the condition holds
-    or not."""
+    and if it does not."""
     return struct.pack("=HBBI", code, then, otherwise, value)
 
 
@@ -71,8 +71,8 @@ def build_program(machine: str, *, root_alone: bool = False, families: Collectio
 
 
 def _only_with(number: int, allowed: list[int], answer: int) -> list[bytes]:
-    """Return instructions that allow system call `number` only if its first argument is one of `allowed`. With any
-    other, the call fails with the error `answer`."""
+    """Return BPF instructions that allow system call `number` only if its first argument is one of `allowed`. Otherwise
+    the call fails with the error `answer`."""
     return [
         _step(_EQUAL, number, otherwise=len(allowed) + 3),
         _step(_LOAD, _FIRST_ARGUMENT),

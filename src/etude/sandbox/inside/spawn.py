@@ -1,10 +1,9 @@
-"""Starts a command from pid 1 without copying pid 1: during the start, pid 1 takes on the command's identity.
+"""Starts commands from pid 1 with posix_spawn. During a start, pid 1 takes on the command's user, folder and limits.
 
 posix_spawn shares pid 1's memory with the child until the child's program starts. So a start costs half of a fork(),
-and no page is copied. Settings that posix_spawn does not take (user, folder, limits) are inherited from pid 1, which
-therefore sets them before the start and resets them afterwards. Meanwhile pid 1's saved user id stays 0: it allows the
-return to root, and keeps other processes from touching pid 1. The child loses it when its program starts: exec
-overwrites the saved id, and capabilities are dropped.
+and no page is copied. The child inherits what posix_spawn cannot set (user, folder, limits) from pid 1, which therefore
+sets it before the start and resets it afterwards. Meanwhile pid 1's saved user id stays 0, so pid 1 can return to root,
+and other processes cannot trace it. The child's exec overwrites the saved id and drops the capabilities.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
@@ -19,13 +18,13 @@ from etude.sandbox.inside import files, kernel, processes
 from etude.sandbox.inside.users import User
 
 _OWN_MEMORY = 128 << 20
-"""Memory that pid 1 may need beyond a command's limit, for requests and answers in progress."""
+"""Bytes of memory that pid 1 may need beyond a command's limit, for requests and answers in progress."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DENIED, _NOT_FOUND = 126, 127
 
 
 class CannotStart(Exception):
-    """The program cannot be started. Carries the exit code and the message that a shell would give."""
+    """Raised when a program cannot be started. Carries the exit code and the message that a shell would give."""
 
     def __init__(self, code: int, line: str) -> None:
         super().__init__(line)
@@ -33,22 +32,24 @@ class CannotStart(Exception):
 
 
 class Launch:
-    """Everything that a command is started with, except its streams."""
+    """What a command is started with, except its streams: arguments, environment, working folder, user, and timeout in
+    seconds."""
 
     def __init__(self, argv: list[str], env: dict[str, str], cwd: str, user: User, timeout: float) -> None:
         self.argv, self.env, self.cwd, self.user, self.timeout = argv, env, cwd, user, timeout
 
 
 class Identity:
-    """The user that pid 1 acts as. Between commands: root of the box, with file access as the image's default user."""
+    """Switches the user that pid 1 acts as. Between command starts, pid 1 is root of the box, but accesses files as the
+    image's default user."""
 
     def __init__(self, many_ids: bool, file_user: User) -> None:
-        """`many_ids`: whether the box has more than one id, so that pid 1 can change users. `file_user`: the image's
-        default user."""
+        """`many_ids`: whether the box has more than one user id, so that pid 1 can change users. `file_user`: the
+        image's default user."""
         self.many_ids, self.file_user = many_ids, file_user
 
     def restore(self) -> None:
-        """Return to root, with file access as the image's default user."""
+        """Become root of the box again, with file access as the image's default user."""
         if self.many_ids:
             os.setresuid(0, 0, 0)
             os.setresgid(0, 0, 0)
@@ -56,12 +57,12 @@ class Identity:
             kernel.act_as(self.file_user.uid, self.file_user.gid)
 
     def be_root(self) -> None:
-        """Take root's file access, to examine other users' processes."""
+        """Access files as root until the next `restore`, to examine other users' processes."""
         if self.many_ids:
             kernel.act_as(0, 0)
 
     def assume(self, user: User) -> None:
-        """Become the given user, while the saved ids stay 0."""
+        """Become the given user, but keep 0 as the saved ids, which allows the return to root."""
         if self.many_ids:
             os.setgroups(user.groups)
             os.setresgid(user.gid, user.gid, 0)
@@ -69,7 +70,8 @@ class Identity:
 
 
 def set_lasting_limits(limits: dict[str, int]) -> None:
-    """Set the limits that apply to pid 1 as well, so that no process of the box can exceed them."""
+    """Set the resource limits (rlimits) that apply to pid 1 and that all processes of the box inherit and cannot
+    exceed."""
     memory = limits["memory_mb"] << 20
     file = limits["file_mb"] << 20
     for kind, soft, hard in (
@@ -104,9 +106,9 @@ class Spawner:
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
     def spawn(self, launch: Launch, streams: tuple[int | None, int, int] | str) -> int:
-        """Start the command as a session leader and return its pid. `streams` are its three descriptors (None: empty
-        stdin), or the path of its terminal. Raises CannotStart where a shell would report an error, and Refused for
-        arguments that no program can take."""
+        """Start the command as a session leader and return its pid. `streams` are the descriptors of stdin (None:
+        empty), stdout and stderr, or the path of a terminal. Raises CannotStart where a shell would report an error,
+        and Refused for arguments that no program can take."""
         before = [resource.getrlimit(kind) for kind, _ in self._for_commands]
         try:
             for (kind, soft), (_, hard) in zip(self._for_commands, before, strict=True):
@@ -130,7 +132,7 @@ class Spawner:
                 resource.setrlimit(kind, limit)
 
     def open_terminal(self, user: User) -> tuple[int, int]:
-        """Open a new terminal that belongs to the user; return its master and slave end."""
+        """Open a new pseudo-terminal that belongs to the user. Return the descriptors of its master and slave end."""
         self._identity.assume(user)
         try:
             return os.openpty()
@@ -150,8 +152,8 @@ class Spawner:
 
 
 def find_program(name: str, path: str) -> str:
-    """Find the program in PATH. A file that may not be executed is returned if there is no better one, so that the
-    start fails with the reason."""
+    """Return the path of the program `name`, searched for in the folders of `path`. If the only file of this name may
+    not be executed, return that, so that the start fails with the reason. Raises FileNotFoundError if there is none."""
     if "/" in name or not name:
         return name
     denied = ""

@@ -1,4 +1,5 @@
-"""Enters a user namespace with many ids: the caller becomes its root, and the caller's subordinate ids become 1 and up.
+"""Enters a user namespace in which the caller is root and the caller's subordinate ids (/etc/subuid) are the ids from
+1.
 
 Only the set-uid programs newuidmap and newgidmap may write such a map, and only from outside the namespace, so a child
 that stays outside runs them. Root of the namespace has every right over files of these ids and of the caller.
@@ -19,22 +20,22 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 FIRST = 1
-"""The first subordinate id's number inside the namespace."""
+"""Id inside the user namespace that the first subordinate id is mapped to."""
 STEP = "subordinate ids"
 PROGRAMS = ("newuidmap", "newgidmap")
 _FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin")
 
 
 def find_program(name: str) -> str:
-    """Return the path of the program, or "" if there is none."""
+    """Return the path of the program `name` in one of the usual folders, or "" if there is none."""
     places = (os.path.join(folder, name) for folder in _FOLDERS)
     return next((place for place in places if os.access(place, os.X_OK)), "")
 
 
 def enter(users: int, groups: int, count: int) -> None:
-    """Enter the namespace. `users` and `groups` are the first subordinate ids on the host, `count` is their number.
-    Raises StepFailed if the map is refused; newuidmap or newgidmap has then written the reason to stderr. Only for a
-    single-threaded process."""
+    """Enter a user namespace that maps the caller to root and `count` subordinate ids to the ids from FIRST. `users`
+    and `groups` are the first subordinate user and group id on the host. Raises StepFailed if the map is refused;
+    newuidmap or newgidmap has then written the reason to stderr. Only for a single-threaded process."""
     process = os.getpid()
     rows = ((os.getuid(), users), (os.getgid(), groups))
     entered, enter = os.pipe()
@@ -54,7 +55,8 @@ def enter(users: int, groups: int, count: int) -> None:
 
 
 def _write_map(process: int, rows: tuple[tuple[int, int], ...], count: int) -> NoReturn:
-    """Write the id maps of `process`. Runs in the helper, which exits with 0 on success."""
+    """Write the id maps of the process with pid `process` by newuidmap and newgidmap, and exit, with 0 on success. Runs
+    in a forked helper."""
     code = 1
     try:
         for program, (own, first) in zip(PROGRAMS, rows, strict=True):

@@ -1,8 +1,8 @@
-"""Makes one system call in a stopped thread by ptrace, and restores the thread completely afterwards.
+"""Changes the working folder of a stopped thread: makes the thread call chdir by ptrace, and then restores its state.
 
-The thread is traced where it is stopped, with all signals blocked. The system call instruction is one of the kernel's
-own page in the thread's memory (vdso), and the argument lies below the thread's stack for a moment. Afterwards
-registers, memory and signals are restored.
+The thread is traced where it is stopped, with all signals blocked. It runs a system call instruction of the vdso (the
+kernel's own page in its memory), with the path written below its stack for a moment. Afterwards registers, memory and
+signal mask are restored.
 
 Invariant: whatever fails, the thread is as it was before, and stopped again.
 """
@@ -24,24 +24,24 @@ from collections.abc import Iterator
 from etude.sandbox.inside import kernel
 
 KNOWN = kernel.MACHINE == "x86_64"
-"""Whether this module supports the machine's registers."""
+"""Whether this module knows the register layout of this machine's CPU architecture."""
 _GETREGS, _SETREGS, _DETACH, _TO_NEXT_CALL = 12, 13, 17, 24
 _SEIZE, _GETSIGMASK, _SETSIGMASK, _GET_RSEQ = 0x4206, 0x420A, 0x420B, 0x420F
 _MARK_CALLS, _AT_CALL = 1, 5 | 0x80
 _STOPS = os.WSTOPPED | os.WEXITED | os.WNOWAIT | 0x40000000
-"""Options of waitid. WNOWAIT: if a command ends, leave it to be reaped by its `Command`. The last bit is __WALL, which
-includes threads."""
+"""Options for waitid. WNOWAIT leaves an ended command to be reaped by its `Command` object. The last bit is __WALL,
+which includes threads."""
 _REGISTERS = struct.Struct("=27Q")
 _RAX, _RDI, _ORIGINAL_RAX, _RIP, _RSP = 10, 14, 15, 16, 19
 _RED_ZONE = 128
-"""Bytes below the stack pointer that a function may still use."""
+"""Size of the x86-64 red zone: bytes below the stack pointer that a function may use."""
 _CHDIR, _INSTRUCTION, _NO_CALL = 80, b"\x0f\x05", 2**64 - 1
 _EVERY_SIGNAL = struct.pack("=Q", 2**64 - 1)
 
 
 def change_folder(thread: int, path: str, vdso: int) -> None:
-    """Make the thread change its working folder to `path`. `vdso` is the address of its vdso. Raises OSError if the
-    thread cannot be traced or the call fails."""
+    """Make the stopped thread change its working folder to `path`. `vdso` is the address of the vdso in its memory.
+    Raises OSError if the thread cannot be traced or the call fails."""
     instruction = vdso + _offset_in_vdso()
     with _attached(thread) as memory, _signals_blocked(thread):
         if os.pread(memory, len(_INSTRUCTION), instruction) != _INSTRUCTION:
@@ -58,7 +58,7 @@ def change_folder(thread: int, path: str, vdso: int) -> None:
 
 @contextlib.contextmanager
 def _attached(thread: int) -> Iterator[int]:
-    """Attach to the thread, and yield its memory as an open file."""
+    """Attach to the thread by ptrace while the context is active. Yield an open descriptor of the thread's memory."""
     kernel.ptrace(_SEIZE, thread, 0, _MARK_CALLS)
     try:
         _wait_for_stop(thread)
@@ -73,7 +73,8 @@ def _attached(thread: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _signals_blocked(thread: int) -> Iterator[None]:
-    """Block all signals of the thread during the block. Signals that arrive are pending afterwards."""
+    """Block all signals of the traced thread while the context is active. Signals that arrive meanwhile stay
+    pending."""
     mask = ctypes.create_string_buffer(8)
     kernel.ptrace(_GETSIGMASK, thread, 8, mask)
     kernel.ptrace(_SETSIGMASK, thread, 8, _EVERY_SIGNAL)
@@ -84,8 +85,8 @@ def _signals_blocked(thread: int) -> Iterator[None]:
 
 
 def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int) -> int:
-    """Call chdir with the path `text` in the thread, and return the result. `before` are its registers, `instruction`
-    the address of a system call instruction."""
+    """Make the thread call chdir with the path `text`, and return the result. `memory` is the descriptor of its memory,
+    `before` its registers, `instruction` the address of a system call instruction."""
     registers = list(_REGISTERS.unpack(before))
     address = registers[_RSP] - _RED_ZONE - len(text)
     saved = os.pread(memory, len(text), address)
@@ -120,8 +121,8 @@ def _registers(thread: int) -> ctypes.Array[ctypes.c_char]:
 
 
 def _require_no_rseq(thread: int, memory: int) -> None:
-    """Raise OSError if the thread may be in a restartable sequence, which the kernel would not restart after our
-    call."""
+    """Raise OSError if the thread may be in a restartable sequence (rseq), which the kernel would not restart after the
+    injected system call."""
     found = ctypes.create_string_buffer(24)
     kernel.ptrace(_GET_RSEQ, thread, len(found), found)
     area = int.from_bytes(found.raw[:8], "little")

@@ -1,7 +1,7 @@
-"""Reads and writes whole folders, as a list of entries and the bytes of all files in the same order.
+"""Reads and writes folder trees of a box, as a list of entries and the bytes of all files in the same order.
 
-The owner's side converts tars to and from this form (etude.sandbox.tars), and has checked names and sizes. What can
-only be checked inside the box is checked here: no path leads through a link, neither when a tree is checked nor when it
+The owner process converts tars to and from this form and has checked names and sizes (etude.sandbox.tars). This module
+checks what can only be checked inside the box: no path leads through a link, neither when a tree is checked nor when it
 is written, whatever happens in the box between the two.
 """
 
@@ -19,8 +19,8 @@ from etude.sandbox.inside import files, kernel
 from etude.sandbox.inside.files import Refused
 
 Entry = list[str | int]
-"""[name, kind, mode, uid, gid, modified (seconds), size of a file, target of a link]. The target of a hard link is the
-name of an earlier file."""
+"""A file, folder or link of a tree: [name, kind, mode, uid, gid, modified (seconds), size of a file, target of a link].
+The target of a hard link is the name of an earlier file."""
 FILE, FOLDER, LINK, HARD = "file", "folder", "link", "hard"
 _NAME, _KIND, _MODE, _UID, _GID, _TIME, _SIZE, _GOAL = range(8)
 _KEPT_MODE_BITS = 0o1777
@@ -30,8 +30,8 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY
 
 
 def read(workdir: str, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytes]:
-    """Read a folder (the folder itself comes first, as ".") or a single file under its own name. Return its entries and
-    the bytes of all files. `proc` is the device number of /proc, which is not entered."""
+    """Read the folder or file at `path`. Return its entries and the bytes of all files; a folder's first entry is the
+    folder itself, as ".". `proc` is the device number of /proc, which is not entered."""
     try:
         with files.opened_folder(workdir, path) as top:
             return _read_below(top, path, max_bytes, max_files, proc)
@@ -41,7 +41,8 @@ def read(workdir: str, path: str, max_bytes: int, max_files: int, proc: int) -> 
 
 
 def _read_below(top: int, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytes]:
-    """Read the open folder `top` and everything below it. `path` is its name for error messages."""
+    """Read the open folder `top` and everything below it into entries and file content. `path` is its name for error
+    messages."""
     entries = [_entry(".", FOLDER, os.fstat(top))]
     contents = bytearray()
     seen: dict[tuple[int, int], str] = {}
@@ -71,8 +72,8 @@ def _entry(name: str, kind: str, info: os.stat_result, size: int = 0, goal: str 
 
 
 def _walk(top: int, proc: int) -> Iterator[tuple[str, int, os.stat_result]]:
-    """Yield (name, open parent folder, stat result) of files, folders and links. Pipes and sockets have no meaning in
-    another box, so they are skipped."""
+    """Yield (name, open parent folder, stat result) of the files, folders and symbolic links below the open folder
+    `top`. All other kinds are skipped, as are /proc and the box's /dev."""
     for folder, folders, names, number in os.fwalk(".", dir_fd=top, follow_symlinks=False):
         files.require_shallow(folder)
         prefix = folder.removeprefix(".").lstrip("/")
@@ -93,7 +94,7 @@ def _is_root(folder: int) -> bool:
 
 
 def _content(folder: int, name: str, room: int) -> bytes | None:
-    """Return the content of a file, or None if it has more than `room` bytes."""
+    """Return the content of the file `name` in an open folder, or None if it has more than `room` bytes."""
     number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with open(number, "rb") as file:
         size = os.fstat(number).st_size
@@ -107,7 +108,8 @@ def _content(folder: int, name: str, room: int) -> bytes | None:
 
 
 def check(workdir: str, path: str, entries: list[Entry]) -> None:
-    """Raise Refused or OSError if an entry cannot be written. Makes the folder `path`, and changes nothing else."""
+    """Check that these entries can be written below `path`: raise Refused or OSError if one cannot. Makes the folder
+    `path`, and changes nothing else."""
     files.make_folder(workdir, path)
     good: set[str] = set()
     with files.opened_folder(workdir, path) as top:
@@ -124,8 +126,8 @@ def check(workdir: str, path: str, entries: list[Entry]) -> None:
 
 
 def _require_folder(top: int, folder: str, name: str) -> None:
-    """Raise Refused unless `folder` is a folder that is reached without links, or does not exist. `name` is the entry
-    to blame."""
+    """Raise Refused if `folder`, a path below the open folder `top`, leads through a link or is not a folder. A missing
+    path is accepted. `name` is the entry that the error names."""
     try:
         os.close(kernel.openat2(top, folder, _FOLDER, 0, _RESOLVE))
     except FileNotFoundError:
@@ -144,8 +146,8 @@ def _is_folder(top: int, name: str) -> bool:
 
 
 def write(workdir: str, path: str, entries: list[Entry], contents: bytes, *, owners: bool) -> None:
-    """Write the entries in order. Files and links replace what has their name; folders are merged. With `owners`, set
-    the entries' owners too."""
+    """Write the entries below the folder `path`, in order. `contents` are the bytes of all files. Files and links
+    replace existing ones of the same name; folders are merged. With `owners`, set the entries' owners too."""
     view = memoryview(contents)
     with files.opened_folder(workdir, path) as top:
         for entry in entries:
@@ -163,7 +165,8 @@ def write(workdir: str, path: str, entries: list[Entry], contents: bytes, *, own
 
 
 def _enter(top: int, parent: str) -> int:
-    """Open the folder `parent` below `top`, making missing parts, one part at a time and never through a link."""
+    """Open the folder `parent` below the open folder `top`, making its missing parts. Each part is opened by itself,
+    never through a link."""
     folder = kernel.openat2(top, ".", _FOLDER, 0, _RESOLVE)
     for step in parent.split("/") if parent else ():
         try:
@@ -178,7 +181,7 @@ def _enter(top: int, parent: str) -> int:
 
 
 def _step(folder: int, name: str) -> int:
-    """Open the folder `name` of an open folder, which must not be a link."""
+    """Open the subfolder `name` of an open folder. Raises Refused if it is a link or a file."""
     try:
         return kernel.openat2(folder, name, _FOLDER, 0, _RESOLVE)
     except OSError as error:
@@ -188,7 +191,8 @@ def _step(folder: int, name: str) -> int:
 
 
 def _write_folder(folder: int, name: str, entry: Entry, *, owners: bool) -> None:
-    """Make the folder, or merge with an existing one, and set its attributes."""
+    """Make the folder `name` and set its attributes. If it exists already, it is kept, and its attributes are set if
+    its owner allows that."""
     ours = True
     try:
         os.mkdir(name, 0o755, dir_fd=folder)
@@ -214,7 +218,8 @@ def _set_attributes(number: int, entry: Entry, *, owners: bool) -> None:
 
 
 def _write_other(top: int, folder: int, name: str, entry: Entry, data: memoryview, *, owners: bool) -> None:
-    """Write a file, symbolic link or hard link, replacing what has its name."""
+    """Write a file, symbolic link or hard link, replacing an existing file or link of the same name. `data` is a file's
+    content."""
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)

@@ -1,6 +1,7 @@
-"""Finds the user that a command runs as, by name or number as in a Dockerfile's USER, in the box's own /etc/passwd.
+"""Resolves the user that a command runs as, given by name or number as in a Dockerfile's USER, from the box's own
+/etc/passwd.
 
-`root` is always 0. `agent` and `grader` exist in every box, even if the image does not name them.
+`root` always has id 0. The users `agent` and `grader` exist in every box, even if its /etc/passwd does not list them.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
@@ -18,7 +19,8 @@ _MAX_BYTES = 1 << 20
 
 
 class User:
-    """A user with what a command needs to run as it. `groups` are the supplementary groups."""
+    """A user account, with what is needed to run a command as this user. `groups` are the ids of the supplementary
+    groups."""
 
     __slots__ = ("gid", "groups", "home", "name", "shell", "uid")
 
@@ -39,8 +41,8 @@ class Group:
 
 
 def parse_passwd(text: str) -> dict[str, User]:
-    """Parse the text of /etc/passwd. Malformed lines are skipped, as the C library does; the first line of a name
-    wins."""
+    """Parse the text of /etc/passwd into users by name. Malformed lines are skipped, as the C library does; the first
+    line of a name wins."""
     found: dict[str, User] = {}
     for fields in _fields(text, 7):
         uid, gid = _number(fields[2]), _number(fields[3])
@@ -50,7 +52,7 @@ def parse_passwd(text: str) -> dict[str, User]:
 
 
 def parse_group(text: str) -> dict[str, Group]:
-    """Parse the text of /etc/group, by the same rules as `parse_passwd`."""
+    """Parse the text of /etc/group into groups by name. Malformed lines are skipped; the first line of a name wins."""
     found: dict[str, Group] = {}
     for fields in _fields(text, 4):
         gid = _number(fields[2])
@@ -60,19 +62,20 @@ def parse_group(text: str) -> dict[str, Group]:
 
 
 def _fields(text: str, count: int) -> list[list[str]]:
-    """Return the fields of all lines that have exactly `count` fields and a name."""
+    """Split lines into their colon-separated fields. Lines without exactly `count` fields, or without a name, are
+    skipped."""
     rows = (line.split(":") for line in text.split("\n"))
     return [row for row in rows if len(row) == count and row[0]]
 
 
 def _number(text: str) -> int | None:
-    """Return the id that the text stands for, or None if it is no valid id."""
+    """Parse a user or group id. Return None unless the text is a decimal number from 0 to MAX_ID."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) <= MAX_ID else None
 
 
 def resolve(wanted: str, users: dict[str, User], groups: dict[str, Group]) -> User:
-    """Resolve `name` or `number`, each optionally with `:group`. Raises Refused if neither the image nor the box
-    defines it."""
+    """Return the user for `wanted`: a user's name or number, optionally followed by `:group`. Raises Refused if neither
+    the image nor the box defines that user or group."""
     name, separator, group = wanted.partition(":")
     user = _find_user(name, users)
     if user is None:
@@ -88,8 +91,8 @@ def resolve(wanted: str, users: dict[str, User], groups: dict[str, Group]) -> Us
 
 
 def _find_user(name: str, users: dict[str, User]) -> User | None:
-    """Return the user of this name or number, or None if there is no such name. A number needs no entry in
-    /etc/passwd."""
+    """Return the user with this name or number, or None if the name is unknown. A number without an entry in
+    /etc/passwd gives a user with group 0."""
     if name == "root":
         return User("root", 0, 0, home=users["root"].home if "root" in users else "/")
     if name in users:
@@ -102,8 +105,8 @@ def _find_user(name: str, users: dict[str, User]) -> User | None:
 
 
 class Users:
-    """The box's users, as its files define them now. `only` is the id of a box that has a single id; any other box has
-    the ids below `count`."""
+    """The users of a box. /etc/passwd and /etc/group are read again whenever they have changed. `only` is the id of a
+    box that has a single user id; any other box has the ids below `count`."""
 
     def __init__(self, default: str, only: int | None, count: int = MAX_ID + 1) -> None:
         self._only, self._count = only, count
@@ -113,8 +116,8 @@ class Users:
         self._groups: dict[str, Group] = {}
 
     def find(self, wanted: str) -> User:
-        """Return the user to run as; "" means the image's default user. Raises Refused for an unknown user or an id
-        that the box lacks."""
+        """Return the user with this name or number; "" means the image's default user. Raises Refused for an unknown
+        user or an id that the box lacks."""
         self._refresh()
         user = resolve(wanted or self._default, self._users, self._groups)
         if self._only is None:
@@ -142,7 +145,8 @@ class Users:
 
 
 def _file_version(path: str) -> tuple[int, ...]:
-    """Return numbers that change when the file changes; empty if it does not exist."""
+    """Return the file's device, inode, modification time and size, to detect changes; empty if the file does not
+    exist."""
     try:
         info = os.stat(path)
     except OSError:
@@ -151,7 +155,7 @@ def _file_version(path: str) -> tuple[int, ...]:
 
 
 def _text(path: str) -> str:
-    """Return the file's text, or "" if the image has no such regular file."""
+    """Return the text of a file of the box, or "" if there is no readable regular file of at most _MAX_BYTES."""
     try:
         return files.read("/", path, _MAX_BYTES, proc=-1).decode("utf-8", "surrogateescape")
     except (OSError, files.Refused):

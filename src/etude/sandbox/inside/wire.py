@@ -1,5 +1,5 @@
-"""Frames on a stream: two lengths, a JSON header, and a binary payload. Both ends of a connection use these
-functions."""
+"""Frames on the connection between a box's pid 1 and the owner process: two lengths, a JSON header, and a binary
+payload. Both ends use these functions."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ else:
 LENGTHS = struct.Struct("!II")
 MAX_FRAME = 1 << 30
 MAX_ORDER = 120 << 10
-"""Maximum size of a message from the owner to the zygote, or from the zygote to a box. A slightly larger buffer would
-make malloc ask the kernel for memory."""
+"""Maximum size in bytes of a message from the owner process to the zygote, or from the zygote to a box. With a slightly
+larger buffer, malloc would ask the kernel for memory."""
 
 
 class BrokenFrame(Exception):
-    """The peer sent impossible lengths, so the connection cannot be used any more."""
+    """Raised when the peer announces a frame of more than MAX_FRAME bytes. The connection cannot be used any more."""
 
 
 def head(header: Header, payload_size: int) -> bytes:
-    """Return a frame without its payload."""
+    """Return the bytes of a frame that precede its payload: two lengths and the JSON header."""
     encoded = json.dumps(header, separators=(",", ":")).encode()
     return LENGTHS.pack(len(encoded), payload_size) + encoded
 
 
 def pack(header: Header, payload: bytes = b"") -> bytes:
-    """Return a whole frame."""
+    """Return the bytes of a frame: two lengths, the JSON header and the payload."""
     return head(header, len(payload)) + payload
 
 
@@ -64,7 +64,7 @@ class Unpacker:
 
 
 class Sender:
-    """Sends frames over a non-blocking descriptor, so that a peer that does not read blocks nobody."""
+    """Sends frames over a non-blocking descriptor, so that a peer that does not read never blocks the sender."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -80,7 +80,7 @@ class Sender:
         return self.flush()
 
     def flush(self) -> bool:
-        """Send what is queued; return False if some of it is left. Raises OSError (EPIPE, ECONNRESET) if the peer has
+        """Send the queued bytes; return False if some are left. Raises OSError (EPIPE, ECONNRESET) if the peer has
         closed."""
         while self._queue:
             try:

@@ -1,8 +1,9 @@
 """The zygote: one single-threaded process per backend from which all boxes are cloned.
 
-It lives as long as its owner: it ends when the owner's process ends or closes its end of the socket, and every box ends
-with it. Requests are small JSON messages on a SOCK_SEQPACKET socket. `create` also carries descriptors: the box's end
-of its own socket, the box's end of its network gate's socket if it has a gate, and the entry files of its cgroups.
+It lives as long as its owner, the process that uses the backend: it ends when the owner ends or closes its end of the
+socket, and every box ends with it. Requests are small JSON messages on a SOCK_SEQPACKET socket. `create` also carries
+descriptors: the box's end of its own socket, the box's end of its network gate's socket if it has a gate, and the entry
+files of its cgroups.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings, enter_root, enter_u
 
 _MAX_PASSED = 8
 _MAX_CELLS_TO_REMOVE = 64
-"""Maximum number of cells whose removal is put off until the zygote is idle. Unmounting a cell waits for all CPUs."""
+"""Maximum number of cells (folders that boxes have written to) whose removal is put off until the zygote is idle.
+Unmounting a cell waits for all CPUs."""
 
 
 class Zygote:
-    """The zygote's event loop, with all boxes and the cells to remove."""
+    """Event loop of the zygote process. It makes and ends boxes, and removes the cells (writable folders) that they
+    leave."""
 
     def __init__(self, control: socket.socket, settings: ZygoteSettings, programs: dict[int, bytes]) -> None:
         self.control, self.settings = control, settings
         self.boxes: dict[str, tuple[PreparedBox, wire.Header]] = {}
-        """Box id -> (its pid 1, the order it was made by)."""
+        """Maps a box id to the box's process and the order (request) that it was made by."""
         self.cells_to_remove: list[str] = []
         self.watched: dict[int, Callable[[], None]] = {}
         self.poll = select.epoll()
@@ -44,7 +47,7 @@ class Zygote:
         self.poll.register(number, select.EPOLLIN)
 
     def unwatch(self, number: int) -> None:
-        """Stop watching a descriptor. Call it before closing the descriptor; unwatched ones are ignored."""
+        """Stop watching a descriptor, if it is watched. Call this before closing the descriptor."""
         if self.watched.pop(number, None):
             self.poll.unregister(number)
 
@@ -94,7 +97,8 @@ class Zygote:
     # -- boxes
 
     def create(self, order: wire.Header, passed: list[int], box: PreparedBox | kernel.StepFailed) -> None:
-        """Turn a prepared box into the box that was requested. A failure is reported as the end of the box."""
+        """Turn a prepared box into the requested one, and close the descriptors `passed`. A failure is reported to the
+        owner process as the end of the box."""
         name, cell = order["id"], order["cell"]
         try:
             if isinstance(box, kernel.StepFailed):
@@ -131,15 +135,15 @@ class Zygote:
     # -- frozen copies
 
     def untouched(self, message: wire.Header) -> bool:
-        """Return whether the box has written nothing since its cell was made."""
+        """Return whether the box has written nothing since its cell (writable folder) was made."""
         if message["id"] not in self.boxes:
             return False
         _, order = self.boxes[message["id"]]
         return rootfs.untouched(message["cell"], rootfs.lower_layers(self.settings, order, message["layers"])[0])
 
     def restack(self, message: wire.Header) -> wire.Header:
-        """Seal what a box has written, and move the box to a new cell on top of the sealed one. Return {} or an
-        error."""
+        """Make what a box has written read-only, and move the box to a new cell (writable folder) on top of it. Return
+        {}, or `error` and `kind`."""
         name, cell = message["id"], message["cell"]
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
@@ -163,21 +167,23 @@ class Zygote:
         return {}
 
     def copy(self, message: wire.Header) -> wire.Header:
-        """Copy the merged folders `sources` to `target`, in a new cell if one is named. Runs in a helper process."""
+        """Merge the overlay folders `sources` of the message and copy them to its `target`, after making its `cell` if
+        it names one. Return the digest or the error. Runs in a helper process."""
         if cell := message["cell"]:
             rootfs.make_cell(self.settings, cell, 0)
         return seal.copy_and_report(message["sources"], message["target"], named=not cell)
 
     def release(self, cell: str) -> None:
-        """Remove a cell: when the zygote is idle, or in a helper process if the cell is a plain folder."""
+        """Remove a cell, a folder that boxes have written to: when the zygote is idle, or in a helper process if the
+        cell is a plain folder."""
         if self.settings.memory:
             self.cells_to_remove.append(cell)
         else:
             self.run_in_helper(lambda: rootfs.remove_cell(self.settings, cell), None)
 
     def run_in_helper(self, work: Callable[[], wire.Header | None], ticket: int | None) -> None:
-        """Run slow work in a helper process, so that other boxes need not wait. If there is a ticket, send the result
-        to the owner."""
+        """Run slow work in a forked helper process, so that other boxes need not wait. If a request waits for the
+        result, `ticket` is its number."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -188,7 +194,8 @@ class Zygote:
         self.watch(ours.fileno(), lambda: self.helper_ended(ticket, pid, ours))
 
     def helper_ended(self, ticket: int | None, pid: int, ours: socket.socket) -> None:
-        """Reap a helper process, and send its result to the owner if there is a ticket."""
+        """Reap the helper process `pid`. If a request with the number `ticket` waits for its result, read the result
+        from `ours` and send it to the owner process."""
         self.unwatch(ours.fileno())
         data = ours.recv(wire.MAX_ORDER)
         ours.close()

@@ -1,11 +1,11 @@
-"""The zygote's root: a small root directory, made once, with what boxes are made of and nothing else of the host.
+"""The zygote's root directory: a small tmpfs, made once, with what boxes are made of and nothing else of the host.
 
     /store  images and layers          /base  the host's system folders, read-only
     /dev    harmless devices           /proc  the host's, to write id maps
     /own    a box's own /proc          /cells what each box writes          /root  where a new root is assembled
 
-A box's first mount namespace is a copy of this root as it was before any cell was mounted. So boxes neither see the
-cells of other boxes nor spend time on copying their mounts.
+A box's first mount namespace is a copy of this root as it was before any cell (a box's writable folder) was mounted. So
+boxes neither see the cells of other boxes nor spend time on copying their mounts.
 """
 
 # Plain strings and descriptors instead of Path, as everywhere in `inside`.
@@ -30,13 +30,13 @@ _LINKS = {
 _READ_ONLY = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID
 HOSTNAME = "box"
 SHM_MB = 64
-"""Size of /dev/shm."""
+"""Size of a box's /dev/shm in MiB."""
 OWNERS = {"work": 1000, "home/agent": 1000, "home/grader": 1001}
-"""Paths of a generated tree that do not belong to root, with the ids of their owners."""
+"""Maps the paths of a box's generated folder tree that do not belong to root to the ids of their owners."""
 
 
 class ZygoteSettings:
-    """Settings that the owner sends to the zygote at its start. All attributes can be written as JSON."""
+    """Settings that the owner process sends to the zygote at its start. All attributes can be written as JSON."""
 
     def __init__(
         self,
@@ -51,33 +51,37 @@ class ZygoteSettings:
         memory: bool,
     ) -> None:
         self.store, self.stage = store, stage
-        """The backend's folder on the host, and an empty folder on which the zygote's root is mounted."""
+        """`store` is the backend's folder on the host. `stage` is an empty folder on which the zygote's root is
+        mounted."""
         self.skeletons = skeletons
-        """Base name -> generated tree that is the lowest layer of this base's boxes, relative to the store."""
+        """Maps the name of an image base to the generated folder tree that is the lowest layer of its boxes, relative
+        to the store."""
         self.binds = binds
-        """(host folder, folder in a box of the host base), mounted read-only. A source "store:..." lies in the
-        store."""
+        """Read-only mounts in boxes whose image has the base "host": (host folder, folder in the box). A source
+        "store:..." lies in the store."""
         self.range_base, self.range_count = range_base, range_count
-        """The id in the zygote's namespace that is the boxes' id 0, and the number of consecutive ids. None: boxes have
-        one id, the caller's own."""
+        """Range of ids for boxes: `range_base` is the id in the zygote's namespace that is id 0 in a box, `range_count`
+        the number of ids. If `range_base` is None, boxes have one id, the caller's own."""
         self.subordinate = subordinate
-        """The host's ids of the boxes' user 0 and group 0, if the range is one of the caller's subordinate ids. None:
-        ids in the zygote's namespace are those of the host."""
+        """Host ids of the boxes' user 0 and group 0, if the boxes' ids are the caller's subordinate ids. None: ids in
+        the zygote's namespace are those of the host."""
         self.memory = memory
-        """Whether cells are tmpfs mounts with a size limit; otherwise they are plain folders of the store."""
+        """Whether cells (the folders that boxes write to) are tmpfs mounts with a size limit. Otherwise they are plain
+        folders of the store."""
 
     @property
     def many_ids(self) -> bool:
-        """Whether boxes have more than one id."""
+        """Whether boxes have more than one user id."""
         return self.range_base is not None
 
     def outside_id(self, inner: int) -> int | None:
-        """Return the id in the zygote's namespace of a box's id `inner`; None if boxes have only one id, the caller's
-        own."""
+        """Return the id in the zygote's user namespace that is the id `inner` in a box. None if boxes have only one id,
+        the caller's own."""
         return None if self.range_base is None else self.range_base + inner
 
     def top_mounts(self) -> list[str]:
-        """Return the mount points of a box of the host base, without those that lie below another one."""
+        """Return the mount points in boxes whose image has the base "host", without those that lie below another mount
+        point."""
         targets = {target for _, target in self.binds}
         return sorted(t for t in targets if not any(t.startswith(f"{other}/") for other in targets))
 
@@ -107,7 +111,8 @@ def enter_root(settings: ZygoteSettings) -> None:
 
 
 def _chown_to_boxes(settings: ZygoteSettings, skeleton: str) -> None:
-    """Give a generated tree to the boxes' users: homes and /work to the agent or grader, the rest to root."""
+    """Change the owners of a generated folder tree to the boxes' users: homes and /work to the agent or grader, the
+    rest to root."""
     if settings.range_base is None or os.lstat(skeleton).st_uid == settings.range_base:
         return
     places = [(skeleton, 0)]
@@ -120,7 +125,8 @@ def _chown_to_boxes(settings: ZygoteSettings, skeleton: str) -> None:
 
 @contextmanager
 def _box_id_namespace(settings: ZygoteSettings) -> Iterator[int | None]:
-    """Yield a user namespace with the boxes' ids, with which the host's files can be mounted under those ids."""
+    """Yield the descriptor of a user namespace with the boxes' ids, for mounts that show the host's files under those
+    ids. None if boxes have one id only."""
     if settings.range_base is None:
         yield None
         return
@@ -144,8 +150,8 @@ def _box_id_namespace(settings: ZygoteSettings) -> Iterator[int | None]:
 
 
 def write_ids(process: str, rows: list[tuple[int, int, int]]) -> None:
-    """Write a user namespace's id map, as rows of (first id inside, first id outside, count). `process` is a folder in
-    /proc."""
+    """Write the uid and gid map of a user namespace, given as rows of (first id inside, first id outside, count).
+    `process` is a folder in /proc."""
     lines = "\n".join(" ".join(map(str, row)) for row in rows)
     for kind in ("uid_map", "gid_map"):
         kernel.write(f"{process}/{kind}", lines)
@@ -156,8 +162,8 @@ def _bind_with_box_ids(source: str, place: str, namespace: int | None) -> None:
     supports it."""
     tree = kernel.copy_mount(source, f"bind {source}")
     if namespace is not None:
-        # The host's root is no user of a box, so without this its files would belong to "nobody" there. On file systems
-        # that do not support id-mapped mounts, they do.
+        # The host's root is no user of a box, so without id-mapping its files belong to "nobody" in the box. That stays
+        # so on file systems that do not support id-mapped mounts.
         with suppress(kernel.StepFailed):
             kernel.map_mount_ids(tree, namespace, "show ids")
     kernel.attach_mount(tree, place, f"bind {source}")
@@ -166,7 +172,8 @@ def _bind_with_box_ids(source: str, place: str, namespace: int | None) -> None:
 
 
 def _make_devices(settings: ZygoteSettings, folder: str) -> None:
-    """Fill the box's /dev: device files bound from the host, links, and folders for terminals and shared memory."""
+    """Fill `folder`, the /dev of all boxes: device files bound from the host, links, and folders for terminals and
+    shared memory."""
     for name in DEVICES:
         os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_CLOEXEC, 0o644))
         kernel.mount(f"/dev/{name}", f"{folder}/{name}", None, kernel.MS_BIND, None, f"bind /dev/{name}")
@@ -182,7 +189,7 @@ def _make_devices(settings: ZygoteSettings, folder: str) -> None:
 
 
 def enter_user_namespace() -> None:
-    """Make an ordinary user root of a new user namespace in which only this user's own id exists."""
+    """Enter a new user namespace in which only the caller's own id exists, as root. An ordinary user may do this."""
     uid, gid = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER, "user namespace")
     try:

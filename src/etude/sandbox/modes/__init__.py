@@ -1,5 +1,5 @@
-"""Fallback modes for hosts whose kernel gives us no namespaces: a box is a folder of the host, and a fork is a copy of
-that folder.
+"""Fallback modes for hosts whose kernel lets us make no namespaces. In these modes a box is a folder of the host, and a
+fork is a copy of that folder.
 
 Commands are confined by bubblewrap, by Landlock, or not at all. The features of each mode state what it enforces.
 """

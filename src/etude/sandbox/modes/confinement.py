@@ -1,4 +1,5 @@
-"""What confines the commands of a folder box: bubblewrap, Landlock or nothing. Each class states what it enforces."""
+"""Confines the commands of folder boxes (boxes that are folders of the host) by bubblewrap, by Landlock, or not at all.
+Each class states what it enforces."""
 
 from __future__ import annotations
 
@@ -30,38 +31,39 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 @dataclass(frozen=True, slots=True)
 class BoxFolder:
-    """A box's folder on the host, and the host folders that are shown in the box."""
+    """The folder of a box on the host, and the host folders that are shown in the box."""
 
     root: Path
     tools: Path
-    """A folder of ours, out of the box's reach, for files that all boxes of the backend use."""
+    """A folder of the backend for files that all its boxes use. Boxes cannot reach it."""
     workdir: str
     binds: tuple[tuple[str, str], ...] = field(default=())
-    """(host folder, folder in the box) of each host folder that is shown."""
+    """(host folder, folder in the box) of each host folder that is shown in the box."""
 
 
 class Confinement(Protocol):
-    """How commands of a folder box are confined."""
+    """A way to confine the commands of folder boxes."""
 
     name: str
     features: frozenset[Feature]
 
     @property
     def text(self) -> str:
-        """What this kind enforces, in one line for `etude sandbox doctor`."""
+        """What this confinement enforces, in one line for `etude sandbox doctor`."""
         ...
 
     def refusal(self) -> str:
-        """Return why this kind does not work on this host; empty if it does."""
+        """Return why this confinement does not work on this host; empty if it does."""
         ...
 
     def job(self, folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-        """Return the job for runner.py that runs `argv` confined, without limits. `cwd` is a path in the box."""
+        """Return the job (see runner.main) that runs `argv` confined. The caller adds the limits. `cwd` is a path in
+        the box."""
         ...
 
 
 class Bubblewrap:
-    """Confines commands by bwrap: own namespaces, no network, and only the box's files."""
+    """Confines commands by bwrap: they have their own namespaces, no network, and only the box's files."""
 
     name = "bubblewrap"
     features = _COMMON | {Feature.ISOLATED, Feature.NO_NETWORK}
@@ -85,7 +87,7 @@ class Bubblewrap:
         return ["--unshare-all", *([] if set_uid else ids), "--die-with-parent", "--new-session"]
 
     def _as_init(self, tools: Path) -> Path:
-        """Return a link to bwrap that is named "init": commands see this name as their first process."""
+        """Return a link to bwrap that is named "init", which is the name that commands see for their pid 1."""
         link = tools / "init"
         if not link.is_symlink():
             link.symlink_to(self.program)
@@ -105,8 +107,8 @@ class Bubblewrap:
 
 
 class Landlock:
-    """Confines commands by Landlock: the box's files and system folders only, no network. Other processes stay
-    visible."""
+    """Confines commands by Landlock: they reach only the box's files and system folders, and no network. They still see
+    other processes."""
 
     name = "landlock"
     features = _COMMON | {Feature.NO_NETWORK}
@@ -147,8 +149,8 @@ class Plain:
 
 
 def _host_job(folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-    """Return a job without a changed root: commands see the host's paths, with their home and temporary folder in the
-    box."""
+    """Return a job for runner.py that does not change the root: the command sees the host's paths, but its home and
+    temporary folder are in the box."""
     root = str(folder.root)
     moved = {"HOME": f"{root}{env['HOME']}", "TMPDIR": f"{root}/tmp", "PATH": f"{root}/bin-of-box:{env['PATH']}"}
     return {"argv": argv, "cwd": f"{root}{cwd}", "env": {**env, **moved}, "confine": None, "filter": False}

@@ -1,5 +1,5 @@
-"""A backend whose boxes are folders of the host, into which an image's layers are copied. Only images on the `host`
-base work."""
+"""A backend whose boxes are folders of the host, into which an image's layers are copied. It supports only images on
+the `host` base."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from etude.sandbox.options import BuildOptions
 
 
 class FolderSandboxes:
-    """The backend of the fallback modes. `confinement` is what keeps commands in their box."""
+    """The backend of the fallback modes. `confinement` keeps commands in their box."""
 
     def __init__(self, root: Path, confinement: Confinement) -> None:
         self.confinement = confinement
@@ -41,7 +41,7 @@ class FolderSandboxes:
         self._binds = tuple((self._on_host(source), target) for source, target in bases.binds)
 
     def _on_host(self, source: str) -> str:
-        """Return a bind source as a path of the host. The prefix `store:` stands for the store's folder."""
+        """Return a mount's source as a path on the host. The prefix `store:` stands for the store's folder."""
         return str(self.store.root / source.removeprefix("store:")) if source.startswith("store:") else source
 
     @property
@@ -63,7 +63,7 @@ class FolderSandboxes:
         raise self._no_images()
 
     def _no_images(self) -> RequestRefused:
-        """Return the error for images that do not stand on the host's folders."""
+        """Return the error for images that are not based on the host's folders."""
         return RequestRefused(
             f"mode {self.confinement.name} has images of the host's folders alone; see `etude sandbox doctor`"
         )
@@ -88,7 +88,7 @@ class FolderSandboxes:
         return await self._make(spec, box.image, box.commands, lambda root: copy_tree(source, root))
 
     async def _make(self, spec: BoxSpec, image: Image, commands: list[str], fill: Callable[[Path], None]) -> FolderBox:
-        """Make a box whose folder is filled by `fill`. `commands` is what its ancestors have run."""
+        """Make a box whose folder is filled by `fill`. `commands` are those of the boxes that it was forked from."""
         if self._closed:
             raise SandboxError("this backend is closed; open another")
         name = f"{self.store.owner}-{next(self._names)}"
@@ -106,7 +106,8 @@ class FolderSandboxes:
         return box
 
     def _build(self, root: Path, image: Image, workdir: str) -> None:
-        """Fill a box's folder: the host base's tree, the image's layers, and the folders that every box has."""
+        """Fill a box's folder: with the tree of the `host` base, the image's layers, and the folders that every box
+        has."""
         copy_tree(self._skeleton, root)
         for layer in reversed(image.layers):
             copy_tree(self.store.layers / layer, root)
@@ -130,8 +131,8 @@ class FolderSandboxes:
         return self.store.record(Image(HOST, (await asyncio.to_thread(copy),), config))
 
     def size(self, tree: Path) -> int:
-        """Return the total size of the files in bytes. Files that vanish meanwhile, or lie deeper than the longest
-        possible path, are not counted."""
+        """Return the total size of the tree's files in bytes. Files that vanish meanwhile, or lie deeper than the
+        longest possible path, are not counted."""
         total, todo = 0, [str(tree)]
         while todo:
             with contextlib.suppress(OSError), os.scandir(todo.pop()) as entries:
@@ -143,7 +144,7 @@ class FolderSandboxes:
         return total
 
     def size_of(self, image: Image) -> int:
-        """Return the total size of the files that a new box of this image has."""
+        """Return the total size in bytes of the files that a new box of this image has."""
         return self.size(self._skeleton) + sum(self.size(self.store.layers / layer) for layer in image.layers)
 
     async def forget(self, box: FolderBox) -> None:
@@ -159,8 +160,8 @@ class FolderSandboxes:
 
 
 def copy_tree(source: Path, target: Path, depth: int = 0) -> None:
-    """Copy files, folders and links into `target`, over what is there. Raise ImageError for a whiteout (a device node
-    by which overlayfs deletes a file of a lower layer): the embedded backend made such an image, and it cannot be
+    """Copy files, folders and links into `target`, over what is there. Raise ImageError for a whiteout, a device node
+    by which overlayfs deletes a file of a lower layer: only the embedded backend makes such layers, and they cannot be
     copied."""
     if depth > MAX_DEPTH:
         raise RequestRefused(f"folders are nested more than {MAX_DEPTH} deep")
@@ -186,7 +187,7 @@ def copy_tree(source: Path, target: Path, depth: int = 0) -> None:
 
 
 def digest_of(tree: Path) -> str:
-    """Return a digest of the names, modes and contents of a tree."""
+    """Return a digest of the names, modes and contents of a tree's files."""
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(tree.rglob("*")):
         info = path.lstat()

@@ -1,5 +1,5 @@
-"""A box that is a folder of the host. Its files are read and written directly; its commands run confined
-(confinement.py)."""
+"""A box that is a folder of the host. Its files are read and written directly; its commands run confined (see
+confinement.py)."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ _CHUNK = 1 << 16
 _NOT_FILES = ("/proc", "/dev", "/sys", *SYSTEM)
 """Folders that exist in the box but are not part of its folder on the host."""
 _NO_PROC = -1
-"""Stands for the device of /proc, on which inside/files.py refuses files. A folder box has no /proc of its own below
-it."""
+"""The device number that folder boxes give for /proc to inside/files.py, which refuses files on /proc. It matches no
+file, since the folder of a box holds no /proc."""
 
 
 class FolderBackend(Protocol):
-    """The part of the backend that a box calls (FolderSandboxes)."""
+    """The methods of FolderSandboxes that a box calls."""
 
     confinement: Confinement
 
     def size(self, tree: Path) -> int:
-        """Return the total size of a tree's files."""
+        """Return the total size of a tree's files in bytes."""
         ...
 
     def size_of(self, image: Image) -> int:
-        """Return the total size of the files that a new box of this image has."""
+        """Return the total size in bytes of the files that a new box of this image has."""
         ...
 
     async def keep(self, box: FolderBox) -> str:
@@ -70,7 +70,7 @@ class FolderBackend(Protocol):
 
 
 class FolderBox:
-    """A box of the fallback modes."""
+    """A box of the fallback modes: a folder of the host."""
 
     def __init__(
         self, backend: FolderBackend, name: str, spec: BoxSpec, image: Image, folder: BoxFolder, commands: list[str]
@@ -135,7 +135,7 @@ class FolderBox:
         )
 
     def _count_run(self, run: CommandRun) -> None:
-        """Forget an ended command and add its CPU time to the box's."""
+        """Forget a command that has ended, and add its CPU time to the box's total."""
         if self._runs.pop(run, None) is not None:
             self._spent += run.cpu_seconds
 
@@ -164,7 +164,8 @@ class FolderBox:
         return run
 
     async def _feed(self, run: CommandRun, stdin: bytes) -> None:
-        """Write all of `stdin` to the command and close it. The command may have ended before it read everything."""
+        """Write all of `stdin` to the command's stdin and close it. The command may have ended before it read
+        everything."""
         assert run.process.stdin is not None
         with contextlib.suppress(ConnectionError):
             run.process.stdin.write(stdin)
@@ -217,8 +218,8 @@ class FolderBox:
         await self._with_path(path, write)
 
     async def _with_path(self, path: str, work: Callable[[str, str], T]) -> T:
-        """Call `work` in a thread with a top folder on the host and the rest of the path below it. Absolute paths start
-        at the box's folder, relative ones at its workdir. `work` must follow no link out of the top folder."""
+        """Call `work(top, rest)` in a thread. `top` is a folder on the host: the box's folder for an absolute path, the
+        workdir for a relative one. `rest` is the path below it. `work` must follow no link out of `top`."""
         self._require_alive()
         root = str(self.folder.root)
         if path.startswith(_NOT_FILES):

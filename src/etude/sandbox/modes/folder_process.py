@@ -1,5 +1,5 @@
-"""A background command of a folder box. Its output is kept until the next poll; if too much waits, the oldest bytes are
-dropped."""
+"""A background command of a folder box. Its output is kept until the next poll; if too much output waits, the oldest
+bytes are dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from etude.sandbox.modes.runner_client import CommandRun
 
 _CHUNK = 1 << 16
 _WAITING = 1 << 20
-"""Most bytes that may wait for a command that does not read its stdin."""
+"""Maximum bytes that may wait for a command that does not read its stdin."""
 
 
 class FolderProcess:
@@ -21,8 +21,9 @@ class FolderProcess:
     def __init__(
         self, run: CommandRun, timeout: float, room: int, over: Callable[[], None], check: Callable[[], None]
     ) -> None:
-        """`room` is how many bytes of output are kept between polls. `over` is called once the command has ended.
-        `check` raises SandboxLost if the box is gone."""
+        """Take over the running command `run`, and end it after `timeout` seconds. At most `room` bytes of output are
+        kept between polls. `over` is called once the command has ended. `check` raises SandboxLost if the box is
+        gone."""
         self.id = run.process.pid
         self._run, self._room, self._over, self._check = run, room, over, check
         self._output, self._skipped = bytearray(), 0

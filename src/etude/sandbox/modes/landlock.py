@@ -1,6 +1,7 @@
-"""Landlock: a process gives up access to all files except those below given paths, for itself and its descendants.
+"""Landlock bindings: a process gives up access to all files except those below given paths, for itself and its
+descendants.
 
-This needs no privileges and no namespaces. The kernel's Landlock version determines what can be given up.
+Landlock needs no privileges and no namespaces. The kernel's Landlock version determines what can be given up.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH = 1, 1
 _EXECUTE, _READ_FILE, _READ_FOLDER = 1, 4, 8
 _FILE_RIGHTS = 0b111 | 1 << 14 | 1 << 15
-"""Access rights that a rule on a single file may grant: execute, write, read, truncate, and device commands."""
+"""Access rights that a rule on a single file may grant: execute, write, read, truncate, and ioctl on devices."""
 _RIGHT_COUNTS = {1: 13, 2: 14, 3: 15, 5: 16}
-"""Landlock version -> number of file access rights that exist from this version on."""
+"""Landlock version -> number of file access rights that exist from that version on."""
 _TCP = 0b11
-"""Rights to bind and to connect TCP sockets, which are given up from version 4 on."""
+"""Rights to bind and to connect TCP sockets, given up from Landlock version 4 on."""
 _SCOPES = 0b11
-"""Given up from version 6 on: connecting to abstract sockets of other processes, and signalling them."""
+"""Rights to connect to abstract sockets of other processes and to signal them, given up from Landlock version 6 on."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -32,8 +33,8 @@ def version() -> int:
 
 
 def restrict(read: list[str], write: list[str]) -> None:
-    """Allow this process to read and execute files below the paths `read`, and to do everything below `write`. All
-    other files are closed to it, and TCP too if the kernel supports that."""
+    """Allow this process only to read and execute files below the paths `read`, and to do everything below the paths
+    `write`. It loses access to all other files, and to TCP if the kernel supports that."""
     known = version()
     files = (1 << max(count for first, count in _RIGHT_COUNTS.items() if first <= max(known, 1))) - 1
     attributes = struct.pack("=QQQ", files, _TCP if known >= 4 else 0, _SCOPES if known >= 6 else 0)
@@ -50,7 +51,7 @@ def restrict(read: list[str], write: list[str]) -> None:
 
 
 def _add(rules: int, path: str, rights: int) -> None:
-    """Allow access to everything below a path. `rights` is a bit mask."""
+    """Add a rule that allows access to everything below a path. `rights` is a bit mask of access rights."""
     number = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         if not stat.S_ISDIR(os.fstat(number).st_mode):
@@ -62,7 +63,7 @@ def _add(rules: int, path: str, rights: int) -> None:
 
 
 def _check(result: int) -> int:
-    """Return the result of a system call, or raise its error."""
+    """Return the result of a system call, or raise OSError if the call failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"landlock: {os.strerror(number)}")

@@ -1,7 +1,7 @@
-"""Chooses the mode in which a host runs boxes: the embedded backend if it works, or else the best fallback that
-isolates code.
+"""Chooses the sandbox mode of a host: the embedded backend if it works, or else the best fallback mode that isolates
+code.
 
-`auto` never takes a mode that does not isolate. Landlock alone and a plain subprocess must be asked for by name.
+`auto` never picks a mode that does not isolate. Landlock alone and a plain subprocess must be requested by name.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ MODES: dict[str, type[Confinement]] = {"bubblewrap": Bubblewrap, "landlock": Lan
 
 @dataclass(frozen=True, slots=True)
 class ModeOption:
-    """What one fallback mode would offer on this host."""
+    """A fallback mode, and what it would offer on this host."""
 
     name: str
     usable: bool
     isolates: bool
-    """Whether the host's files and processes are out of reach of commands."""
+    """Whether the mode keeps commands from the host's files and processes."""
     text: str
-    """What the mode enforces, or why it does not work here."""
+    """What the mode enforces, or why it does not work on this host."""
 
 
 def mode_options() -> list[ModeOption]:
-    """Return every fallback mode, best first, with whether it works on this host."""
+    """Return an option for every fallback mode, best first, which says whether the mode works on this host."""
     found = []
     for name, kind in MODES.items():
         confinement = kind()
@@ -44,7 +44,7 @@ def mode_options() -> list[ModeOption]:
 
 def open_mode(mode: str, root: Path) -> Sandboxes:
     """Open the backend of a mode: "auto", "embedded" or a name in MODES. SandboxUnavailable says why the mode does not
-    work here, or for "auto" why no isolating mode does."""
+    work on this host, or for "auto", why no isolating mode does."""
     if mode == "embedded":
         return EmbeddedSandboxes(root)
     if mode in MODES:
@@ -59,7 +59,8 @@ def open_mode(mode: str, root: Path) -> Sandboxes:
 
 
 def _open_folders(confinement: Confinement, root: Path) -> FolderSandboxes:
-    """Open a folder backend. Raise SandboxUnavailable if its confinement does not work here."""
+    """Open a folder backend with this confinement. Raise SandboxUnavailable if the confinement does not work on this
+    host."""
     if refusal := confinement.refusal():
         raise SandboxUnavailable(f"sandbox.mode={confinement.name}: {refusal}")
     return FolderSandboxes(root, confinement)

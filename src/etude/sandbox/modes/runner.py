@@ -1,10 +1,10 @@
-"""Runs one command of a folder box and ends its process tree. One runner process per command; it uses only the standard
+"""The runner: a process that runs one command of a folder box and ends its process tree. It uses only the standard
 library.
 
 The runner is the subreaper of everything that the command starts: a process that loses its parent becomes a child of
-the runner, so walking down from the runner finds all processes. The owner holds the write end of a pipe, called the
-leash. When that is closed, for whatever reason, the runner ends the tree. It sends the result to the owner as one line
-of JSON.
+the runner, so walking down from the runner finds all processes. The process that owns the box holds the write end of a
+pipe, called the leash. When that end is closed, for whatever reason, the runner ends the process tree. It sends the
+result to the owner as one line of JSON.
 """
 
 # Plain strings and descriptors instead of Path, since nothing else is imported here.
@@ -35,8 +35,12 @@ _LAST_CAPABILITY = 63
 
 
 def main(job_text: str, leash: int, answer: int) -> None:
-    """Run the job and write its result to the descriptor `answer`. `leash` is the read end of the owner's pipe; a
-    limit's name written to it becomes the job's."""
+    """Run a job and write its result to the descriptor `answer`. The job is JSON with the command (argv, cwd, env), its
+    limits, the paths for Landlock (confine, may be null), and whether to offer bubblewrap a seccomp program (filter).
+
+    `leash` is the read end of the owner's pipe. If the owner writes the name of a limit to it, the command is killed
+    and the result names that limit.
+    """
     job: dict[str, Any] = json.loads(job_text)
     kernel.prctl(_SUBREAPER, 1)
     pid = os.fork()
@@ -55,8 +59,8 @@ def main(job_text: str, leash: int, answer: int) -> None:
 
 
 def _wait(pid: int, leash: int, limits: dict[str, int]) -> tuple[int, str]:
-    """Wait until the command ends, and kill it when the owner asks for that or the tree exceeds a limit. Return its
-    wait status and the limit's name, if any."""
+    """Wait until the command ends, and kill it when the owner asks for that or the process tree exceeds a limit. Return
+    the command's wait status, and the limit's name or an empty string."""
     poll = select.poll()
     poll.register(os.pidfd_open(pid), select.POLLIN)
     poll.register(leash, select.POLLIN)
@@ -81,7 +85,7 @@ def _exceeded_limit(limits: dict[str, int]) -> str:
 
 
 def usage(pids: list[int]) -> tuple[int, float]:
-    """Return memory in bytes and CPU seconds of these processes together."""
+    """Return the memory in bytes and the CPU seconds that these processes use together."""
     memory = ticks = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -107,8 +111,8 @@ def descendants(top: int) -> list[int]:
 
 
 def _kill_all() -> None:
-    """Kill until no process is left. One pass may miss some: a process that is stopped in the middle of a fork still
-    makes its child."""
+    """Kill all descendants, repeatedly until none is left. One pass may miss some: a process that is stopped in the
+    middle of a fork still makes its child."""
     with contextlib.suppress(ChildProcessError):
         while True:
             _stop_and_kill()
@@ -118,7 +122,7 @@ def _kill_all() -> None:
 
 
 def _stop_and_kill() -> None:
-    """Stop all processes, then kill them. Stopped processes cannot fork, so even a fork bomb is caught."""
+    """Stop all descendants, then kill them. Stopped processes cannot fork, so even a fork bomb is caught."""
     known: set[int] = set()
     while fresh := set(descendants(os.getpid())) - known:
         for pid in fresh:
@@ -137,7 +141,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _exec_command(job: dict[str, Any]) -> NoReturn:
-    """In the forked child: apply limits and confinement, then execute the command."""
+    """Apply limits and confinement to this forked child, then execute the command."""
     try:
         os.setsid()
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -179,8 +183,8 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _confine(places: dict[str, list[str]]) -> None:
-    """Confine this process: Landlock for files, TCP and signals; no capabilities; our deny-list of system calls; local
-    sockets only."""
+    """Confine this process: by Landlock, without capabilities, with our deny-list of system calls, and with local
+    sockets only. `places` holds the paths that may be read and written."""
     for capability in range(_LAST_CAPABILITY):
         ctypes.CDLL(None).prctl(_DROP_CAPABILITY, capability, 0, 0, 0)
     program = seccomp.build_program(kernel.MACHINE, families=("unix",))
@@ -189,7 +193,8 @@ def _confine(places: dict[str, list[str]]) -> None:
 
 
 def _offer_filter() -> None:
-    """Open the seccomp program on FILTER_DESCRIPTOR. Bubblewrap installs it when its own work is done."""
+    """Open the seccomp program on FILTER_DESCRIPTOR, where bubblewrap reads it. Bubblewrap installs it just before it
+    starts the command."""
     number = os.memfd_create("filter", 0)
     os.write(number, seccomp.build_program(kernel.MACHINE))
     os.lseek(number, 0, os.SEEK_SET)

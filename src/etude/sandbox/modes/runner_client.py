@@ -1,5 +1,5 @@
-"""The owner's side of runner.py: starts a runner for one command, holds the command's streams and the pipe that ends it
-(the leash), and reads its result."""
+"""Starts a runner (runner.py) for one command of a folder box, holds the command's streams and the pipe that ends the
+command (the leash), and reads its result."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _PACKAGES = [str(_HERE.parents[1]), str(_HERE.parent), str(_HERE)]
 
 
 class CommandRun:
-    """One running command of a folder box."""
+    """A running command of a folder box, as seen by the box's owner."""
 
     def __init__(self, process: asyncio.subprocess.Process, leash: int, answer: int, name: str) -> None:
         self.process, self.name, self.began = process, name, time.monotonic()
         self.cpu_seconds = 0.0
-        """CPU time of the command's process tree; set once the command has ended."""
+        """CPU seconds of the command's process tree; set once the command has ended."""
         self._leash, self._answer = leash, answer
 
     @classmethod
     async def start(cls, job: dict[str, Any], name: str, *, merged: bool = False) -> CommandRun:
-        """Start a runner. `job` is described in runner.py, `name` is for errors. With `merged`, stderr goes into
+        """Start a runner with this job (see runner.main). `name` is for error messages. With `merged`, stderr goes into
         stdout."""
         leash_end, leash = os.pipe()
         answer, answer_end = os.pipe()
@@ -75,8 +75,8 @@ class CommandRun:
         return cls(process, leash, answer, name)
 
     def end(self, why: str) -> None:
-        """End the process tree. `why` is reported as the limit that ended it, unless another was hit first. Safe to
-        call twice."""
+        """End the command's process tree. `why` is reported as the limit that ended the command, unless it hit another
+        limit first. Safe to call twice."""
         if self._leash >= 0:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._leash, why.encode())
@@ -84,7 +84,7 @@ class CommandRun:
             self._leash = -1
 
     async def result(self) -> tuple[int, str]:
-        """Return exit code and limit, once everything that the command started has ended."""
+        """Return the command's exit code and the limit that ended it, once everything that it started has ended."""
         await self.process.wait()
         self.end("")
         with os.fdopen(self._answer, "rb") as file:
@@ -96,6 +96,6 @@ class CommandRun:
         return answer["code"], answer["limit"] if answer["limit"] in _LIMITS else ""
 
     def usage(self) -> tuple[int, int, float]:
-        """Return (number of processes, memory bytes, CPU seconds) of the processes that are alive."""
+        """Return (number of processes, memory bytes, CPU seconds) of the command's living processes."""
         pids = descendants(self.process.pid)
         return len(pids), *usage(pids)

@@ -1,5 +1,5 @@
-"""A client of the Docker Engine API, which both Docker and podman serve. It covers the calls that we use, and has one
-family of errors.
+"""A client of the Docker Engine API, which both Docker and podman serve. It covers the calls that the OCI backend
+needs, and raises one family of errors.
 
 Each call has its own connection, so a client keeps no state and may be used from any event loop. Where the two engines
 differ, the difference is handled here and explained in a comment.
@@ -26,7 +26,7 @@ Content = bytes | AsyncIterable[bytes]
 
 
 class EngineError(SandboxError):
-    """The engine refused a call. `status` is the HTTP status of its response."""
+    """The container engine refused a call. `status` is the HTTP status of its response."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -37,7 +37,8 @@ class Engine:
     """A client of one container engine."""
 
     def __init__(self, endpoint: str) -> None:
-        """`endpoint` is unix:///path or tcp://host:port. Raise SandboxUnavailable if no engine answers there."""
+        """Connect to the engine at `endpoint`: unix:///path or tcp://host:port. Raise SandboxUnavailable if no engine
+        answers there."""
         self.endpoint = endpoint
         parts = urlsplit(endpoint)
         self._socket = parts.path if parts.scheme == "unix" else None
@@ -60,14 +61,14 @@ class Engine:
         options = ",".join(info.get("SecurityOptions") or ())
         # Rootless Docker reports this as a security option, rootless podman as its own field.
         self.root_is_apart = "name=userns" in options or "name=rootless" in options or info.get("Rootless") is True
-        """Whether a container's root has another user id on the host than the host's root."""
+        """Whether root in a container has another user id on the host than the host's own root."""
         self._runtimes = sorted(info.get("Runtimes") or ())
         # podman has one runtime for all containers, and ignores what a request says.
         self._only_runtime = str(info.get("DefaultRuntime")) if "Rootless" in info else ""
 
     def require_runtime(self, name: str) -> None:
-        """Raise SandboxUnavailable unless containers can use this runtime. An empty name means the engine's default,
-        which always works."""
+        """Raise SandboxUnavailable unless the engine can run containers with this runtime. An empty name means the
+        engine's default, which always works."""
         if name and self._only_runtime and name != self._only_runtime:
             raise SandboxUnavailable(
                 f"sandbox.runtime = {name!r}: the podman at {self.endpoint} runs all containers by "
@@ -81,7 +82,7 @@ class Engine:
 
     @property
     def local(self) -> bool:
-        """Whether the engine shares our file system. Only then can boxes be made over this host's folders."""
+        """Whether the engine runs on this host. Only then can boxes be made over this host's folders."""
         return self._socket is not None
 
     # -- calls
@@ -96,8 +97,8 @@ class Engine:
         content: Content | None = None,
         patience: float = _CALL_SECONDS,
     ) -> Any:
-        """Make a call and return the JSON response, or None if the response has no JSON. Raise EngineError if the
-        engine refuses."""
+        """Make a call and return the JSON of the response, or None if it has none. Raise EngineError if the engine
+        refuses the call."""
         headers = {"Content-Type": "application/x-tar"} if content is not None else {}
         try:
             async with self._client(patience) as client:
@@ -111,7 +112,7 @@ class Engine:
         return answer.json() if answer.headers.get("content-type", "").startswith("application/json") else None
 
     async def download(self, path: str, *, params: dict[str, Any], limit: int) -> bytes:
-        """Download a body of at most `limit` bytes. Raise EngineError with status 413 beyond."""
+        """Download a response body of at most `limit` bytes. Raise EngineError with status 413 if it is longer."""
         parts, size = [], 0
         try:
             async with (
@@ -132,7 +133,7 @@ class Engine:
     async def progress(
         self, path: str, *, params: dict[str, Any], content: Content | None = None, say: Callable[[str], None]
     ) -> None:
-        """Make a POST call whose response is a stream of JSON reports (pull, load, build), and pass their texts to
+        """Make a POST call (pull, load, build) whose response is a stream of JSON reports, and pass their texts to
         `say`. Raise EngineError if a report is an error."""
         headers = {"Content-Type": "application/x-tar"} if content is not None else {}
         try:
@@ -162,7 +163,7 @@ class Engine:
         return str(answer["Id"])
 
     async def attach(self, container: str, channel: asyncio.Protocol) -> Attachment:
-        """Connect the container's standard streams to `channel`. To be called before the container starts."""
+        """Connect the container's standard streams to `channel`. Call this before the container starts."""
         loop = asyncio.get_running_loop()
         attachment = Attachment(container, channel)
         try:
@@ -181,8 +182,8 @@ class Engine:
         await self.call("PUT", path, params=params, content=tar, patience=_TRANSFER_SECONDS)
 
     async def remove(self, kind: str, name: str) -> bool:
-        """Remove a container, volume or image (`kind` in the plural). Return whether it is gone; False while it is in
-        use."""
+        """Remove a container, volume or image. `kind` is "containers", "volumes" or "images". Return whether the object
+        is gone; False while it is in use."""
         params = {"force": "true", "v": "true"} if kind == "containers" else {}
         # The engine removes an ended container by itself, and refuses our request while it does.
         for _ in range(_REMOVALS if kind == "containers" else 1):
@@ -209,17 +210,17 @@ class Engine:
         return found
 
     async def tag(self, image: str, repository: str, tag: str) -> None:
-        """Give an image a further name."""
+        """Give an image another name, `repository:tag`."""
         await self.call("POST", f"/images/{quote(image, safe=':/')}/tag", params={"repo": repository, "tag": tag})
 
     async def commit(self, container: str, repository: str, tag: str) -> None:
-        """Save a container's files as an image."""
+        """Save a container's files as the image `repository:tag`."""
         # podman wants a body, even an empty one.
         params = {"container": container, "repo": repository, "tag": tag, "pause": "false"}
         await self.call("POST", "/commit", params=params, body={}, patience=_TRANSFER_SECONDS)
 
     async def import_root(self, tar: Content, labels: dict[str, str]) -> str:
-        """Import a tar as an image of one layer; return the image's id."""
+        """Import a tar of a root file system as an image with one layer; return the image's id."""
         reports: list[str] = []
         # podman takes no tag here, and puts everything into one report with the image's id.
         params = {"fromSrc": "-", "changes": [f"LABEL {key}={value}" for key, value in labels.items()]}
@@ -227,7 +228,7 @@ class Engine:
         return reports[-1].strip() if reports else ""
 
     async def list_labelled(self, kind: str, label: str) -> Iterable[dict[str, Any]]:
-        """List all containers, volumes or images that have this label, as the engine describes them."""
+        """Return the engine's descriptions of all containers, volumes or images (`kind`) that have this label."""
         params = {"filters": json.dumps({"label": [label]}), "all": "true"}
         path = {"containers": "/containers/json", "volumes": "/volumes", "images": "/images/json"}[kind]
         answer = await self.call("GET", path, params=params)
@@ -236,7 +237,7 @@ class Engine:
 
 
 def _refusal(method: str, path: str, status: int, text: str) -> SandboxError:
-    """Return the error for a response with an error status."""
+    """Return the exception for a response with an error status."""
     try:
         text = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):
@@ -247,7 +248,7 @@ def _refusal(method: str, path: str, status: int, text: str) -> SandboxError:
 
 
 def _report(line: str, path: str, say: Callable[[str], None]) -> None:
-    """Pass one report of a progress stream to `say`. Raise EngineError if it reports an error."""
+    """Pass the text of one report of a progress stream to `say`. Raise EngineError if it reports an error."""
     try:
         report = json.loads(line)
     except ValueError:

@@ -1,8 +1,8 @@
 """A connection to a container's standard streams: an HTTP connection that the engine upgrades. Input is sent raw,
 output arrives in frames.
 
-Invariant: the container's stdout goes to the channel byte for byte. The end of its stderr is kept, to report why a box
-could not start.
+Invariant: the container's stdout goes to the channel byte for byte. The last bytes of its stderr are kept, to report
+why a box could not start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ANSWER_SECONDS = 30.0
 
 
 class Attachment(asyncio.Protocol):
-    """Protocol of the connection: unpacks the engine's frames, and passes stdout on to `channel`."""
+    """A connection to a container's streams. It unpacks the engine's frames, and passes stdout on to `channel`."""
 
     def __init__(self, container: str, channel: asyncio.Protocol) -> None:
         self.container = container
@@ -70,7 +70,8 @@ class Attachment(asyncio.Protocol):
                 self._stderr = (self._stderr + payload)[-_KEPT_STDERR:]
 
     def _read_response(self) -> bool:
-        """Read the engine's response to the upgrade request, if complete. Return whether the streams are connected."""
+        """Read the engine's response to the upgrade request once it is complete. Return whether the streams are
+        connected."""
         head, end, rest = self._buffer.partition(b"\r\n\r\n")
         if not end:
             return False

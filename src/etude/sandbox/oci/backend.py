@@ -1,8 +1,8 @@
-"""The OCI backend: boxes are containers of a Docker or podman engine, in which our own init is pid 1.
+"""The OCI backend: boxes are containers of a Docker or podman engine, in which this project's own init is pid 1.
 
-Invariant: a box lives as long as the connection to its container's streams. The engine closes the streams when the
-owner goes; then init ends, and the engine removes the container. The same init as in the embedded backend decides what
-a command can do, so both backends keep one contract.
+Invariant: a box lives as long as the connection to its container's streams. When the process that owns the box ends,
+the engine closes the streams, init ends, and the engine removes the container. Commands are run by the same init as in
+the embedded backend, so both backends keep one contract.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from etude.sandbox.options import Build, BuildOptions
 from etude.sandbox.served.channel import Channel
 
 _INIT_MB, _INIT_PROCESSES = 32, 4
-"""Memory and processes that init itself may use, beyond the box's limits. The engine's memory limit is twice the box's.
-It is the last resort behind the limits of single processes and init's watch over all of them, which can name the
-command to blame; it also covers memory that no process maps."""
+"""Memory in MB, and number of processes, that init itself may use beyond the box's limits. The engine's memory limit is
+twice the box's. It is the last resort behind init's own limits, which can name the command to blame, and it also covers
+memory that no process maps."""
 # Capabilities that init has briefly, to map the container's ids into its user namespace. Commands never have them.
 _RIGHTS = ["SETUID", "SETGID", "SETFCAP"]
 
 
 class OciSandboxes:
-    """A backend whose boxes are containers of an engine. `root` is the folder of its image store."""
+    """A backend whose boxes are containers of a Docker or podman engine. `root` is the folder of its image store."""
 
     def __init__(self, root: Path, *, endpoint: str = "", runtime: str = "", base: str = "") -> None:
-        """`base` is the base image of "host" images: an image of the engine or a tar. If empty, it is this host's
-        system folders, which requires an engine on this host. `endpoint` is as for find_engine. `runtime` is runc,
-        crun, runsc or kata; empty: the engine's default."""
+        """Open the backend. `base` is the base image of "host" images: an image of the engine or a tar. If empty, the
+        base is this host's system folders, which requires an engine on this host. `endpoint` is as for find_engine.
+        `runtime` is runc, crun, runsc or kata; empty: the engine's default."""
         self.engine, self.runtime, self.owner = find_engine(endpoint), runtime, Owner.new()
         self.engine.require_runtime(runtime)
         self._root = Path(root).absolute()
@@ -89,7 +89,7 @@ class OciSandboxes:
         )
 
     async def create_over(self, spec: BoxSpec, engine_image: EngineImage, fork_image: ForkImage | None) -> OciBox:
-        """Make a box from an image of the engine. `fork_image` is given for the child of a fork."""
+        """Make a box from an image of the engine. `fork_image` is set if the box is the child of a fork."""
         await self._open(engine_image)
         number = next(self._names)
         name = f"etude-{self.owner.name}-{number}"
@@ -118,7 +118,7 @@ class OciSandboxes:
         return box
 
     def _container(self, spec: BoxSpec, engine_image: EngineImage, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the engine's request for a box's container. `message` tells init what to set up."""
+        """Return the engine's JSON request for a box's container. `message` tells init what to set up."""
         image = replace(engine_image.image, config=replace(engine_image.image.config, workdir=spec.workdir))
         memory = (2 * spec.limits.memory_mb + _INIT_MB) << 20
         host = {
@@ -158,8 +158,8 @@ class OciSandboxes:
         }
 
     def _binds(self, engine_image: EngineImage) -> list[str]:
-        """Return the host folders to mount, in the engine's notation; none unless the image is made over the host's
-        folders."""
+        """Return the mounts of host folders, in the engine's notation. There are none unless the image is made over the
+        host's folders."""
         return self.images.binds if engine_image.image.base == HOST else []
 
     def mount_points(self, engine_image: EngineImage) -> list[str]:
@@ -167,7 +167,7 @@ class OciSandboxes:
         return [bind.split(":")[1] for bind in self._binds(engine_image)]
 
     async def _open(self, engine_image: EngineImage) -> None:
-        """Prepare the backend once, before the first box. Concurrent callers wait for the same preparation."""
+        """Prepare the backend when its first box is made. Concurrent callers wait for the same preparation."""
         if self._closed:
             raise SandboxError("this backend is closed; open another")
         opening = self._opening = self._opening or asyncio.ensure_future(self._prepare(engine_image))
@@ -178,8 +178,8 @@ class OciSandboxes:
             raise
 
     async def _prepare(self, engine_image: EngineImage) -> None:
-        """Remove what dead owners left. Then make the volume with the files of our init, which is mounted in every
-        container."""
+        """Remove what dead owners left in the engine. Then make the volume with the files of our init, which is mounted
+        in every container."""
         await remove_leftovers(self.engine)
         labels = {OWNER: str(self.owner)}
         await self.engine.call("POST", "/volumes/create", body={"Name": self._volume, "Labels": labels})
@@ -195,12 +195,12 @@ class OciSandboxes:
     # -- frozen copies
 
     async def keep(self, container: str, name: str) -> None:
-        """Commit a container as image `name` of the store, unless the store has that image already."""
+        """Commit a container as the store's image `name`, unless the store has that image already."""
         if await self.engine.image(f"{self.images.repository}:{name}") is None:
             await self.engine.commit(container, self.images.repository, name)
 
     async def commit_fork(self, box: OciBox) -> ForkImage:
-        """Commit the box's container as the image for the children of a fork."""
+        """Commit the box's container as an image, from which the children of a fork are made."""
         tag = f"{self.owner.name}-{next(self._names)}"
         await self.engine.commit(box.container, FORKS, tag)
         found = await self.engine.image(f"{FORKS}:{tag}")
@@ -210,7 +210,7 @@ class OciSandboxes:
         return ForkImage(EngineImage(f"{FORKS}:{tag}", found["Id"], image))
 
     async def forget(self, box: OciBox) -> None:
-        """Remove the box's container, and its fork image if this was its last child."""
+        """Remove the box's container. If the box was the last child of a fork, remove the fork's image too."""
         self._boxes.pop(box.id, None)
         with contextlib.suppress(SandboxLost):  # If the engine is gone, there is nothing to remove.
             await self.engine.remove("containers", box.container)
@@ -219,7 +219,7 @@ class OciSandboxes:
                 await self.release(box.fork_image)
 
     async def release(self, fork_image: ForkImage) -> None:
-        """Remove a fork's image if no child is left."""
+        """Remove the image of a fork if no child is left."""
         if fork_image.users == 0:
             await self.engine.remove("images", fork_image.engine_image.reference)
 

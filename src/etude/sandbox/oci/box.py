@@ -1,5 +1,5 @@
-"""A box of the OCI backend. Requests go to our init in the container; snapshots and forks are commits of the container
-by the engine."""
+"""A box of the OCI backend. Requests go to our init in the container; for snapshots and forks, the engine commits the
+container."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from etude.sandbox.served.channel import Channel
 
 _READY_SECONDS = 60.0
 _DELETED = 2
-"""The engine's code for a path of the image that the box has deleted."""
+"""The kind by which the engine marks a path of the image that the box has deleted."""
 # Paths that the engine itself puts into each container. They are no changes made by the box.
 _ENGINE_FOLDERS = ("/.etude", "/.dockerenv", "/dev", "/proc", "/sys", "/run/.containerenv", "/run/secrets")
 _ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
@@ -25,15 +25,15 @@ _ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
 
 @dataclass(slots=True)
 class ForkImage:
-    """The image from which the children of a fork are made. It is removed with the last child."""
+    """The engine's image from which the children of a fork are made. It is removed with the last child."""
 
     engine_image: EngineImage
     users: int = 0
-    """Number of living children."""
+    """Number of living boxes that were made from this image."""
 
 
 class BoxBackend(Protocol):
-    """The part of the backend that a box calls (OciSandboxes)."""
+    """The methods of OciSandboxes that a box calls."""
 
     engine: Engine
 
@@ -42,23 +42,23 @@ class BoxBackend(Protocol):
         ...
 
     async def keep(self, container: str, name: str) -> None:
-        """Commit the container as an image of the store, unless the store has an image of that id already."""
+        """Commit a container as the store's image `name`, unless the store has that image already."""
         ...
 
     async def commit_fork(self, box: OciBox) -> ForkImage:
-        """Commit the box's container as the image for the children of a fork."""
+        """Commit the box's container as an image, from which the children of a fork are made."""
         ...
 
     async def create_over(self, spec: BoxSpec, engine_image: EngineImage, fork_image: ForkImage | None) -> OciBox:
-        """Make a box from an image. `fork_image` is given for the child of a fork."""
+        """Make a box from an image of the engine. `fork_image` is set if the box is the child of a fork."""
         ...
 
     async def release(self, fork_image: ForkImage) -> None:
-        """Remove a fork's image if no child is left."""
+        """Remove the image of a fork if no child is left."""
         ...
 
     async def forget(self, box: OciBox) -> None:
-        """Remove the box's container."""
+        """Remove the box's container. If the box was the last child of a fork, remove the fork's image too."""
         ...
 
 
@@ -82,7 +82,7 @@ class OciBox(ServedBox):
         self._forgotten = False
 
     async def wait_until_ready(self) -> None:
-        """Wait until init is ready to run commands. Raise the error that says why it is not."""
+        """Wait until init is ready to run commands. If it fails, raise an error that says why."""
         done, _ = await asyncio.wait({self._channel.ready}, timeout=_READY_SECONDS)
         if not done:
             raise SandboxLost(f"box {self.id} was not ready in {_READY_SECONDS:.0f} s")
@@ -117,7 +117,8 @@ class OciBox(ServedBox):
         return name
 
     async def _snapshot_id(self) -> str:
-        """Return the snapshot's image id: a digest of the base image and of what the box has changed, without times."""
+        """Return the image id of a snapshot: a digest of the base image and of what the box has changed, without
+        times."""
         changes = await self._backend.engine.call("GET", f"/containers/{self.container}/changes") or []
         paths = sorted(
             change["Path"] for change in changes if change["Kind"] != _DELETED and not self._is_engines(change["Path"])
@@ -134,7 +135,8 @@ class OciBox(ServedBox):
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
     def _is_engines(self, path: str) -> bool:
-        """Whether the engine itself puts this path into every container, so that it is no change by the box."""
+        """Whether the engine itself puts this path into every container, so that it does not count as a change made by
+        the box."""
         own = (*_ENGINE_FOLDERS, *self._backend.mount_points(self.engine_image))
         return path in _ENGINE_FILES or any(path == name or path.startswith(f"{name}/") for name in own)
 

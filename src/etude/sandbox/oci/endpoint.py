@@ -1,8 +1,8 @@
-"""Finds the container engine to use: the one that is configured, or else one at an address where the clients of Docker
-and podman look.
+"""Finds the container engine to use: the configured one, or else one at an address where the clients of Docker and
+podman look.
 
-Invariant: an engine that the recipe or the environment names is used, or refused with a reason; no other is taken
-instead. Of the usual addresses, the user's own engine is tried before the system's, since using it requires fewer
+Invariant: an engine that the recipe or the environment names is either used or refused with a reason, never replaced by
+another. Of the usual addresses, the user's own engine is tried before the system's, since using it requires fewer
 rights.
 """
 
@@ -19,8 +19,8 @@ VARIABLES = ("DOCKER_HOST", "CONTAINER_HOST")
 
 
 def find_engine(named: str = "", environment: Mapping[str, str] = os.environ) -> Engine:
-    """Open the engine at the endpoint `named` (unix:///path/of.sock or tcp://host:port). If that is empty, open the one
-    that the environment names, or else the first of the usual endpoints that answers."""
+    """Open the engine at the endpoint `named` (unix:///path/of.sock or tcp://host:port). If `named` is empty, open the
+    engine that the environment names, or else the first of the usual endpoints that answers."""
     given = named or next((environment[name] for name in VARIABLES if environment.get(name)), "")
     if given:
         return Engine(given)

@@ -1,5 +1,5 @@
-"""The images of one store, kept by the engine under our own names: `localhost/etude/<store>:<id>`, with their settings
-as a label.
+"""The images of one store. The engine keeps them under the names `localhost/etude/<store>:<id>`, with their settings as
+a label.
 
 Invariant: an id of this store always names the same content. The engine keeps the layers. The store's folder only shows
 that the store still exists (owner.py).
@@ -40,7 +40,7 @@ from etude.sandbox.oci.tars import (
 )
 
 IMAGE = "etude.image"
-"""Label that holds an image's settings, as encoded JSON."""
+"""Name of the label that holds an image's settings, as encoded JSON."""
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -49,27 +49,28 @@ class EngineImage:
     """An image as the engine knows it."""
 
     reference: str
-    """The name by which the engine is asked for the image."""
+    """The name by which the engine finds the image."""
     engine_id: str
     """The engine's own id of the image."""
     image: Image
-    """The image's settings, without layers, which the engine keeps."""
+    """The image's settings. Its layers are left out, since the engine keeps them."""
 
 
 class OciImages:
-    """The image store of an OCI backend."""
+    """The image store of an OCI backend, whose images the engine keeps."""
 
     def __init__(self, engine: Engine, root: Path, base: str) -> None:
         self.engine, self.root, self.base = engine, root, base
         self.binds: list[str] = []
-        """The host's system folders that are mounted in boxes on the host base, in the engine's notation."""
+        """The mounts of the host's system folders in boxes on the host base, in the engine's notation."""
         store = hashlib.blake2b(str(root).encode(), digest_size=6).hexdigest()
         self.repository = f"localhost/etude/{store}"
 
     # -- looking up
 
     async def find_image(self, name: str) -> EngineImage:
-        """Return the image with this id. Raise RequestRefused if the store has none."""
+        """Return the store's image with the id `name`, or the base of "host" images if that is the name. Raise
+        RequestRefused if there is none."""
         if name == HOST:
             return await self._host()
         if _ID.fullmatch(name) and (found := await self._find(name)):
@@ -87,19 +88,19 @@ class OciImages:
         return EngineImage(reference, found["Id"], _image_settings(found)) if found else None
 
     async def record(self, name: str, engine_id: str) -> str:
-        """Give an image of the engine the id `name` in this store."""
+        """Give an image of the engine the id `name` in this store. Return `name`."""
         await self.engine.tag(engine_id, self.repository, name)
         return name
 
     def labels(self, image: Image) -> dict[str, str]:
-        """Return the labels of an image of this store: the store, and the image's settings."""
+        """Return the engine labels of an image of this store: which store it belongs to, and its settings."""
         return {STORE: store_label(self.root), IMAGE: base64.urlsafe_b64encode(image.to_json().encode()).decode()}
 
     # -- the base
 
     async def _host(self) -> EngineImage:
-        """Return the base of "host" images: the base that the backend was given, or else a small tree over which this
-        host's own folders are mounted."""
+        """Return the base of "host" images: the base image that the backend was given, or else a small tree over which
+        this host's own folders are mounted."""
         if self.base:
             return await self._given_base()
         if not self.engine.local:
@@ -118,13 +119,14 @@ class OciImages:
         return found
 
     def _host_folders(self) -> str:
-        """Make the tree of the host base and note the mounts over it. Return the tree's path relative to the store."""
+        """Make the tree of the host base, and set `binds` to the mounts over it. Return the tree's path relative to the
+        store."""
         bases, store = build_bases(self.root, None), f"{self.root}/"
         self.binds = [f"{source.replace('store:', store)}:/{target}:ro" for source, target in bases.binds]
         return bases.skeletons[HOST]
 
     async def _given_base(self) -> EngineImage:
-        """Return the base that the backend was given, importing it if it is a file."""
+        """Return the base image that the backend was given. A file is imported first."""
         if Path(self.base).exists():
             return await self.find_image(await self.import_file(Path(self.base)))
         found = await self.engine.image(self.base)
@@ -135,7 +137,7 @@ class OciImages:
     # -- making
 
     async def add(self, files: dict[str, bytes], base: str, workdir: str) -> str:
-        """Make an image from a base and files; see Sandboxes.add_image."""
+        """Make an image from a base and files. See Sandboxes.add_image in contract.py."""
         inside = check_workdir(workdir)
         below = await self.find_image(base)
         image = replace(below.image, config=replace(below.image.config, workdir=workdir))
@@ -170,8 +172,8 @@ class OciImages:
             return await self._import(source, source, archive=archive)
 
     async def _import(self, source: Path, tar: Path, *, archive: bool) -> str:
-        """Load the tar into the engine, as an image archive or as a root file system. `source` is its name in
-        errors."""
+        """Load a tar into the engine: as an image archive if `archive` is set, else as a root file system. Return the
+        image's id. `source` is named in errors."""
         try:
             if not archive:
                 return await self._adopt(await self.engine.import_root(chunks(tar), {}))
@@ -185,7 +187,7 @@ class OciImages:
         return await self._adopt(loaded[1])
 
     async def pull(self, reference: str) -> str:
-        """Pull an image from a registry; a reference without a tag means `:latest`."""
+        """Pull an image from a registry; return its id. A reference without a tag means `:latest`."""
         if not re.search(r"@|:[^/]*$", reference):
             reference += ":latest"
         try:
@@ -202,7 +204,7 @@ class OciImages:
         arguments: dict[str, str] | None,
         say: Callable[[str], None],
     ) -> str:
-        """Build an image with the engine's own builder, without network."""
+        """Build an image with the engine's own builder, without network. Return the image's id."""
         file = dockerfile or context / "Dockerfile"
         with tempfile.TemporaryDirectory(prefix="etude-build-") as folder:
             tar = Path(folder, "context.tar")
@@ -234,7 +236,7 @@ class OciImages:
         return name
 
     async def _adopt(self, reference: str) -> str:
-        """Give an image of the engine an id of this store, derived from its content."""
+        """Give an image of the engine an id in this store, derived from its content. Return that id."""
         found = await self.engine.image(reference)
         if not found:
             raise ImageError(f"the engine does not have {reference}, which it has just been given")
@@ -242,7 +244,7 @@ class OciImages:
 
 
 def _image_settings(found: dict[str, Any]) -> Image:
-    """Read an image's settings from our own label, or else from its author's configuration."""
+    """Read an image's settings from the label IMAGE, or without that label, from the image's own configuration."""
     config = found.get("Config") or {}
     if label := (config.get("Labels") or {}).get(IMAGE):
         try:

@@ -1,8 +1,9 @@
 """Packs what a container needs to run our init into one tar: the running Python interpreter, with the few modules and
 libraries that init loads.
 
-An image has no Python and perhaps no C library, so the dynamic loader is included and started explicitly. Everything
-lies below one folder. The list of files comes from a process that loads init on this host, so it is never a guess.
+An image has no Python and perhaps no C library, so the dynamic loader is included and started explicitly. All files of
+the bundle lie below one folder. The list of files comes from a process that loads init on this host, so it is never a
+guess.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from etude.sandbox.contract import SandboxUnavailable
 from etude.sandbox.oci.tars import new_tar
 
 BUNDLE_FOLDER = "/.etude"
-"""Folder of a container in which the bundle is mounted."""
+"""Folder of a container at which the bundle with init's files is mounted."""
 _LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
 INIT = [
     f"{BUNDLE_FOLDER}/loader", "--library-path", f"{BUNDLE_FOLDER}/lib", f"{BUNDLE_FOLDER}/bin/python3",
     "-I", "-S", "-B", "-X", "utf8", "-c", "from etude.sandbox.inside.contained import main; main()",
 ]  # fmt: skip
-"""The command of every container. A JSON message that describes the box follows as its last argument."""
+"""The command that starts init in every container. A JSON message that describes the box follows as the last
+argument."""
 
 # Stub packages replace `etude` and `etude.sandbox`, so that only `inside` is loaded, which is all that pid 1 needs.
 _LIST_LOADED_FILES = """
@@ -51,8 +53,8 @@ print(json.dumps({"objects": [name for name in names if name.startswith("/")], "
 
 
 def write_init_bundle(folder: Path) -> Path:
-    """Return the tar's path in `folder`, after making it unless it exists for this version of the sources and of the
-    interpreter."""
+    """Return the path of the bundle's tar in `folder`. The tar is made if there is none for this version of the sources
+    and of the interpreter."""
     inside = Path(__file__).parents[1] / "inside"
     digest = hashlib.blake2b(f"2 {sys.version} {sys.executable}".encode(), digest_size=16)
     for source in sorted(inside.glob("*.*")):
@@ -67,7 +69,7 @@ def write_init_bundle(folder: Path) -> Path:
 
 
 def _write(path: Path, inside: Path) -> None:
-    """Write the tar. `inside` is the folder of the `inside` package."""
+    """Write the bundle's tar to `path`. `inside` is the folder of the package etude.sandbox.inside."""
     packages = [str(inside.parents[1]), str(inside.parent)]
     seen = subprocess.run(
         [sys.executable, "-I", "-S", "-B", "-c", _LIST_LOADED_FILES, *packages], capture_output=True, check=False
@@ -97,7 +99,7 @@ def _write(path: Path, inside: Path) -> None:
 
 
 def _compiled(source: str) -> bytes:
-    """Return bytecode that Python loads without its source, and so without comparing the source's time."""
+    """Return the bytecode of a source file, in a form that Python loads without looking for the source."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "module.pyc")
         mode = py_compile.PycInvalidationMode.UNCHECKED_HASH

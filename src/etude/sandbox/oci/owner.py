@@ -1,4 +1,4 @@
-"""Labels containers, volumes and images of an engine with the process that owns them, and removes those of dead owners.
+"""Labels an engine's containers, volumes and images with the process that owns them, and removes those of dead owners.
 
 Normally the engine removes a box when its owner's connection ends. This module is for boxes that are left over because
 the engine itself was killed, and for volumes and images, which have no connection. Objects of owners on another machine
@@ -17,35 +17,36 @@ import psutil
 from etude.sandbox.oci.api import Engine
 
 OWNER = "etude.owner"
-"""Label that names the owner of an object (str of Owner)."""
+"""Name of the label that holds the owner of an object, as str(Owner)."""
 STORE = "etude.store"
-"""Label that names the store of an image, as made by `store_label`."""
+"""Name of the label that holds the store of an image, as made by `store_label`."""
 FORKS = "localhost/etude/fork"
-"""Repository of fork images. The tag begins with the owner's name."""
+"""Repository of the images from which children of forks are made. The tag begins with the owner's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The identity of a process that owns objects in an engine. It stays unambiguous after the process has ended, even
-    if a later process gets the same pid."""
+    """The identity of a process that owns objects in an engine. It identifies the process even after it has ended and
+    another process got the same pid."""
 
     machine: str
     boot: str
-    """Boot id of the machine, and the pid namespace in which `pid` is valid."""
+    """The machine's boot id, and the pid namespace in which `pid` is valid."""
     pid: int
     start: float
-    """Start time of the process, since a later process may get the same pid."""
+    """Start time of the process, in seconds since the epoch. It distinguishes the process from a later one with the
+    same pid."""
     key: str
-    """Random text, since one process may open several backends."""
+    """Random text that distinguishes the backends that one process has opened."""
 
     @classmethod
     def new(cls) -> Owner:
-        """Return this process as an owner."""
+        """Return a new owner that stands for this process."""
         return cls(_machine_id(), _boot_id(), os.getpid(), psutil.Process().create_time(), secrets.token_hex(4))
 
     @property
     def name(self) -> str:
-        """Prefix of the names of the owner's containers, volumes and images."""
+        """Text that is part of the names of the owner's containers, volumes and images."""
         return f"{self.pid}-{self.key}"
 
     def __str__(self) -> str:
@@ -53,12 +54,12 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """Parse what str() wrote. Raise ValueError for anything else."""
+        """Parse the text that str(Owner) makes. Raise ValueError for any other text."""
         machine, boot, pid, start, key = text.split("|")
         return cls(machine, boot, int(pid), float(start), key)
 
     def dead(self) -> bool:
-        """Whether the owner has ended; False if that cannot be known from here."""
+        """Whether the owner's process has ended; False if this process cannot know."""
         if self.machine != _machine_id():
             return False
         if self.boot != _boot_id():
@@ -73,12 +74,13 @@ class Owner:
 
 
 def store_label(root: Path) -> str:
-    """Return the label of a store's images: this machine and the store's folder."""
+    """Return the label value for a store's images: the id of this machine and the store's folder."""
     return f"{_machine_id()}|{root}"
 
 
 async def remove_leftovers(engine: Engine) -> list[str]:
-    """Remove the objects of dead owners, and the images of stores whose folder is gone. Return their names."""
+    """Remove the engine's objects whose owners are dead, and the images of stores whose folder is gone. Return the
+    names of what was removed."""
     removed = []
     for kind in ("containers", "volumes"):
         for found in await engine.list_labelled(kind, OWNER):
@@ -95,7 +97,7 @@ async def remove_leftovers(engine: Engine) -> list[str]:
 
 
 def _owner_is_dead(found: dict[str, object]) -> bool:
-    """Whether the labels of an object name an owner that is dead."""
+    """Whether the labels of a container, volume or image name an owner whose process has ended."""
     labels = found.get("Labels")
     try:
         return isinstance(labels, dict) and Owner.parse(labels[OWNER]).dead()

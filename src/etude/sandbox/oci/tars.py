@@ -1,4 +1,5 @@
-"""Makes the tars that are sent to an engine: a folder tree, an image's files, a folder, a build context."""
+"""Makes the tars that are sent to a container engine: of a generated tree, an image's files, a folder, or a build
+context."""
 
 from __future__ import annotations
 
@@ -21,15 +22,16 @@ DOCKERFILE = ".etude-dockerfile"
 
 @contextmanager
 def new_tar(file: IO[bytes], **options: Any) -> Iterator[tarfile.TarFile]:
-    """Open a tar for writing that ends at its end mark, without padding. An unpacker stops reading at the mark; an
-    engine that still has padding to send to it would refuse the whole tar."""
+    """Open a tar for writing that ends with its end mark, without padding after it. An engine stops unpacking at the
+    mark, and would refuse the whole tar if padding were still being sent."""
     with tarfile.open(fileobj=file, mode="w", **options) as tar:
         yield tar
     file.truncate(tar.offset)
 
 
 def tar_of_skeleton(folder: Path) -> bytes:
-    """Make a tar of the tree that lies under the host's folders, with owners as in a box. Mount points stay empty."""
+    """Make a tar of the generated tree over which the host's folders are mounted, with owners as in a box. Mount points
+    stay empty."""
     owners = {"work": USERS["agent"], **{f"home/{name}": number for name, number in USERS.items()}}
     buffer = io.BytesIO()
     with new_tar(buffer) as tar:
@@ -44,8 +46,8 @@ def tar_of_skeleton(folder: Path) -> bytes:
 
 
 def tar_of_files(files: dict[str, bytes], workdir: PurePosixPath, owner: int) -> bytes:
-    """Make a tar of `files`, by path relative to `workdir`. Every folder comes before its content, so that it gets the
-    right owner."""
+    """Make a tar of `files` (path relative to `workdir` -> content). Every folder comes before its content, so that the
+    engine gives it the right owner."""
     folders, contents = {workdir}, {workdir / name: content for name, content in files.items()}
     for name in files:
         path = PurePosixPath(name)
@@ -78,11 +80,11 @@ def tar_of_folder(folder: Path, target: Path) -> None:
 
 
 def tar_of_context(context: Context, dockerfile: bytes, target: Path) -> None:
-    """Write a tar for the engine's build: the context without ignored files, owned by root, and the Dockerfile as
-    DOCKERFILE.
+    """Write a tar for a build by the engine: the context's files without the ignored ones, owned by root, and the
+    Dockerfile under the name DOCKERFILE.
 
-    The engine reads a .dockerignore too, after we have applied the context's own. It gets one that keeps just these two
-    added files out of the image.
+    The context's own .dockerignore has been applied already. The engine reads a .dockerignore too, so the tar has a new
+    one, which only keeps itself and the added Dockerfile out of the image.
     """
     own = {DOCKERFILE: dockerfile, ".dockerignore": f"{DOCKERFILE}\n.dockerignore\n".encode()}
     with target.open("wb") as out, new_tar(out, format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
@@ -101,7 +103,7 @@ def tar_of_context(context: Context, dockerfile: bytes, target: Path) -> None:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the tar holds an image (OCI or `docker save`) rather than a root file system."""
+    """Whether a tar holds an image (OCI or `docker save`) rather than a root file system."""
     with tarfile.open(path) as tar:
         for number, member in enumerate(tar):
             if member.name.removeprefix("./") in ("manifest.json", "oci-layout", "index.json"):

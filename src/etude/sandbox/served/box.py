@@ -1,4 +1,5 @@
-"""The owner's side of a box: every request goes through a channel to the box's pid 1, our init."""
+"""A box as seen by the process that owns it. Every request goes through a channel to the box's pid 1, which is this
+project's init."""
 
 from __future__ import annotations
 
@@ -16,15 +17,17 @@ from etude.sandbox.served.process import ServedProcess
 from etude.sandbox.tars import Member, Tar, pack
 
 ANSWER_SECONDS = 30.0
-"""Maximum time in which pid 1 must answer any request but a command; otherwise the box counts as lost."""
+"""Maximum seconds for pid 1 to answer any request other than a command; after that, the box counts as lost."""
 _BATCH_BYTES = 4 << 20
-"""Bytes of a tree that are sent at once. Pid 1 keeps them in memory meanwhile."""
+"""Maximum bytes of a file tree that are sent in one request. Pid 1 keeps them in memory meanwhile."""
 
 
 class ServedBox:
-    """A box whose pid 1 is our init, whatever isolates it. Implements all requests that init answers.
+    """A box whose pid 1 is this project's init, in whatever way it is isolated. Implements all requests that init
+    answers.
 
-    It belongs to the event loop in which it was made."""
+    A ServedBox belongs to the event loop in which it was made.
+    """
 
     def __init__(self, id: str, spec: BoxSpec, channel: Channel) -> None:
         self.id, self.spec = id, spec
@@ -75,7 +78,7 @@ class ServedBox:
         return process
 
     def _request(self, asked: Command) -> dict[str, Any]:
-        """Return the fields that requests for commands have in common."""
+        """Return the fields that `exec` and `start` requests have in common."""
         argv = ["/bin/sh", "-c", asked.command] if isinstance(asked.command, str) else asked.command
         if not argv or asked.timeout <= 0:
             raise RequestRefused(
@@ -91,7 +94,7 @@ class ServedBox:
 
     @contextlib.contextmanager
     def _recorded(self, line: str) -> Iterator[None]:
-        """Add the line to the list of commands, unless the command is refused."""
+        """Add a shell line to `commands` during the block, and remove it again if init refuses the command."""
         self._commands.append(line)
         try:
             yield
@@ -153,8 +156,9 @@ class ServedBox:
 
     @contextlib.asynccontextmanager
     async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
-        """Freeze the box during the block: nothing in it runs, and live processes continue afterwards. Yields whether
-        there are no live processes. With `kill`, all processes are killed instead."""
+        """Freeze the box during the block, so that nothing in it runs; its processes continue afterwards. With `kill`,
+        all processes are killed instead. Yields True if the box has no living processes. Raises BoxBusy if a process
+        may be writing."""
         answer, _ = await self._ask({"op": "freeze", "kill": kill})
         if answer["writers"]:
             raise BoxBusy(f"box {self.id} is being written to by {'; '.join(answer['writers'])}: wait, or kill=True")
@@ -165,5 +169,5 @@ class ServedBox:
                 await self._ask({"op": "thaw"})
 
     def inherit(self, commands: list[str]) -> None:
-        """Put the parent's commands before the box's own in the list of commands."""
+        """Put the commands of the parent box before this box's own in `commands`."""
         self._commands[:0] = commands

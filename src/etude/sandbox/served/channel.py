@@ -1,5 +1,5 @@
-"""The owner's end of a box's socket. Many requests can be in progress at once; each gets its own answer or raises
-SandboxLost."""
+"""The connection from the process that owns a box to the box's pid 1. Many requests can be in progress at once; each
+gets its own answer or raises SandboxLost."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from etude.sandbox.inside import wire
 Answer = tuple[wire.Header, bytes]
 OnFrame = Callable[[wire.Header, bytes], None]
 _CANCELLABLE = ("exec", "start", "poll")
-"""Requests that pid 1 is asked to cancel if the caller no longer waits for the answer."""
+"""Operations that pid 1 is asked to cancel if the caller no longer waits for the answer."""
 
 
 class Channel(asyncio.Protocol):
-    """The connection to the pid 1 of one box. Requests and answers carry the same ticket number."""
+    """The connection to the pid 1 of one box. A request and its answer carry the same ticket number."""
 
     def __init__(self, box: str) -> None:
         self.box = box
@@ -50,8 +50,8 @@ class Channel(asyncio.Protocol):
                 future.set_result((header, payload))
 
     def _call_listener(self, ticket: int, header: wire.Header, payload: bytes) -> None:
-        """Pass a frame to the ticket's listener. If the listener fails, only its own request fails, not the
-        connection."""
+        """Pass a frame to the listener that is registered for the ticket. If the listener fails, only the request with
+        this ticket fails, not the connection."""
         if ticket not in self._listeners:
             return
         try:
@@ -81,8 +81,8 @@ class Channel(asyncio.Protocol):
         return self._tickets
 
     def listen(self, ticket: int, on_frame: OnFrame) -> None:
-        """Register a listener for frames with this ticket other than the answer. It is removed after the frame that
-        ends the command."""
+        """Register a listener for all frames with this ticket except the answer. The listener is removed after the
+        frame that ends the command."""
         self._listeners[ticket] = on_frame
 
     def ignore(self, ticket: int) -> None:
@@ -91,7 +91,7 @@ class Channel(asyncio.Protocol):
     async def request(
         self, header: wire.Header, payload: bytes = b"", *, patience: float, ticket: int | None = None
     ) -> Answer:
-        """Send a request and wait at most `patience` seconds for its answer. An answer with an error is raised as the
+        """Send a request and wait at most `patience` seconds for its answer. If the answer is an error, raise the
         matching exception."""
         if self.lost or self._transport is None:
             raise SandboxLost(f"box {self.box} has ended; it cannot be used again, make a new one")
@@ -125,7 +125,8 @@ class Channel(asyncio.Protocol):
 
 
 def _exception_for(answer: wire.Header, box: str, header: wire.Header) -> Exception:
-    """Return the exception for an error answer: Python's own type for file errors, else one of the contract's types."""
+    """Return the exception for an answer that reports an error: Python's own type for file errors, else one of the
+    contract's types."""
     kind, text = answer["kind"], f"box {box}: {answer['error']}"
     if kind == "refused":
         return RequestRefused(text)

@@ -1,5 +1,5 @@
-"""The owner's side of a background command. Pid 1 keeps the command's output until it is polled, and reports the end of
-the command."""
+"""A background command as seen by the process that owns its box. Pid 1 keeps the command's output until it is polled,
+and reports when the command ends."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _ANSWER_SECONDS = 30.0
 
 
 class ServedProcess:
-    """A background command in a box; see `contract.Process`."""
+    """A background command in a box. See `Process` in contract.py."""
 
     def __init__(self, channel: Channel, id: int) -> None:
         self.id = id
         self._channel = channel
         self._seen = 0
-        """Number of output bytes that the caller has received or that were dropped."""
+        """Number of output bytes so far that the caller has received or that were dropped."""
         self._end: wire.Header | None = None
         self._rest = b""
         channel.listen(id, self._on_end)
@@ -37,8 +37,8 @@ class ServedProcess:
         return self._take(self._end["first"], data, code=self._end["end"], limit=self._end["limit"])
 
     def _take(self, first: int, data: bytes, *, code: int | None, limit: str = "") -> Poll:
-        """Return the new bytes of `data`, whose first byte has the number `first`. Another poll may have returned some
-        of them already."""
+        """Return `data` without the bytes that another poll has already returned. `first` is the number of the first
+        byte of `data` in the whole output."""
         new = data[max(0, self._seen - first) :]
         skipped = max(0, first - self._seen)
         self._seen = max(self._seen, first + len(data))
@@ -57,11 +57,11 @@ class ServedProcess:
         await self._ask("resize", rows=rows, columns=columns)
 
     async def kill(self) -> None:
-        """Kill the command, and return when its whole process tree has ended."""
+        """Kill the command, and return once its whole process tree has ended."""
         await self._ask("kill")
 
     async def _ask(self, operation: str, payload: bytes = b"", **more: Any) -> bool:
-        """Send a request about the command; return whether the command had ended."""
+        """Send a request about the command; return whether the command had already ended."""
         if self._end is not None:
             return True
         header = {"op": operation, "process": self.id, **more}

@@ -1,6 +1,8 @@
-"""Sources of tasks by category, a file each: what is drawn, from what, and how it is graded.
+"""Task sources by category, one file each: which tasks are drawn, from which library or package, and how they are
+graded.
 
-Equal (name, version, seed, split, index) make equal tasks; a task's split is that of the library it is made from."""
+Equal (name, version, seed, split, index) make equal tasks. A task is in the split of the library that it is made from.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Small edits of Python source: damages, which may change what the code does, and harmless ones, which do not.
+"""Finds small edits of Python source: damages, which may change what the code does, and harmless edits, which do not.
 
 Both look alike: a comparison with swapped operands may be right or wrong. Each alteration replaces the text of one
-expression or statement; the rest of the file stays as it was, byte for byte.
+expression or statement and leaves the rest of the file unchanged.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SPELT = {ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">=", ast.Eq: "==", 
 class Alteration:
     path: str
     start: int
-    """In bytes of the file."""
+    """Offset of the replaced text in the original file, in bytes. `end` is the offset after it."""
     end: int
     text: str
     kind: str
     first: int
-    """Lines, from 1, that it changes in the file as it was."""
+    """First line of the original file that the alteration changes, counted from 1. `last` is the last such line."""
     last: int
 
 
@@ -46,22 +46,25 @@ def altered(files: Mapping[str, bytes], alterations: Iterable[Alteration]) -> di
 
 
 def damages(path: str, source: bytes) -> list[Alteration]:
-    """Find every possible damage: a changed operator, comparison, constant or built-in name. Whether a test fails
-    because of it is not checked here."""
+    """Return every possible damage of a file: a changed operator, comparison, constant or built-in name. Some may
+    change nothing that a test notices; no test is run here.
+    """
     place = _Places(path, source)
     return sorted(found for node in _code(place.tree) for found in _damage(node, place))
 
 
 def harmless(path: str, source: bytes) -> list[Alteration]:
-    """Find every possible harmless edit, such as a comparison with swapped operands, a negated condition or a named
-    result. For plain values the code does the same as before."""
+    """Return every possible harmless edit of a file, such as a comparison with swapped operands, a negated condition or
+    a named result. With operands of built-in types the code behaves as before.
+    """
     place = _Places(path, source)
     return sorted(found for node in _code(place.tree) for found in _same(node, place))
 
 
 def apart(alterations: Iterable[Alteration], lines: int = 0) -> list[Alteration]:
-    """Select alterations in the given order. One that overlaps an alteration selected before, or has fewer than `lines`
-    lines between them, is skipped."""
+    """Select alterations in the given order. An alteration is skipped if it overlaps a selected one or has fewer than
+    `lines` lines between it and a selected one.
+    """
     kept: list[Alteration] = []
     for one in alterations:
         if all(one.path != k.path or one.first > k.last + lines or one.last < k.first - lines for k in kept):
@@ -87,7 +90,9 @@ class _Places:
         return Alteration(self.path, *span, text, kind, node.lineno, end)
 
     def between(self, left: ast.expr, right: ast.expr, old: str, new: str, kind: str) -> Iterator[Alteration]:
-        """Replace the operator between two operands, if both are on one line."""
+        """Yield the alteration that replaces the operator `old` between two operands by `new`, if both operands are on
+        one line.
+        """
         low = self.at(left.end_lineno or left.lineno, left.end_col_offset or 0)
         high = self.at(right.lineno, right.col_offset)
         where = self.source[low:high].find(old.encode())
@@ -97,7 +102,7 @@ class _Places:
 
 
 def _code(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield all nodes in function bodies, without docstrings and signatures."""
+    """Yield all syntax nodes in function bodies, without docstrings and signatures."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for statement in function.body:
@@ -150,8 +155,9 @@ def _same(node: ast.AST, place: _Places) -> Iterator[Alteration]:
 
 
 def _in_two_steps(node: ast.Assign, value: ast.BinOp, place: _Places) -> Iterator[Alteration]:
-    """Split `x = a - b` into `x = a` and `x -= b`. Only for operators that lists do not have: `+=` would change a list
-    in place."""
+    """Yield the edit that splits `x = a - b` into `x = a` and `x -= b`. Only operators that lists do not have are
+    split, because `+=` would change a list in place.
+    """
     target, right = node.targets[0], value.right
     if not isinstance(value.op, ast.Sub | ast.FloorDiv) or not isinstance(target, ast.Name) or not _is_tight(right):
         return

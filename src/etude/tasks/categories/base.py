@@ -1,7 +1,7 @@
 """Base class of all category sources: turns a draft into a task and the files of its directory.
 
-Invariant: the split of a task follows from its kin, the library or package that it is made from. So all tasks of one
-kin are in the same split, in every category.
+Invariant: a task's kin (the library or package that it is made from) decides its split. So all tasks of one kin are in
+the same split, in every category.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ _DOCKERFILE = f"FROM {{}}\nWORKDIR {WORKDIR}\nCOPY repo/ {WORKDIR}/\n"
 class Draft:
     instruction: str
     kind: str
-    """Finer than the category, for reports."""
+    """Subcategory of the task, for reports."""
     verifier: dict[str, Any]
     before: Mapping[str, bytes]
-    """The workspace as the agent finds it."""
+    """Files of the workspace as the agent finds it, by path."""
     solved: Mapping[str, bytes]
     other: Mapping[str, bytes] = field(default_factory=dict)
-    """As another honest solution leaves it; none where it is empty."""
+    """Files of a second correct solution; empty if there is none."""
     hidden: Mapping[str, bytes] = field(default_factory=dict)
-    """Of tests/, by paths relative to the task's directory."""
+    """Files of tests/, which the agent does not see. The keys are paths relative to the task's directory."""
     seconds: float = 60.0
-    """Wall clock of the verifier."""
+    """Wall-clock time limit of the verifier, in seconds."""
     image: str = "python:3.11"
-    """What others start the environment from; not a slim one, which has no make and no patch."""
+    """Base image of the Dockerfile, from which other tools build the environment. It is not a slim image, because these
+    lack make and patch.
+    """
 
 
 class CategorySource(ABC):
@@ -46,7 +48,9 @@ class CategorySource(ABC):
 
     @abstractmethod
     def kins(self) -> Sequence[str]:
-        """Names of the libraries or packages that tasks are made from. Every split must have at least one."""
+        """Return the names of the libraries or packages that tasks are made from. Every split must have at least one
+        name.
+        """
 
     @abstractmethod
     def draft(self, kin: str, rng: random.Random) -> Draft: ...
@@ -56,7 +60,7 @@ class CategorySource(ABC):
         if not kins:
             raise TaskError(f"source {self.name} has nothing to make {split} tasks from")
         kin = kins[index % len(kins)]
-        # A text seeds by a hash of its bytes, the same on every machine.
+        # A string seed is hashed by its bytes, the same on every machine.
         draft = self.draft(kin, random.Random(f"{self.name}/{self.version}/{seed}/{split.value}/{index}"))
         task = Task(
             id=f"{self.name}-{split.value}-{index:05d}",

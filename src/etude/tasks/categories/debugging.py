@@ -1,4 +1,4 @@
-"""Debugging: a package with one bug; the hidden suite passes again when it is mended."""
+"""Debugging tasks: a package with one bug. The hidden test suite passes again once the bug is fixed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class DebuggingSource(CategorySource):
 
 
 def instruction(package: Package, test: str, rng: random.Random) -> str:
-    """Ask for a fix. The bug is described by the name of a test that fails because of it."""
+    """Return an instruction that asks for a fix and describes the bug by the name of a test that fails
+    because of it.
+    """
     subject = test.rpartition(" > ")[2] if package.runner == "node" else test.rpartition(".test_")[2].replace("_", " ")
     return rng.choice(
         (

@@ -1,4 +1,6 @@
-"""DevOps: a package without a build; the script accepts what is sound, refuses what is broken, and leaves artifacts."""
+"""DevOps tasks: the agent writes a build script for a package. The build must leave the right artifacts for sound
+variants of the package and fail for broken ones.
+"""
 
 from __future__ import annotations
 

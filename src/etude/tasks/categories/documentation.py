@@ -1,4 +1,4 @@
-"""Tasks of writing documentation: a small library whose docstrings are gone."""
+"""Documentation tasks: the agent writes the docstrings of a small library from which they were removed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class DocumentationSource(CategorySource):
 
 
 def _examples_moved(library: Library) -> tuple[str, str]:
-    """Move the examples from the docstrings to the README; return the source and the text to append to the README."""
+    """Move the examples from the docstrings to the README. Return the changed source and the text to append to the
+    README.
+    """
     texts, blocks = {}, []
     for function in public_functions(ast.parse(library.source)):
         text, mark, example = (ast.get_docstring(function) or "").partition(">>> ")
@@ -46,7 +48,9 @@ def _examples_moved(library: Library) -> tuple[str, str]:
 
 
 def _with_docstrings(source: str, texts: dict[str, str]) -> str:
-    """Replace the docstrings of the public functions by `texts`; a function without a text gets no docstring."""
+    """Replace the docstrings of the public functions by `texts`, keyed by function name. A function without a text gets
+    no docstring.
+    """
     lines = source.splitlines(keepends=True)
     for function in reversed(public_functions(ast.parse(source))):
         first = function.body[0]

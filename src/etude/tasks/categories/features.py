@@ -1,4 +1,6 @@
-"""Features: a finished package with a function, or an option of one, taken out; its tests are held back."""
+"""Feature tasks: a function, or one option of a function, is removed from a finished package, and the agent must add
+it. The tests are hidden.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ class Feature:
     kind: str
     request: str
     without: Mapping[str, bytes]
-    """The package's files before it was there."""
+    """The package's files without the feature, by path."""
     tests: tuple[str, ...] = ()
-    """Those that fail without it."""
+    """Ids of the tests that fail without the feature."""
 
 
 class FeaturesSource(CategorySource):
@@ -50,7 +52,9 @@ class FeaturesSource(CategorySource):
 
 @cache
 def features_of(kin: str) -> list[Feature]:
-    """Return every feature that can be removed from a package so that some tests fail and the others still pass."""
+    """Return every feature of a package whose removal makes a test fail whose expected value is hard to guess
+    (`Package.telling`).
+    """
     package = package_of(kin)
     found = [*_functions(package), *_options(package)]
     tried = try_variants({**package.files, **package.tests}, [feature.without for feature in found])
@@ -62,7 +66,7 @@ def features_of(kin: str) -> list[Feature]:
 
 
 def _functions(package: Package) -> Iterator[Feature]:
-    """Yield a feature for each public function that no other code in the package calls."""
+    """Yield a feature for each public function that the package's other code does not mention."""
     everything = b"\n".join(package.files[path] for path in package.modules).decode()
     init = f"{package.name}/__init__.py"
     for path, function in _public(package):
@@ -82,8 +86,9 @@ def _functions(package: Package) -> Iterator[Feature]:
 
 
 def _options(package: Package) -> Iterator[Feature]:
-    """Yield a feature for each parameter with a default. Without the feature, the function has no such parameter and
-    always behaves as by default."""
+    """Yield a feature for each parameter with a default. Without the feature, the function lacks the parameter and
+    always uses the default.
+    """
     for path, function in _public(package):
         names = function.args.args[len(function.args.args) - len(function.args.defaults) :]
         for argument, default in zip(names, function.args.defaults, strict=True):

@@ -1,4 +1,6 @@
-"""Migration: a program that uses an old interface, to be moved to a new one; the old one is absent at grading."""
+"""Migration tasks: the agent moves a program from an old interface to a new one. The old interface is not available at
+grading.
+"""
 
 from __future__ import annotations
 

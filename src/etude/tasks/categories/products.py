@@ -1,4 +1,4 @@
-"""Draws the products that a build is graded on: sound and broken variants of a package."""
+"""Draws the variants of a package that a build is graded on. A variant is called a product; it is sound or broken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etude.tasks.categories.scripts import RULES
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A product, sound or broken, as changes to the workspace."""
+    """A product: a sound or broken variant of a package, as changes to the workspace."""
 
     name: str
     files: Mapping[str, bytes | None]
@@ -23,7 +23,7 @@ class Drawn:
         return {path: data for path, data in {**base, **self.files}.items() if data is not None}
 
     def row(self, base: Mapping[str, bytes]) -> dict[str, object]:
-        """The product's entry in tests/products.json."""
+        """Return the entry of this variant (product) in tests/products.json."""
         files = {path: data for path, data in self.files.items() if base.get(path) != data}
         texts = {path: None if data is None else data.decode() for path, data in files.items()}
         return {"name": self.name, "succeeds": self.succeeds, "files": texts}
@@ -35,7 +35,9 @@ def versioned(files: Mapping[str, bytes], name: str, version: str) -> dict[str, 
 
 
 def draw_products(package: Package, base: Mapping[str, bytes], rule: str, rng: random.Random) -> list[Drawn]:
-    """Draw four sound products and seven broken ones, each broken in a different way."""
+    """Draw variants of a package to grade a build on: four sound ones, and seven that are each broken in a different
+    way.
+    """
     name = package.name
     init, extra, suite = f"{name}/__init__.py", f"{name}/notes.py", f"tests/test_{name}.py"
     other = f"9.{rng.randint(0, 40)}.{rng.randint(1, 40)}"

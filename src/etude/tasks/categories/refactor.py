@@ -1,4 +1,6 @@
-"""Tasks of restructuring: a small library in which every caller of a helper has a copy of it of its own."""
+"""Refactoring tasks: a small library in which every caller of a helper function has its own copy of it, which the agent
+must merge.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from etude.tasks.verifiers.refactor import measure
 from etude.tasks.verifiers.tests import suite_files
 
 SHARE = 0.7
-"""Of what the reference saves, how much a solution must."""
+"""Fraction of the reference's reduction in size and duplication that a solution must reach."""
 _SHARED = "shared.py"
 
 
@@ -26,7 +28,7 @@ class RefactorSource(CategorySource):
         return NAMES
 
     def draft(self, kin: str, rng: random.Random) -> Draft:
-        # What helpers do may be tested by way of one function alone, so none is left out.
+        # A helper may be tested only through one public function, so no function is left out.
         library = draw_library(kin, rng, whole=True)
         tangled = with_copies(library.source, rng)
         was, best = (measure({library.path: source}) for source in (tangled, library.source))
@@ -49,8 +51,9 @@ class RefactorSource(CategorySource):
 
 
 def with_copies(source: str, rng: random.Random) -> str:
-    """Give every caller of a private function its own copy of it, with other variable names, placed before the
-    caller."""
+    """Give every caller of a private function its own copy of that function, with other variable names, placed before
+    the caller.
+    """
     tree = ast.parse(source)
     helpers = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("_")]
     for helper in helpers:
@@ -84,7 +87,7 @@ def _copy(function: ast.FunctionDef, name: str, rng: random.Random) -> str:
 
 
 def _apart(library: Library) -> dict[str, bytes]:
-    """The second honest solution: everything before the public functions moves to a module of its own."""
+    """Return the second correct solution, in which everything before the public functions moves to its own module."""
     tree = ast.parse(library.source)
     first = public_functions(tree)[0].lineno - 1
     lines = library.source.splitlines(keepends=True)
@@ -99,7 +102,7 @@ def _apart(library: Library) -> dict[str, bytes]:
 
 
 def suite_ids(library: Library) -> list[str]:
-    """Ids of the library's tests, as unittest reports them."""
+    """Return the ids of the library's tests, as unittest reports them."""
     module = library.test_path.removesuffix(".py").replace("/", ".")
     return [
         f"{module}.{suite.name}.{test.name}"

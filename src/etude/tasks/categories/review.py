@@ -1,4 +1,4 @@
-"""Review: a change to a package, in which some places are defects and most are as good as what was there before."""
+"""Review tasks: the agent reviews a change to a package in which some edits are defects and most are harmless."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from etude.tasks.verifiers.review import FILE, LIST, TEXT, chance_of_guess
 DEFECTS = 5
 CHANGE = "change.diff"
 _FREE_LINES = 2
-"""Between two places, so that a line names one of them."""
+"""Minimum number of lines between two edits, so that a reported line identifies one of them."""
 _MOST_PLACES = 18
 _DRAWS = 40
 _THRESHOLDS = (0.88, 0.9, 1.0)
-"""With five defects: one miss or one false alarm is forgiven, one false alarm, nothing."""
+"""Possible required scores (F1). With five defects, the first allows one miss or one false alarm, the second one false
+alarm, the third no error.
+"""
 _INSTRUCTION = f"""Review the change in {CHANGE}: the workspace has {{name}} as it is with the change in it. Most of \
 the change only writes things in another way; some places change what the package does, against its docstrings. Write \
 {TEXT} with a line `path:line: what is wrong` for each such place, the line counted in the file as it is now, that \
@@ -76,13 +78,13 @@ class ReviewSource(CategorySource):
 class Planted:
     damages: list[Damage]
     alterations: list[Alteration]
-    """The damages' and harmless ones, in the order of the files."""
+    """All edits, defects and harmless ones, sorted by file and position."""
     lines: Mapping[Alteration, int]
-    """Where each is, in the file as it is afterwards."""
+    """First line of each edit, counted in the changed file."""
 
 
 def plant(package: Package, rng: random.Random) -> Planted:
-    """Plant defects and harmless edits in a package. Of several random draws, return the one with the most places."""
+    """Plant defects and harmless edits in a package. Of several random draws, return the one with the most edits."""
     examples = {damage.alteration: example_of(package, damage) for damage in package.damages}
     shown = {damage.alteration: damage for damage in package.damages if examples[damage.alteration]}
     best = max((_draw(package, shown, examples, rng) for _ in range(_DRAWS)), key=lambda drawn: len(drawn[1]))
@@ -95,7 +97,9 @@ def plant(package: Package, rng: random.Random) -> Planted:
 
 
 def _threshold(places: int) -> float:
-    """The most lenient threshold that random guessing reaches too rarely to matter (at most with chance SEALED)."""
+    """Return the most lenient threshold that random guessing reaches with a probability of at most SEALED, or else the
+    strictest.
+    """
     fair = (one for one in _THRESHOLDS if chance_of_guess(places, DEFECTS, one) <= SEALED)
     return next(fair, _THRESHOLDS[-1])
 
@@ -103,7 +107,7 @@ def _threshold(places: int) -> float:
 def _draw(
     package: Package, of: Mapping[Alteration, Damage], examples: Mapping[Alteration, str], rng: random.Random
 ) -> tuple[list[Damage], list[Alteration]]:
-    # What is harmless for the tests alone is not taken: a damage that no test notices may still be one.
+    # Damages that no test notices are not used as harmless edits, because they may still be defects.
     unlike = {examples[one]: one for one in rng.sample(list(of), len(of))}
     chosen = apart(list(unlike.values()), _FREE_LINES)[:DEFECTS]
     filled = apart([*chosen, *rng.sample(package.harmless, len(package.harmless))], _FREE_LINES)[:_MOST_PLACES]

@@ -1,5 +1,6 @@
-"""Writes reference builds for a plan: a shell script, a Makefile, or a Python program that either of them starts. Also
-writes a build's checks alone, for workflows and Dockerfiles."""
+"""Writes reference solutions of build tasks: a shell script, a Makefile, or a Python program that either of them
+starts. Also writes a build's checks alone, for workflows and Dockerfiles.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Rule:
     asked: str
-    """When the build must fail, in words."""
+    """Condition under which the build must fail, as the instruction states it."""
     check: str
-    """A Python expression of `text`, a module's text: is it against the rule?"""
+    """Python expression that is true if `text`, the source of a module, breaks the rule."""
     broken: str
-    """A module that is against it."""
+    """Source of an example module that breaks the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     asked: str
     line: str
-    """A Python expression of `path` and `data`."""
+    """Python expression that makes the manifest's line for a file from its `path` and its contents `data`."""
     of: Callable[[str, bytes], str]
 
 
@@ -69,7 +70,7 @@ class Plan:
     manifest: str
 
     def artifacts(self, files: Mapping[str, bytes]) -> dict[str, Any]:
-        """The artifacts that a build of these files must leave, by path."""
+        """Return the artifacts that a build of these files must leave, by path."""
         version = files["VERSION"].decode().strip()
         inside = {path: files[path] for path in sorted(files) if self._is_inside(path)}
         listed = "".join(f"{MANIFESTS[self.manifest].of(path, data)}\n" for path, data in inside.items())
@@ -90,13 +91,17 @@ def shell_script(plan: Plan) -> dict[str, bytes]:
 
 
 def makefile(plan: Plan) -> dict[str, bytes]:
-    """A Makefile with one target for the tests and one for the package, each of which runs a Python program."""
+    """Return the files of a Makefile solution: one target runs the tests, one makes the package, and each runs a Python
+    program.
+    """
     text = "dist: check\n\tpython3 -B ci/pack.py\n\ncheck:\n\tpython3 -B ci/check.py\n\n.PHONY: dist check\n"
     return {"Makefile": text.encode(), "ci/pack.py": _program(plan).encode(), "ci/check.py": run_tests().encode()}
 
 
 def two_files(plan: Plan, command: Sequence[str]) -> dict[str, bytes]:
-    """As another hand would: all of it in Python, the script only starts it."""
+    """Return the files of a second correct solution, in which a Python program does everything and the script or
+    Makefile only starts it.
+    """
     program = {"ci/build.py": f"{run_tests()}\n{_program(plan)}".encode()}
     if command[0] == "make":
         return {**program, "Makefile": b"dist:\n\t@python3 -B ci/build.py\n.PHONY: dist\n"}

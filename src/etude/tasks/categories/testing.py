@@ -1,4 +1,6 @@
-"""Tasks of writing tests: a small library without any, graded by mutants that its own tests are known to find."""
+"""Test-writing tasks: the agent writes the tests of a small library. They are graded on mutants that the library's
+original tests detect.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,9 @@ class TestingSource(CategorySource):
 
 
 def draw_mutants(library: Library, rng: random.Random) -> list[Mutant]:
-    """Draw mutants that the library's own tests fail on quickly, spread over its lines. So every mutant differs from
-    the library in what it does, and none loops forever."""
+    """Draw mutants on which the library's own tests fail quickly, spread over its lines. So every mutant behaves
+    differently from the library, and none loops forever.
+    """
     candidates = list(mutants_of(library.path, library.source))
     rng.shuffle(candidates)
     codes = exit_codes(library, [library.source, *(mutant.source for mutant in candidates[:_TRIED])])
@@ -60,7 +63,7 @@ def draw_mutants(library: Library, rng: random.Random) -> list[Mutant]:
 
 
 def restated(tests: str) -> str:
-    """Rewrite `assertEqual` calls as plain asserts: the second honest solution."""
+    """Return the tests with `assertEqual` calls rewritten as plain asserts, as a second correct solution."""
     tree = ast.parse(tests)
     return ast.unparse(ast.fix_missing_locations(_Restated().visit(tree))) + "\n"
 

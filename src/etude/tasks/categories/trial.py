@@ -1,6 +1,6 @@
-"""Runs a library's own tests on its mutants, on this machine, when a task is made.
+"""Runs a library's own tests on its mutants, on this machine, while a task is being made.
 
-Only Étude's own libraries and their mutants are run, each in a process of its own with a limit on CPU time.
+Only Étude's own libraries and their mutants are run, each in its own process with a limit on CPU time.
 """
 
 from __future__ import annotations

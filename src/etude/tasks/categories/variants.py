@@ -1,4 +1,6 @@
-"""Finds which tests fail on which alteration by running them all, so that every planted defect is a real one."""
+"""Runs a package's tests on altered variants of it to find which tests each alteration makes fail. So every planted
+defect is known to break a test.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from importlib import resources
 RUNNER = (resources.files("etude.tasks.box") / "run_variants.py").read_text(encoding="utf-8")
 _CPU_SECONDS = 0.5
 _PATIENCE = 600.0
-"""A safety net: every variant has a limit of CPU time of its own."""
+"""Timeout in seconds for all variants together. It is a safety net, because each variant has its own limit on CPU time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,9 @@ class Outcome:
 
 
 def job_of(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]], *, tests: str = "tests") -> bytes:
-    """What the runner reads on its standard input. A variant is laid over the files."""
+    """Return the input that the runner reads from standard input. A variant holds the files that it replaces in
+    `files`.
+    """
     job = {
         "files": {path: data.decode() for path, data in files.items()},
         "variants": [{path: data.decode() for path, data in variant.items()} for variant in variants],
@@ -37,13 +42,16 @@ def job_of(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]], 
 
 
 def outcomes_of(said: bytes) -> list[Outcome | None]:
-    """Parse the runner's output. None for a variant whose suite could not be loaded or did not finish."""
+    """Parse the runner's output into one outcome per variant. The outcome is None if the variant's suite could not be
+    loaded or did not finish.
+    """
     return [Outcome(*map(tuple, row)) if row else None for row in json.loads(said)]
 
 
 def try_variants(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]]) -> list[Outcome | None]:
-    """Run the tests on each variant. They run unprotected on this machine, so use this only for Étude's own
-    packages."""
+    """Run the tests on each variant. They run unprotected on this machine, so this function is only for Étude's own
+    packages.
+    """
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-B", "-c", RUNNER],
         input=job_of(files, variants),

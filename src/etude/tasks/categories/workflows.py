@@ -1,4 +1,6 @@
-"""Workflows: a package without CI; the workflow passes on what is sound, and fails on what is broken in any mode."""
+"""Workflow tasks: the agent writes a CI workflow for a package. It must pass for sound variants of the package, and
+fail for variants that are broken in any mode.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,9 @@ class WorkflowsSource(CategorySource):
 
 
 def _in_modes(variable: str, modes: Sequence[str]) -> list[Drawn]:
-    """Return one product that is sound in exactly these modes, and for each mode one that is broken in that mode
-    only."""
+    """Return one package variant whose tests pass in exactly these modes, and for each mode one whose tests fail in
+    that mode only. A mode is a value of the environment variable `variable`.
+    """
 
     def drawn(name: str, allowed: Sequence[str], succeeds: bool) -> Drawn:
         text = (
@@ -101,7 +104,9 @@ jobs:
 
 
 def _one_job(name: str, rule: str, variable: str, modes: Sequence[str]) -> Mapping[str, bytes]:
-    """The second honest solution: a single job without a matrix, which runs Python programs from ci/."""
+    """Return the files of a second correct solution: a workflow with a single job and no matrix, which runs Python
+    programs from ci/.
+    """
     steps = "".join(
         f"      - run: python3 -B ci/tests.py\n        env: {{{variable}: {mode}}}\n" for mode in reversed(modes)
     )

@@ -44,14 +44,15 @@ _KINDS = (REVIEW, MIGRATION, MUTATION)
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The result of one cheat on one task."""
+    """The result of trying one cheat on one task."""
 
     cheat: str
     task: str
     verdict: Verdict
     lucky: bool = False
-    """Whether the cheat passed once, by guessing, but failed when the same diff was graded again. Such an attempt is no
-    success: a sealed verdict allows for lucky guesses with a stated probability."""
+    """Whether the cheat passed once, by guessing, but failed when the same diff was graded again. Such an attempt does
+    not count as a success: a sealed verdict allows for lucky guesses with a stated probability.
+    """
 
     @property
     def succeeded(self) -> bool:
@@ -84,7 +85,9 @@ def target_of(task: Task) -> str:
 
 
 async def attempt(cheat: Cheat, task: Task, grader: Grader) -> Attempt:
-    """Try a cheat on a task. Raises SandboxError if the agent's box fails; the grading's result is in the verdict."""
+    """Try a cheat on a task. Raises SandboxError if the cheat's box fails; faults of the grading appear in the verdict
+    instead.
+    """
     prepared = await grader.environments.prepare(task)
     limits = Limits(memory_mb=512, processes=64, cpu_seconds=20, disk_mb=512)
     spec = BoxSpec(prepared.image, prepared.workdir, tuple(AGENT_ENV.items()), limits, name="cheat")
@@ -111,7 +114,7 @@ async def _graded(grader: Grader, task: Task, diff: str, *, fresh: bool) -> Verd
 
 
 def fitting(cheats: Iterable[Cheat], tasks: Iterable[Task]) -> list[tuple[Cheat, Task]]:
-    """Return every pair of a cheat and a task that it fits."""
+    """Return every pair of a cheat and a task such that the cheat fits the task."""
     known = list(cheats)
     return [(one, task) for task in tasks for one in known if runner_of(task) in one.fits]
 
@@ -123,7 +126,7 @@ async def try_cheats(
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Attempt]:
-    """Try every cheat on every task that it fits."""
+    """Try every cheat on every task that it fits. Return the attempts, sorted by task and cheat."""
     pairs = fitting(cheats, tasks)
     turn, found = asyncio.Semaphore(_AT_ONCE), []
 
@@ -140,7 +143,8 @@ async def try_cheats(
 
 def cheats_for_gate(grader: Grader, cheats: Iterable[Cheat]) -> Callable[[Task], Awaitable[list[str]]]:
     """Return the function that the gate runs once per environment. That function returns the names of the cheats that
-    succeed, and raises SandboxError if a verdict cannot be had."""
+    succeed, and raises SandboxError if a cheat cannot be graded.
+    """
 
     async def run(task: Task) -> list[str]:
         found = await try_cheats(cheats, [task], grader)

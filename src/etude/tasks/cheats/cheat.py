@@ -17,7 +17,7 @@ from etude.sandbox.contract import Box, RequestRefused
 PYTEST, UNITTEST, CASES, NODE, OTHER = "pytest", "unittest", "cases", "node", "other"
 SCRIPT, WORKFLOW, IMAGE = "script", "workflow", "image"
 REVIEW, MIGRATION, MUTATION = "review", "migration", "mutation"
-"""Kinds of tasks with cheats of their own. Cheats on tests are tried on migrations too."""
+"""Kinds of tasks that have their own cheats. Migration tasks also get the cheats against test suites (see TESTS)."""
 TESTS = (PYTEST, UNITTEST, MIGRATION)
 PYTHON = (*TESTS, CASES)
 CODE = (*PYTHON, NODE)
@@ -27,7 +27,7 @@ LANGUAGES = {MIGRATION: "python", PYTEST: "python", UNITTEST: "python", CASES: "
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The box that a cheat acts in, and what it knows about the task."""
+    """The box that a cheat acts in, and what the cheat knows about the task."""
 
     box: Box
     workdir: str
@@ -36,7 +36,7 @@ class Scene:
     target: str
     """Path of the file with the bug, relative to the workdir."""
     files: Mapping[str, bytes]
-    """The workspace's files at the start."""
+    """Contents of the workspace's files before the cheat acts, by path."""
 
     @property
     def source(self) -> str:
@@ -53,30 +53,34 @@ class Scene:
             await self.box.write_file(path, text.encode(), executable=executable)
 
     async def begin(self, **code: str) -> None:
-        """Insert code at the start of the target. The keyword that names the target's language selects the code."""
+        """Insert code at the start of the target file. `code` holds one text per programming language; the target's
+        language selects the text.
+        """
         text = code[LANGUAGES[self.runner]]
         lines = self.source.splitlines(keepends=True)
         at = _first_line(self.source) if LANGUAGES[self.runner] == "python" else 0
         await self.plant(self.target, "".join([*lines[:at], text, "\n", *lines[at:]]))
 
     async def end(self, **code: str) -> None:
-        """Append code to the target. The keyword that names the target's language selects the code."""
+        """Append code to the target file. `code` holds one text per programming language; the target's language selects
+        the text.
+        """
         await self.plant(self.target, f"{self.source}\n\n{code[LANGUAGES[self.runner]]}")
 
 
 Act = Callable[[Scene], Awaitable[str | None]]
-"""What a cheat does. It returns the diff to submit, or None to submit the changes in its box."""
+"""A cheat's action. It returns the diff to submit, or None to submit the changes made in its box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cheat:
-    """One cheat, with a description of the weakness that it exploits."""
+    """A scripted attempt to pass without solving the task, with a description of the weakness that it exploits."""
 
     name: str
     exploits: str
     """The weakness in one line: what a grader would have to trust or forget for the cheat to work."""
     fits: frozenset[str]
-    """Runners of the tasks that the cheat can be tried on."""
+    """Kinds of runner whose tasks the cheat can be tried on."""
     act: Act
 
 

@@ -1,18 +1,18 @@
-"""Cheats written as data: each table of catalogue/*.toml is one cheat, and its keys are steps, done in their order.
+"""Cheats written as data: each table of catalogue/*.toml is one cheat, and its keys are steps, done in the given order.
 
 exploits, fits    the fields of `Cheat`; `fits` lists runners or groups of them (tests, python, code), default all
 shell             one command or a list of commands; `seconds` sets their time limit
-take              a shell command that prints, for each version of the target that may exist, a command that prints it:
-                  the first version that differs replaces the target
-plant, programs   files to write, several paths to a text; programs are executable
-begin, end        code by language, put at the start or the end of the target
+take              a shell command that prints one command per line, each of which prints another version of the target;
+                  the first version that differs from the target replaces it
+plant, programs   files to write, each text under one or more paths; `programs` are executable
+begin, end        code by language, inserted at the start or the end of the target file
 answer            code by language that replaces every function of the target: Python defines `_answer(made, *args,
                   **more)`, JavaScript is an expression of `made` and `given`; `before` is code by language above it
 diff              the diff to hand in
-build             a command: the target becomes a build that runs it, and does its work without checking the product
+build             a command: the target is replaced by a build that runs it and makes the result without any checks
 computed          true: the function of that name in computed.py does the whole cheat
 
-<<NAME>> is a text of the [fragments] of any file, <<name>> a fact of the scene (`_facts`).
+In all texts, <<NAME>> stands for a text of any file's [fragments], and <<name>> for a fact of the scene (`_facts`).
 """
 
 from __future__ import annotations

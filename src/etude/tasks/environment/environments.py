@@ -39,8 +39,9 @@ class Environments:
         host_indexes: HostIndexes | None = None,
     ) -> None:
         """`folder` stores results for later processes. `egress` is what a Dockerfile's steps may reach. `host_indexes`
-        stores the line index of the host's base. Without it, only copies of changed files are searched for in the base,
-        because indexing the whole base takes a minute."""
+        stores an index of all text lines in the host's base (the system folders that boxes show). Without it, the base
+        is searched only for copies of changed files, because indexing it takes a minute.
+        """
         self.sandboxes = sandboxes
         self._facts = FactStore(folder) if folder else None
         self.proofs = Proofs(folder, self._state_of_host) if folder else None
@@ -81,8 +82,10 @@ class Environments:
         return own.combined_with(await scan_base(self.sandboxes, base, needles, host_index))
 
     async def base_shows_solution(self, task: Task) -> bool:
-        """Return whether the host's base holds the solution in a copy of a file that the solution changes. This check
-        is fast for any task. The slower `prove` searches everything for all of the solution's lines."""
+        """Return whether the host's base (the system folders that boxes show) contains a copy of a changed file that
+        shows the solution. This is fast for any task; the slower `prove` searches everything for all of the solution's
+        lines.
+        """
         prepared, needles = await self._patterns_of(task)
         if not prepared.on_base or not needles.file_versions:
             return False
@@ -122,9 +125,10 @@ class Environments:
         return prepared
 
     async def _bare(self, task: Task, source: Source) -> Prepared:
-        """Prepare a task that consists only of files over the host's base. The base is older than the task, so it
-        cannot show the solution. Without version control, caches and bytecode among the files there is nothing to seal,
-        and no box is needed."""
+        """Prepare a task that consists only of files over the host's base (its system folders). The base is older than
+        the task, so it cannot show the solution. Nothing has to be sealed and no box is needed, because the files
+        contain no version control, caches or bytecode.
+        """
         image = await self._add(task, source)
         # The backend marks these files executable when it is given contents without modes.
         scripts = frozenset(path for path, data in source.files.items() if data.startswith(b"#!"))

@@ -1,5 +1,6 @@
-"""Stores the line index of the host's base (`HostIndex`): one file per state of the host, shared by all stores and
-runs."""
+"""Stores the line index (`HostIndex`) of the host's base, which are the system folders that boxes show. There is one
+file per state of the host, shared by all stores and runs.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +22,16 @@ def user_cache() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class HostIndexes:
-    """The stored line indexes, in one folder of the user's cache."""
+    """Stored indexes of the text lines in the host's system folders, kept in one folder of the user's cache."""
 
     folder: Path
     say: Callable[[str], None] = lambda _: None
     """Called with progress messages, because building an index takes a minute."""
 
     async def of(self, sandboxes: Sandboxes, base: Base) -> HostIndex:
-        """Return the index for this state of the base: the stored one, or a new one that is built and stored."""
+        """Return the index for this state of the host's system folders: the stored one, or a new one that is built and
+        stored.
+        """
         path = self.folder / f"{base.digest}.base"
         if known := await asyncio.to_thread(HostIndex.read, path):
             return known

@@ -17,34 +17,36 @@ from etude.tasks.task import TaskError
 
 MAX_FILES = 100_000
 MAX_BYTES = 512 << 20
-"""Largest size of a workspace. Workspaces stay in memory, because every agent's diff is applied to them."""
+"""Maximum size of a workspace, in bytes. Workspaces stay in memory, because every agent's diff is applied to them."""
 _MAX_FILE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A sealed image and the contents of its workspace."""
+    """An environment that is ready for use: its sealed image and the contents of its workspace."""
 
     image: str
     workdir: str
     files: Mapping[str, bytes]
-    """The files of the workdir without its `.git`; agents' diffs are diffs of these."""
+    """Contents of the files in the workdir, without its `.git`. Agents' diffs are relative to these files."""
     executable: frozenset[str] = frozenset()
     """Paths in `files` whose file has the executable bit."""
     links: frozenset[str] = frozenset()
-    """Symbolic links in the workdir. No change may go through one."""
+    """Symbolic links in the workdir. No change may go through a link."""
     folders: frozenset[str] = frozenset()
-    """Folders without files. No new file may take the place of one."""
+    """Folders of the workdir without files. No new file may replace such a folder."""
     removed: tuple[Removed, ...] = ()
-    """What sealing removed from the image."""
+    """Files and folders that sealing removed from the image."""
     bare: bool = False
-    """Whether the image is only these files over the host's base, so that there was nothing to seal."""
+    """Whether the image consists only of these files over the host's system folders, so that there was nothing to seal.
+    """
     on_base: bool = False
     """Whether boxes of this image show the host's system folders, which are not part of the image."""
 
     def change(self, diff: str, protects: Callable[[str], bool], bounds: Bounds | None = None) -> Change:
-        """Return the change that a diff makes to this workspace. `protects` says which paths belong to the test
-        surface. Raises DiffError if the diff does not apply exactly."""
+        """Return the change that a diff makes to this workspace. `protects` says which paths belong to the tests or
+        their configuration. Raises DiffError if the diff does not apply exactly.
+        """
         return change_of(
             diff,
             self.files,

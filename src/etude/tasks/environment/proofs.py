@@ -1,4 +1,6 @@
-"""Stores what verifiers have proven about tasks in their environments, for later processes."""
+"""Stores proofs for later processes. In a proof, a verifier records what it found out by running a task's tests with
+and without the reference.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ from etude.tasks.task import Task
 
 
 class Proofs:
-    """Proofs in a folder. A proof is keyed by the task's environment and by `proof_inputs`, a digest of all else that
-    the verifier's proof depends on. If the environment shows the host's base, the proof is also valid only for the
-    present state of the host."""
+    """Stored proofs about how a task's tests can be graded. A proof is keyed by the task's environment and by
+    `proof_inputs`, a digest of everything else that it depends on. If boxes of the environment show the host's system
+    folders, the proof is valid only while these stay unchanged.
+    """
 
     def __init__(self, folder: Path, host: Callable[[], Awaitable[str]]) -> None:
         self._folder, self._host = folder, host
@@ -37,7 +40,7 @@ class Proofs:
 
 
 def known_proof(folder: Path, task: Task, proof_inputs: str) -> tuple[str, bytes] | None:
-    """Return the state of the host that a stored proof was made in, and the proof. Return None if there is no proof."""
+    """Return a stored proof, after the state of the host that it was made in. Return None if there is no proof."""
     found = FactStore(folder).read_proof(_key(task, proof_inputs))
     if found is None:
         return None

@@ -21,28 +21,29 @@ _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compos
 
 
 class Kind(StrEnum):
-    """The kinds of environments."""
+    """The kinds of source that an environment can be made from."""
 
     FILES = "files"
-    """The files of environment/repo over the host's base. Étude's own generators use it, and so does every task that
-    needs no build."""
+    """The files of environment/repo over the host's system folders. Étude's own generators use this kind, and so does
+    every task that needs no build.
+    """
     DOCKERFILE = "dockerfile"
     PULLED = "pulled"
-    """The image that [environment] docker_image names, pulled from its registry."""
+    """An image pulled from its registry; task.toml names it as `docker_image` in [environment]."""
     ARCHIVE = "archive"
-    """A root file system or saved image, named by `archive` in [metadata.etude.environment]."""
+    """A root file system or saved image in a file; task.toml names it as `archive` in [metadata.etude.environment]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What one environment is made from."""
+    """The source of one environment: what its image is made from, with a digest."""
 
     kind: Kind
     digest: str
     """Hash of everything that decides the image's contents. An image reference without a digest keeps the image that
     was pulled first."""
     workdir: str = ""
-    """The working directory; empty for the image's own."""
+    """The working directory in the image; empty for the image's own default."""
     place: Path = Path()
     """Folder of the Dockerfile's context, or path of the archive."""
     reference: str = ""
@@ -79,8 +80,9 @@ def source_of(task: Task) -> Source:
 
 
 def needles_of_task(task: Task, pristine: Mapping[str, bytes]) -> Needles:
-    """Return the text that must not occur in the environment, because only the solution and the hidden tests contain
-    it."""
+    """Return the texts that must not occur in the environment, because only the solution and the hidden tests contain
+    them.
+    """
     patches = sorted(path for kind in ("*.diff", "*.patch") for path in (task.directory / "solution").glob(kind))
     reference = "\n".join(path.read_text(encoding="utf-8", errors="surrogateescape") for path in patches)
     tests = read_files(task.directory, "tests") if (task.directory / "tests").is_dir() else {}

@@ -1,5 +1,5 @@
-"""Stores facts about environments for later processes: which environments are sealed, and what verifiers have proven in
-them.
+"""Stores facts about environments for later processes: which environments are sealed, and the proofs that verifiers
+made in them.
 
 Each fact is a small file outside any box, readable only by its owner, because a proof contains hidden tests. Invariant:
 files are written atomically. Concurrent processes cannot contradict each other, because equal digests stand for equal
@@ -18,7 +18,7 @@ from etude.tasks.seal import Removed, Sealed
 
 
 class FactStore:
-    """The facts in one folder, keyed by the digest of an environment or of a proof's inputs."""
+    """The facts stored in one folder, keyed by the digest of an environment or of a proof's inputs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -39,7 +39,8 @@ class FactStore:
 
     def read_proof(self, digest: str) -> bytes | None:
         """Return the stored bytes of a proof, or None. The verifier that wrote the proof decides whether it is still
-        valid."""
+        valid.
+        """
         try:
             return self._path(digest, ".proof").read_bytes()
         except OSError:

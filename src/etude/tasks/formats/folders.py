@@ -23,7 +23,8 @@ _PARTS = ("environment", "tests", "solution", "steps")
 
 def import_harbor(source: Path, dest: Path, *, on_progress: OnProgress | None = None) -> list[Task]:
     """Copy every task below `source` to <dest>/<split>/<task>; the hash of a task's family decides its split. An
-    identical task that is already there stays; a different one raises TaskError."""
+    identical task that already exists there is kept; a different one raises TaskError.
+    """
     tasks = read_all(find_tasks(source))
     _require_unique_folders(tasks)
     brought: list[Task] = []
@@ -41,11 +42,11 @@ def import_harbor(source: Path, dest: Path, *, on_progress: OnProgress | None = 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The result of an export."""
+    """The result of an export: the folders written, and the tasks refused."""
 
     written: list[Path]
     refused: list[str]
-    """One line for each task that other tools cannot grade."""
+    """One line for each task that was not exported because other tools cannot grade it."""
 
 
 def export_harbor(tasks: Sequence[Task], dest: Path, *, on_progress: OnProgress | None = None) -> Exported:
@@ -111,6 +112,7 @@ def _digest(directory: Path) -> str:
 
 
 def _ignore_evidence(top: Path) -> Callable[[str, list[str]], list[str]]:
-    """Return the `ignore` function for `copytree` that leaves out the gate's evidence. Whoever made the folder could
-    have written that evidence, so it does not count here."""
+    """Return the `ignore` function for `copytree` that leaves out the gate's evidence. The evidence does not count
+    here, because whoever made the folder could have forged it.
+    """
     return lambda folder, names: [name for name in names if Path(folder) == top and name == "evidence"]

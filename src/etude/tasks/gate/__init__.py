@@ -1,6 +1,6 @@
 """The gate: a task may be used only if an empty diff fails and the reference passes, in every repeated run.
 
-The runs vary time zone, clock, load and test order. The evidence is stored with the task.
+The runs differ in time zone, clock, load and test order. The evidence is stored with the task.
 """
 
 from etude.tasks.gate.concurrent import gate_tasks

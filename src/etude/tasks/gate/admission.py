@@ -1,7 +1,7 @@
-"""Limits how many gradings run at once, and runs those that need a busy machine together, because the load slows
-everything else.
+"""Limits how many gradings run at once. Gradings that need a busy machine run together, because the load slows all
+others.
 
-Invariant: no grading waits for a busy machine while a slot is free that no other kind of grading wants.
+Invariant: a grading that needs a busy machine never waits while a slot is free and no other grading wants that slot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BUSY_BATCH = 4
 
 
 class GradingQueue:
-    """Admits gradings of one event loop to a limited number of slots."""
+    """Admits the gradings of one event loop to a limited number of slots."""
 
     def __init__(self, slots: int = 4, busy_batch: int = 0) -> None:
         self.slots, self.busy_batch = slots, busy_batch or BUSY_BATCH * slots
@@ -29,13 +29,14 @@ class GradingQueue:
 
     @property
     def started_at_once(self) -> int:
-        """Return how many tasks to examine concurrently: enough to use all slots while a batch of gradings collects
-        that need a busy machine."""
+        """Return how many tasks to examine concurrently. The number is large enough to fill all slots while a batch of
+        gradings that need a busy machine gathers.
+        """
         return self.slots + self.busy_batch
 
     @asynccontextmanager
     async def turn(self, *, busy: bool = False) -> AsyncIterator[None]:
-        """Wait for a slot, and hold it during the with-block. With `busy`, every core is kept busy meanwhile."""
+        """Wait for a slot, and hold it during the with-block. With `busy`, every core is kept busy during the block."""
         mine = asyncio.get_running_loop().create_future()
         self._waiting[busy].append(mine)
         self._start_waiting()
@@ -47,8 +48,9 @@ class GradingQueue:
                 self._free_slot(busy)
 
     def _free_slot(self, busy: bool) -> None:
-        """Give a slot back. The load ends only after the next waiting grading has started, so that it does not stop in
-        between."""
+        """Give a slot back. The CPU load ends only after the next waiting grading has started, so that it does not stop
+        between two gradings that need it.
+        """
         self._free += 1
         self._start_waiting()
         if busy:
@@ -57,7 +59,7 @@ class GradingQueue:
     def _start_waiting(self) -> None:
         quiet, busy = self._waiting[False], self._waiting[True]
         while self._free and (quiet or busy):
-            # Once the machine is busy, it stays busy until no grading waits for that any more.
+            # Once the machine is busy, it stays busy until no waiting grading needs that any more.
             self._busy_now = bool(busy) and (self._busy_now or not quiet or len(busy) >= self.busy_batch)
             mine = (busy if self._busy_now else quiet).popleft()
             if mine.done():

@@ -1,7 +1,7 @@
-"""Gates many tasks concurrently; each decision is written as soon as it is made.
+"""Gates many tasks concurrently. Each decision is written as soon as it is made.
 
 Invariant: a task is not run again if the `evidence` file has a decision about its present state. So an interrupted or
-killed gate continues after its last decision, and a changed task is gated anew.
+killed gate continues after its last decision, and a changed task is gated again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ async def gate_tasks(
     grader: Grader | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """Gate the tasks that have no decision in the file `evidence` yet, and return the results of all by task id.
-    `cheats` run once per environment."""
+    """Gate the tasks that have no decision in the file `evidence` yet, and return the results of all tasks by task id.
+    `cheats` run once per environment.
+    """
     shared = Gate(grader or Grader(sandboxes), conditions_of(runs), cheats=cheats, queue=GradingQueue(concurrency))
     return await examine_all(tasks, shared, evidence, progress=progress)
 
@@ -47,8 +48,9 @@ async def examine_all(
     beside: str = EVIDENCE,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """Examine tasks with one gate, and store their evidence in the file `evidence`. `beside` is the path, relative to
-    each task's folder, of the task's own copy."""
+    """Examine tasks with one gate, and store their evidence in the file `evidence`. Each task also gets a copy of its
+    evidence at `beside`, a path relative to the task's folder.
+    """
     _require_unique_ids(tasks)
     evidence.parent.mkdir(parents=True, exist_ok=True)
     drop_torn_line(evidence)

@@ -1,7 +1,7 @@
-"""The gate's evidence on disk: one line per gating in gate.jsonl, and a copy in each task's own folder.
+"""The gate's evidence on disk: one line per gating in gate.jsonl, and a copy in each task's own folder, which other
+users of the task receive with it.
 
-The copy goes with the task to other users of it. Invariant: a task's own copy is written before its line, and both are
-written atomically.
+Invariant: the copy is written before the line, and both are written atomically.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ def keep_evidence(task: Task, result: GateResult, lines: Path, *, beside: str = 
 
 
 def stored_evidence(task: Task) -> GateResult | None:
-    """Return the evidence in the task's own folder, or None. It may be about an earlier state of the task: callers must
-    compare its digest."""
+    """Return the evidence in the task's own folder, or None. It may describe an earlier state of the task, so callers
+    must compare its digest.
+    """
     try:
         return GateResult.read(json.loads((task.directory / EVIDENCE).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):

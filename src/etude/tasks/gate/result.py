@@ -43,20 +43,20 @@ class Run:
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
     tried: int = 1
-    """Number of attempts; more than 1 after infrastructure faults."""
+    """Number of attempts at this grading; more than 1 after infrastructure faults."""
     set_aside: bool = False
     """Whether the run does not count, because it timed out under conditions that can cause this themselves. The next
     run, under the fallback conditions, counts in its place."""
 
     @property
     def as_expected(self) -> bool:
-        """Whether the empty diff failed, or a solution passed."""
+        """Whether the run ended as required: the empty diff failed, or a solution passed."""
         return self.judgement is (Judgement.FAIL if self.what == NOTHING else Judgement.PASS)
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """All findings about one task."""
+    """Everything that the gate found out about one task."""
 
     task: str
     digest: str
@@ -67,15 +67,17 @@ class GateResult:
     leaks: tuple[str, ...] = ()
     """Files in which the task's environment shows its solution or hidden tests."""
     cheats: tuple[str, ...] = ()
-    """Cheats that succeeded in the task's environment."""
+    """Names of the cheats that succeeded in the task's environment."""
     broken: str = ""
     sealed: bool = False
     controls: int = 0
-    """Number of negative controls that the reference failed, as required, over all runs."""
+    """Number of negative controls (checks that must fail) that failed as required with the valid solutions, over all
+    runs.
+    """
     withheld: int = 0
-    """Comparisons made outside the box, over all runs."""
+    """Number of comparisons made outside the box with expected values that the box never contained, over all runs."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Limits of the task's later gradings: three times what was measured."""
+    """Limits for later gradings of the task: three times what was measured."""
     seconds: float = 0.0
 
     @property
@@ -85,7 +87,7 @@ class GateResult:
 
     @property
     def outcome(self) -> GateOutcome:
-        """The decision. The first problem found in the order of `GateOutcome` names it."""
+        """The gate's decision. If there are several problems, it is the first in the order of `GateOutcome`."""
         nothing = [run for run in self.counted if run.what == NOTHING]
         reference = [run for run in self.counted if run.what == REFERENCE]
         if self.broken:
@@ -108,7 +110,7 @@ class GateResult:
 
     @property
     def decided(self) -> bool:
-        """Whether there is a decision: the task is broken, or no run that counts ended in an infrastructure fault."""
+        """Whether there is a decision: the task is broken, or no counted run ended in an infrastructure fault."""
         judged = bool(self.counted) and all(run.judgement is not Judgement.ERROR for run in self.counted)
         return bool(self.broken) or judged
 
@@ -155,7 +157,7 @@ def source_of_task(task: Task) -> str:
 
 
 def by_source(results: Iterable[GateResult]) -> dict[str, dict[str, int]]:
-    """Count tasks, survivors and the other outcomes, per task source."""
+    """Count the tasks, the survivors and the other outcomes for each task source."""
     found: dict[str, Counter[str]] = {}
     for result in results:
         counts = found.setdefault(result.source, Counter(tasks=0, survived=0))

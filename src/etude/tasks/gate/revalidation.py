@@ -1,7 +1,7 @@
 """Re-validation: a task that passed the gate must pass it again on another machine and much later.
 
-It runs with another time zone, language, hash seed and test order, every core busy, and a clock moved by libfaketime.
-Callers run it in a new process with a store of its own, so that nothing but the tasks remains from the first gating.
+The runs use another time zone, language, hash seed and test order, a busy machine, and a clock moved by libfaketime.
+Callers start a new process with its own store, so that only the tasks remain from the first gating.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ async def revalidate(
 ) -> dict[str, GateResult]:
     """Run the empty diff, which must fail, and the reference, which must pass, once more for each task.
 
-    `evidence` must be another file than the gate's; with it, an interrupted re-validation can continue. If libfaketime
-    could not be loaded into an image, its runs have conditions named "0 days later".
+    `evidence` must not be the gate's own file; with it, an interrupted re-validation can continue. If libfaketime could
+    not be loaded into an image, the runs there have conditions named "0 days later".
     """
     clock = _Clock(grader or Grader(sandboxes), faketime_library(), days)
     moved: dict[Conditions, list[Task]] = {}
@@ -60,8 +60,9 @@ async def revalidate(
 
 @dataclass(slots=True)
 class _Clock:
-    """Finds out in which images the preloaded library moves the clock. It has no effect in some images, such as those
-    with another C library."""
+    """Finds out in which images the preloaded library moves the clock. The library has no effect in some images, such
+    as those with another C library.
+    """
 
     grader: Grader
     library: str

@@ -30,7 +30,7 @@ ATTEMPTS, PAUSE = 3, 0.5
 """ATTEMPTS: how often a grading is tried when it ends in an infrastructure fault. PAUSE: seconds before the second
 attempt; each later pause is twice as long."""
 _NO_TASK_CODE = frozenset(("cases", "mutation", "documentation", "review", "script", "dockerfile", "workflow"))
-"""Verifiers that run no code of the task's own in the box, except the code under test."""
+"""Verifiers that run no code from the task in the box, except the code under test."""
 Cheats = Callable[[Task], Awaitable[Sequence[str]]]
 """A function that runs every cheat that fits a task in its environment, and returns the names of those that
 succeeded."""
@@ -38,21 +38,21 @@ succeeded."""
 
 @dataclass(slots=True)
 class Gate:
-    """The grader, the conditions and the caches that all gatings of one process share."""
+    """A grader, conditions and caches that all gatings of one process share."""
 
     grader: Grader
     conditions: Sequence[Conditions] = GATE
-    """Conditions of the reference's runs: one run under each."""
+    """Conditions for the runs of the reference, one run under each."""
     nothing: Conditions = USUAL
-    """Conditions for the run of the empty diff, and for other solutions."""
+    """Conditions for the run of the empty diff, and for the runs of other solutions."""
     cheats: Cheats | None = None
     scan: bool = True
-    """Whether to prove that the environment does not show the solution."""
+    """Whether to search the environment for the solution before grading."""
     queue: GradingQueue = field(default_factory=GradingQueue)
     _successful_cheats: Memo[str, tuple[str, ...]] = field(default_factory=lambda: Memo(8192))
 
     async def examine(self, task: Task) -> GateResult:
-        """Examine one task and return what was found. Faults become part of the result; nothing is raised."""
+        """Examine one task and return what was found. Faults become part of the result; no exception is raised."""
         spent: list[float] = []
         digest, source = "", source_of_task(task)
         try:
@@ -93,9 +93,10 @@ class Gate:
     async def _grade_all(
         self, task: Task, solution: str, others: dict[str, str], spent: list[float]
     ) -> tuple[list[tuple[Run, Verdict]], tuple[str, ...]]:
-        """Run all gradings of a task and return them with the leaks found. The cheapest check comes first, and once
-        the task is unfit, the rest is skipped. Runs that need a busy machine come last, so that several tasks can
-        share it."""
+        """Run all gradings of a task and return them with the leaks found. The cheapest check comes first, and the rest
+        is skipped once the task is unfit. Runs that need a busy machine come last, so that several tasks can share the
+        load.
+        """
         leaks: tuple[str, ...] = ()
         if self.scan:
             async with self._turn(spent):
@@ -112,8 +113,9 @@ class Gate:
     async def _grade(
         self, task: Task, what: str, diff: str, conditions: Conditions, spent: list[float]
     ) -> list[tuple[Run, Verdict]]:
-        """Grade one diff. If it timed out under conditions that can cause this themselves, set the run aside and repeat
-        it under the fallback conditions."""
+        """Grade one diff. If the run timed out under conditions that can cause this themselves, set it aside and repeat
+        it under the fallback conditions.
+        """
         for tried in range(1, ATTEMPTS + 1):
             async with self._turn(spent, busy=conditions.busy):
                 verdict = await self.grader.grade(task, diff, fresh=True, conditions=conditions)
@@ -129,7 +131,7 @@ class Gate:
 
     @asynccontextmanager
     async def _turn(self, spent: list[float], *, busy: bool = False) -> AsyncIterator[None]:
-        """Wait for a turn. Append to `spent` how many seconds the turn took, without the waiting."""
+        """Wait for a turn in the queue. Append to `spent` how many seconds the turn took, without the waiting."""
         async with self.queue.turn(busy=busy):
             began = time.monotonic()
             try:
@@ -154,7 +156,7 @@ async def gate(task: Task, sandboxes: Sandboxes, *, runs: int = 3, grader: Grade
 
 
 def conditions_of(runs: int) -> list[Conditions]:
-    """Return the conditions of this many runs of the reference."""
+    """Return the conditions for `runs` runs of the reference."""
     return [GATE[index % len(GATE)] for index in range(runs)]
 
 
@@ -164,7 +166,7 @@ def reference_diff(task: Task) -> str:
 
 
 def other_diffs(task: Task) -> dict[str, str]:
-    """Return other valid solutions, by file name."""
+    """Return the task's other valid solutions as diffs, by file name."""
     paths = sorted((task.directory / REFERENCE_DIFF).parent.glob("*.diff"))
     others = (path for path in paths if path != task.directory / REFERENCE_DIFF)
     return {path.name: _read_diff(path, "another solution") for path in others}
@@ -180,12 +182,12 @@ def _read_diff(path: Path, what: str) -> str:
 
 
 def _cheats_key(task: Task) -> str:
-    """Return the key under which a task's successful cheats are cached, if its environment is bare (files over the
-    host's base).
+    """Return the key under which a task's successful cheats are cached, if its environment consists only of files over
+    the host's system folders.
 
-    Tasks share a key if a cheat has the same chances in all of them. If the verifier runs code of the task's own, such
-    as its tests, these are the tasks of one family (a package, a repository). Otherwise they are all tasks of one
-    source with the same verifier.
+    Tasks share a key if a cheat has the same chances in all of them. If the verifier runs code from the task, such as
+    its tests, these are the tasks of one family (a package, a repository). Otherwise they are all tasks of one source
+    with the same verifier.
     """
     name = verifier_name(task)
     parts = (name, task.verifier.get("runner"), source_of_task(task), "" if name in _NO_TASK_CODE else task.family)
@@ -193,7 +195,7 @@ def _cheats_key(task: Task) -> str:
 
 
 def _describe_error(error: Exception) -> str:
-    """Return the error with the file and the line that raised it."""
+    """Return a description of the error, with the file and the line that raised it."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 

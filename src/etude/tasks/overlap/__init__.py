@@ -1,4 +1,4 @@
-"""Overlap: finds what two collections of tasks, documents or traces have in common.
+"""Overlap: finds content that two collections of tasks, documents or traces share.
 
 A held-out task is valid only if no training data contains a piece of it.
 """

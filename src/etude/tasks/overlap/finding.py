@@ -1,5 +1,6 @@
-"""Finds what two sides have in common. The first side is indexed and the second streamed, so only the first must fit
-into memory."""
+"""Finds content that two collections share. The first collection is indexed and the second streamed, so only the first
+must fit into memory.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +11,31 @@ from dataclasses import dataclass
 from etude.tasks.overlap.items import Item, Print
 
 PLACES = 5
-"""The most items of the first side that are listed for one print; further occurrences are not listed."""
+"""Maximum number of items of the first collection that are recorded for one content hash (print). Further items with
+that hash are not reported.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Content of one kind that an item of each side shares."""
+    """Content of one kind that an item of the first collection shares with an item of the second."""
 
     what: str
-    """The kind of the shared content: task, function or instance, code or text."""
+    """The kind of the shared content: task, function, instance, code or text."""
     a: str
-    """Name of the item of the first side."""
+    """Name of the item in the first collection."""
     b: str
-    """Name of the item of the second side."""
+    """Name of the item in the second collection."""
     count: int
-    """Number of shared prints of that kind."""
+    """Number of shared content hashes (prints) of that kind."""
     sample: str
-    """One of the shared prints, as it appears on the second side."""
+    """Description of one shared piece of content, as it appears in the second collection."""
 
 
 def find_leaks(first: Iterable[Item], second: Iterable[Item], *, numbers: bool = False) -> list[Leak]:
-    """Return every pair of items that share something: one leak per pair and kind, the largest first. With `numbers`,
-    functions count as equal only if their numbers are equal too."""
+    """Return every pair of items that share content: one leak per pair and kind of content, the largest first. With
+    `numbers`, functions count as equal only if their numbers are equal too.
+    """
     other = "function" if numbers else "instance"
     places: dict[Print, list[str]] = defaultdict(list)
     for item in first:

@@ -1,7 +1,8 @@
-"""The items that are compared (a task's file, a document, a trace) and their prints: hashes of equal content.
+"""The items that are compared (a task's file, a document, a trace) and their prints, which are hashes of pieces of
+content.
 
-There are five kinds of print: a task's id; a Python function by its syntax tree, once without and once with its
-numbers (an instance); a stretch of code in any language, by its tokens; and thirteen consecutive words of prose.
+There are five kinds of print: a task's id; a Python function's syntax tree without numbers; the same with numbers (an
+instance); a sequence of code tokens in any language; and thirteen consecutive words of prose.
 """
 
 from __future__ import annotations
@@ -21,29 +22,30 @@ from etude.tasks.task import Task, TaskError
 
 WORDS = 13
 SMALLEST = 24
-"""Smallest function to compare, in nodes of its syntax tree. Smaller ones, such as accessors, occur in any two
-programs."""
+"""Smallest function to compare, in nodes of its syntax tree. Smaller functions, such as accessors, occur in any two
+programs.
+"""
 _PROSE = re.compile(r".*\.(md|rst|txt)")
 _CODE = re.compile(r".*\.(c|cc|cpp|cs|go|h|hpp|java|js|cjs|mjs|jsx|kt|lua|php|pl|rb|rs|scala|sh|sql|swift|ts|tsx)")
 _WORD = re.compile(r"\w+")
 _NUMBERED = re.compile(r"^\d+ (.*)$")
 Print = tuple[str, int]
-"""The kind of a piece of content, and its hash."""
+"""The kind of a piece of content, and the content's hash."""
 
 
 @dataclass(slots=True)
 class Item:
-    """One thing to compare, such as a file of a task, with all its prints."""
+    """One thing to compare, such as a file of a task, with the hashes (prints) of its content."""
 
     where: str
     prints: dict[Print, str] = field(default_factory=dict)
-    """Each print with a description of its content: a function's name, a line, or the words themselves."""
+    """Maps each print to a description of its content: a function's name, a line, or the words themselves."""
 
     def add_task(self, name: str) -> None:
         self.prints["task", digest_of(name)] = name
 
     def add_functions(self, source: str) -> bool:
-        """Add the functions of a module. Returns whether there were any to compare."""
+        """Add the functions of a module. Return whether there were any to compare."""
         found = fingerprints(source, smallest=SMALLEST)
         self.prints.update({("function", int(one.shape, 16)): one.name for one in found})
         self.prints.update({("instance", int(one.instance, 16)): one.name for one in found})
@@ -78,8 +80,9 @@ def item_of_text(where: str, text: str) -> Item:
 
 
 def code_in(text: str) -> Iterator[str]:
-    """Yield everything in a document that may be a Python module: the whole text, and each numbered listing without its
-    numbers."""
+    """Yield each part of a document that may be a Python module: the whole text, and each numbered listing without its
+    numbers.
+    """
     yield text
     listing: list[str] = []
     for line in [*text.split("\n"), ""]:
@@ -103,7 +106,7 @@ def items_of_task(task: Task) -> Iterator[Item]:
     """Yield the items of a task: the task itself with its instruction, each file as the agent finds it and as each
     solution leaves it, and the hidden tests.
 
-    The visible test surface is left out, because it is scaffolding that many tasks share.
+    Visible tests and their configuration are left out, because many tasks share them.
     """
     whole = Item(task.id)
     whole.add_task(task.id)
@@ -125,8 +128,9 @@ def items_of_task(task: Task) -> Iterator[Item]:
 
 
 def solution_files(task: Task) -> dict[str, list[str]]:
-    """Return the versions of each workspace file outside the test surface, by path. An environment that is built has no
-    files to read, so the lines that its solutions add are used instead."""
+    """Return the versions of each workspace file, by path, without tests and their configuration. The files of a built
+    environment cannot be read, so only the lines that its solutions add are returned.
+    """
     before: dict[str, str] = {}
     if (task.directory / REPOSITORY).is_dir():
         before = {path: data.decode("utf-8", "replace") for path, data in read_files(task.directory).items()}

@@ -1,5 +1,6 @@
-"""Reads one side of a comparison, choosing the reader by what the path contains: tasks, documents, token shards,
-traces, or plain files."""
+"""Reads one of the two collections to compare. What the path contains decides the reader: tasks, documents, token
+shards, traces, or plain files.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,13 @@ _LARGEST_FILE = 4 << 20
 
 
 class OverlapError(Exception):
-    """A side of a comparison cannot be read. The message says what was expected."""
+    """A collection cannot be read. The message says what was expected."""
 
 
 def read_side(path: Path, split: Split | None = None) -> Iterator[Item]:
-    """Yield the items of a side. `split` restricts tasks to one split. Raises OverlapError if there is nothing to
-    compare."""
+    """Yield the items of the collection at `path`. `split` restricts tasks to one split. Raises OverlapError if there
+    is nothing to compare.
+    """
     reader = _reader(path, split)
     count = 0
     for item in reader():
@@ -107,7 +109,7 @@ def _message_texts(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _shards(folder: Path) -> Iterator[Item]:
-    """Yield the documents of a corpus's shards, decoded with the tokenizer that a run leaves beside the corpus."""
+    """Yield the documents of a corpus's shards, decoded with the tokenizer that a run stores beside the corpus."""
     from etude.corpus import open_corpus
     from etude.text import Tokenizer
 

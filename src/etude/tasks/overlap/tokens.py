@@ -1,7 +1,7 @@
 """Code of any language as a sequence of tokens, in which names, numbers, strings, comments and layout do not matter.
 
-It uses no grammar. Code that differs only in names gives the same windows. Comments are recognised by patterns that fit
-most languages.
+No grammar is used: comments are recognised by patterns that fit most languages. Code that differs only in names gives
+the same windows of tokens.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import xxhash
 
 WINDOW = 40
-"""Number of consecutive tokens that must match. Shorter matches occur between any two programs. Functions of fewer
-tokens are therefore not compared here."""
+"""Number of consecutive tokens that must match. Shorter matches occur between any two programs, so functions with fewer
+tokens are not compared.
+"""
 _TOKEN = re.compile(
     r"""(?P<comment> //[^\n]* | /\*.*?\*/ | (?:(?<=\s)|^)\#(?=[\s!])[^\n]* | (?:(?<=\s)|^)--(?=\s)[^\n]* )
     | (?P<text> "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | `(?:\\.|[^`\\])*` )
@@ -36,8 +37,9 @@ def digest_of(text: str) -> int:
 
 
 def windows(source: str) -> Iterator[tuple[int, int]]:
-    """Yield the hash of every window of tokens, and the line that it starts on. Names are numbered anew in each
-    window."""
+    """Yield the hash of every window of `WINDOW` tokens, and the line that it starts on. Names are numbered anew in
+    each window.
+    """
     tokens, lines = _tokens(source)
     for start in range(len(tokens) - WINDOW + 1):
         names: dict[str, int] = {}

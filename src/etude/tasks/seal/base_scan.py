@@ -1,5 +1,5 @@
-"""Checks the host's base, which boxes on it can see, for a task's solution: by file names, and by an index of all
-lines.
+"""Searches the host's base (the system folders that boxes show) for a task's solution, by file names and by an index of
+all lines.
 
 The index (`HostIndex`) is built once per state of the host, in one pass over all visible text files. It answers in
 milliseconds which files may contain a task's lines. Those files are then read and searched, so a collision of line
@@ -33,24 +33,25 @@ _SHOWN = (*SYSTEM, PYTHON)
 _FORMAT = "etude-base/2"
 _LIST = (resources.files("etude.tasks.box") / "list_files.py").read_bytes()
 _AT_ONCE = 4_000_000
-"""Number of line hashes to hold in memory before duplicates are merged."""
+"""Maximum number of line hashes to hold in memory before duplicates are merged."""
 _Numbers = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The list of files that the host's base shows."""
+    """The list of files that boxes show from the host's system folders."""
 
     digest: str
     """Hash of the files' names, sizes and modification times; it changes with every change of the installed
     software."""
     sizes: dict[str, int] = field(repr=False)
-    """Size of each file, by its path."""
+    """Size of each file in bytes, by its path."""
 
     def copies(self, file_versions: Iterable[FileVersions]) -> list[str]:
         """Return the files that may be other versions of the given ones: files of the same name whose size differs at
-        most by a factor of four."""
+        most by a factor of four.
+        """
         wanted = list(file_versions)
         names = tuple({f"/{versions.name}" for versions in wanted})
         called = [path for path in self.sizes if path.endswith(names)] if names else []
@@ -65,7 +66,7 @@ class Base:
 
 
 async def list_base(sandboxes: Sandboxes) -> Base:
-    """List the files that a box on the host's base can see."""
+    """List the files that a box can see in the host's system folders."""
     async with scan_box(sandboxes, HOST) as box:
         # A program of Étude's lists the files, because not every system's `find` can print sizes. The interpreter's
         # folder is made anew for every image store, and holds only the interpreter.
@@ -85,7 +86,9 @@ def _base_of(listed: bytes) -> Base:
 
 @dataclass(frozen=True, slots=True)
 class HostIndex:
-    """An index of all text lines that the host's base shows: for each line's hash, one file that contains the line."""
+    """An index of all text lines in the host's system folders: for each line's hash, one file that
+    contains the line.
+    """
 
     numbers: _Numbers
     """Sorted hashes of all lines of at least `LEAST` bytes without white space."""
@@ -94,8 +97,9 @@ class HostIndex:
     names: Sequence[str]
 
     def files_with(self, needles: Iterable[Needle]) -> list[str]:
-        """Return, for each needle, the first file that contains it as a line. Needles that are a part of a line, or
-        that span several lines, cannot be looked up and are skipped."""
+        """Return the files that contain a needle as a whole line, at most one file per needle. Needles that are a part
+        of a line, or that span several lines, cannot be looked up and are skipped.
+        """
         found = set()
         for needle in needles:
             number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))
@@ -112,7 +116,7 @@ class HostIndex:
 
     @classmethod
     def read(cls, path: Path) -> HostIndex | None:
-        """Load an index. Return None if the file is missing or damaged."""
+        """Load an index from a file. Return None if the file is missing or damaged."""
         try:
             with np.load(path) as found:
                 names = found["names"].tobytes().decode("utf-8", "surrogateescape").split("\0")
@@ -122,8 +126,9 @@ class HostIndex:
 
 
 async def build_host_index(sandboxes: Sandboxes) -> HostIndex:
-    """Build the index from all text files that the base shows, including those inside archives and compressed files.
-    Files of more than 32 MB are skipped."""
+    """Build the index from all text files in the host's system folders, including those inside archives and compressed
+    files. Files of more than 32 MB are skipped.
+    """
     made = _HostIndexBuilder()
     async with scan_box(sandboxes, HOST) as box:
         root = Root(box, owner_of(sandboxes), frozenset())
@@ -138,8 +143,9 @@ async def build_host_index(sandboxes: Sandboxes) -> HostIndex:
 async def scan_base(
     sandboxes: Sandboxes, base: Base, needles: Needles, host_index: HostIndex | None = None
 ) -> SealReport:
-    """Scan those files of the base that may hold the solution: copies of the files that it changes and, given an index,
-    files that contain one of its lines."""
+    """Scan those files of the host's system folders that may hold the solution: copies of the files that it changes
+    and, given an index, files that contain one of its lines.
+    """
     paths = {*base.copies(needles.file_versions), *(host_index.files_with(needles.items) if host_index else ())}
     return await scan_paths(sandboxes, HOST, sorted(paths), needles) if paths else SealReport(lines=len(needles.items))
 

@@ -105,13 +105,14 @@ async def _equals_workspace(root: Root, place: str, paths: Iterable[str], workdi
 
 
 def _is_own_package(path: str, workdir: str, tracked: Collection[str] | None) -> bool:
-    """Return whether a package folder belongs to the repository itself, such as a package of a monorepo that a link
-    leads to."""
+    """Return whether a package folder belongs to the repository itself, such as a package of a monorepo that a symbolic
+    link points to.
+    """
     return is_below(path, workdir) and (tracked is None or path in tracked)
 
 
 def _normalised_name(name: str) -> str:
-    """Return a package's or a module's name in the form in which names are compared."""
+    """Return the name of a package or module in the normalised form that is used for comparison."""
     return re.sub(r"[-_.]+", "-", name.rpartition("/")[2].removesuffix(".py").lower())
 
 

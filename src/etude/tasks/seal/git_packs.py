@@ -11,12 +11,13 @@ _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 _BY_OFFSET, _BY_NAME = 6, 7
 _KEPT_BYTES = 64 << 20
 LARGEST = 128 << 20
-"""Largest size of one object, and of any other file that is unpacked. A larger one counts as damaged and is not
-read."""
+"""Maximum size, in bytes, of one object and of any other file that is unpacked. A larger one counts as damaged and is
+not read.
+"""
 
 
 class PackError(Exception):
-    """The data is not a pack file, or is damaged. Objects before the damage have been yielded."""
+    """The data is not a pack file, or is damaged. Objects before the damage have already been yielded."""
 
 
 def pack_objects(data: bytes) -> Iterator[tuple[str, bytes]]:
@@ -43,7 +44,7 @@ class _Reader:
         self._places: dict[bytes, int] = {}
 
     def read(self, at: int) -> tuple[str, bytes, int]:
-        """Return the object's kind, its contents, and the offset of the next object."""
+        """Return the kind and contents of the object at offset `at`, and the offset of the next object."""
         number, size, body = self._header(at)
         chain = [at]
         if number in _KINDS:

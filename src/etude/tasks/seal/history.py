@@ -1,8 +1,8 @@
 """Squashes a repository's history into one commit of the present files by a fixed author.
 
 The new repository is created from nothing, so no setting, hook, filter or alternate of the old one takes effect; only
-the list of tracked files is read from the old one. It is created with the image's own git, in the box and without
-network. If the image has no git, the git of the host's base does it in a separate box.
+the list of tracked files is read from the old one. The image's own git creates it, in the box and without network. If
+the image has no git, the host's git creates it in a separate box.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ async def find_history(root: Root, paths: Sequence[str], workdir: str) -> Histor
 
 
 async def squash(root: Root, history: History, sandboxes: Sandboxes) -> None:
-    """Create the new repository. The caller has removed the old one's `stores` before."""
+    """Create the new repository with its single commit. The caller must already have removed the old repository's
+    `stores`.
+    """
     if await _has_git(root.box):
         await _squash_in(root.box, history.top, history, await _git_user(root, history.top))
         return
@@ -107,7 +109,7 @@ async def _git_user(root: Root, top: str) -> str:
 
 
 def _git_folder_of(path: str) -> str:
-    """Return the `.git` path that a file lies in or is, or an empty string if there is none."""
+    """Return the `.git` path that a file equals or lies below, or an empty string if there is none."""
     found = _GIT.match(path)
     return found[0] if found else ""
 
@@ -182,8 +184,9 @@ def _joined(base: str, path: str) -> str:
 async def _box_with_git(
     sandboxes: Sandboxes, root: Root, history: History
 ) -> AsyncIterator[tuple[Box, tuple[int, int]]]:
-    """Create a box on the host's base that holds a copy of the working tree. Yield the box and the tree's owner (uid,
-    gid)."""
+    """Create a box that has the host's git and a copy of the working tree. Yield the box and the tree's owner (uid,
+    gid).
+    """
     async with fresh_box(sandboxes, BoxSpec("host", workdir=_COPY_FOLDER, limits=LIMITS, name="squash")) as box:
         owner: tuple[int, int] | None = None
         async for piece in root.pieces(history.top):
@@ -196,7 +199,7 @@ async def _box_with_git(
 
 
 def _with_owner(tar: bytes, uid: int, gid: int) -> bytes:
-    """Return the same tar with another owner."""
+    """Return a copy of the tar in which all files belong to another owner."""
     target = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(tar)) as source, tarfile.open(fileobj=target, mode="w") as copy:
         for info in source:

@@ -1,8 +1,8 @@
-"""Needles: the lines to search an image for, because only the reference solution or the hidden tests contain them.
+"""Needles: lines to search an image for, because only the reference solution or the hidden tests contain them.
 
 White space is ignored. A line becomes a needle if it is long enough to be distinctive, and occurs neither in the
 workspace nor in Python's standard library, which contains the common idioms. A shorter line is joined with its
-neighbours. Quoted strings are needles of their own, because they survive compilation.
+neighbours. Quoted strings are additional needles, because they survive compilation.
 
 These rules miss a leak if the reference's new lines also occur in the standard library, for example because the fix is
 an idiom. So copies of the files that the reference changes or adds are searched for such lines too (`FileVersions`).
@@ -29,31 +29,32 @@ LEAST = 24
 """Shortest line to search for, in bytes without white space. Two programs may share a shorter line by chance."""
 LEAST_QUOTED = 20
 LONGEST = 160
-"""Number of bytes of a line that are compared. The rest of a very long line adds no certainty."""
+"""Number of bytes of a line that are compared. Comparing more of a very long line would add no certainty."""
 _MARK_COUNT = 12
 """Number of lines, spread over a file, that identify its copies. A text that contains half of them counts as a copy."""
 _COMMENT_STARTS = (b"#", b"//", b"*", b"/*", b'"""', b"<!--")
 """Beginnings of comment lines, which many files share, such as licence texts."""
 _SOLUTION, _TESTS = 24, 16
-"""The most needles from the solution and from the hidden tests. Files take turns to give their longest line; where one
-line of a file is found, its others are nearby."""
+"""Maximum number of needles from the solution and from the hidden tests. They are taken from the files in turn, longest
+lines first. A few lines per file are enough, because a leaked file usually contains all of them.
+"""
 _IMPORT = re.compile(r"\s*(?:(?:import|from|#include|use|using|package)\b|(?:const|let|var)\b.*\brequire\()")
-"""Matches import lines. They only name other people's code, so they identify nothing."""
+"""Matches import lines. They only name other people's code, so they do not identify a file."""
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)+)\"|'((?:[^'\\]|\\.)+)'")
 
 
 @dataclass(frozen=True, slots=True)
 class Needle:
-    """One text whose presence in an image shows a part of the solution or of the hidden tests."""
+    """A text whose presence in an image reveals a part of the solution or of the hidden tests."""
 
     text: bytes
-    """The text without white space."""
+    """The text to search for, without white space."""
     of_tests: bool
     """Whether the text comes from the hidden tests rather than from the solution."""
     shown: str
-    """File, line number and text, for people to read."""
+    """File, line number and text of the needle, for people to read."""
     whole: bool = True
-    """Whether the text is exactly one line, rather than a part of a line or several lines joined."""
+    """Whether the text is exactly one line, not a part of a line or several lines joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +63,22 @@ class FileVersions:
     the solution."""
 
     name: str
-    """The end of the file's path: its name, with its folder if the name alone is too common."""
+    """End of the file's path: its name, with its folder if the name alone is too common."""
     size: int
-    """The file's size before the change."""
+    """The file's size in bytes before the change."""
     marks: tuple[bytes, ...]
-    """Lines, without white space, that identify versions of the file."""
+    """Lines, without white space, by which versions of the file are recognised."""
     needles: tuple[Needle, ...]
     """The lines of the solution in this file, including lines that are common elsewhere."""
 
     def matches_path(self, path: str) -> bool:
-        """Return whether a path has the file's name."""
+        """Return whether the path ends with the file's name."""
         return re.split("[/!]", path)[-1] == self.name or path.endswith(f"/{self.name}")
 
     def leaked_in(self, text: bytes) -> Needle | None:
-        """Return a needle that a text (without white space) contains. Return None if it contains none, or is not a
-        version of this file."""
+        """Return a needle that the text contains. Return None if it contains none, or if the text is not a version of
+        this file. The text must have no white space.
+        """
         if 2 * sum(mark in text for mark in self.marks) < len(self.marks):
             return None
         return next((needle for needle in self.needles if needle.text in text), None)
@@ -84,7 +86,7 @@ class FileVersions:
 
 @dataclass(frozen=True, slots=True)
 class Needles:
-    """All needles of one task."""
+    """All needles of one task: the texts whose presence in an image reveals the solution or the hidden tests."""
 
     items: tuple[Needle, ...]
     stems: frozenset[str] = frozenset()
@@ -104,7 +106,9 @@ def without_whitespace(data: bytes) -> bytes:
 
 
 def needles_of(diff: str, tests: Mapping[str, bytes], pristine: Mapping[str, bytes]) -> Needles:
-    """Return the needles of a task. `diff` is the reference's diff; it need not apply to the pristine files."""
+    """Return the texts (needles) that reveal a task's solution or hidden tests. `diff` is the reference's diff; it need
+    not apply to the pristine files.
+    """
     known = b"\n".join(without_whitespace(data) for data in pristine.values())
 
     def new(found: Iterable[Needle]) -> list[Needle]:
@@ -138,7 +142,7 @@ def _file_versions(changed: Mapping[str, Sequence[Needle]], files: Mapping[str, 
 
 
 def _changed_files(diff: str) -> Iterator[tuple[str, list[list[_Line]]]]:
-    """Yield each file of a diff, with the new side of its hunks."""
+    """Yield the path of each file in a diff, with the new side (context and added lines) of its hunks."""
     path, hunks, number = "", list[list[_Line]](), 0
     for line in diff.split("\n"):
         if line.startswith("+++ "):
@@ -213,7 +217,7 @@ def _longest(files: Iterable[list[Needle]], most: int) -> list[Needle]:
 
 
 class _Library:
-    """Python's standard library without white space: about 8 MB of text, and a hash of each line."""
+    """The text of Python's standard library without white space (about 8 MB), and a hash of each line."""
 
     def __init__(self) -> None:
         files = [path.read_bytes() for path in sorted(_modules(sysconfig.get_path("stdlib")))]
@@ -243,8 +247,9 @@ _library_lock = Lock()
 
 
 def _library() -> _Library:
-    """Return the library, which is read once. Threads wait for the first one, because reading it in parallel would not
-    be faster."""
+    """Return the standard library's text, which is read once per process. Concurrent threads wait for the first one,
+    because reading in parallel would not be faster.
+    """
     with _library_lock:
         return _cached_library()
 

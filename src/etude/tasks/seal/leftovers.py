@@ -1,4 +1,4 @@
-"""Decides which files of an image are removed before an agent sees it. Pure functions over a list of paths.
+"""Decides which files of an image are removed before an agent sees it, with pure functions over a list of paths.
 
 Invariant: a path that the workspace's repository tracks is never removed.
 """
@@ -18,16 +18,16 @@ _HOME = re.compile(r"/root/|/home/[^/]+/")
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A file or folder that sealing removes."""
+    """A file or folder that sealing removes from an image."""
 
     path: str
-    """Absolute path. A folder stands for everything below it."""
+    """Absolute path in the image. A folder stands for everything below it."""
     reason: str
 
 
 @dataclass(frozen=True)
 class LeftoverRule:
-    """One rule of leftovers.toml: names of files or folders to remove, and where they are looked for."""
+    """One rule of leftovers.toml: names of files or folders to remove, and where to look for them."""
 
     where: str
     names: tuple[str, ...]
@@ -36,8 +36,9 @@ class LeftoverRule:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches a path up to the end of the rule's name: at any depth in the workspace, elsewhere only at the
-        start."""
+        """Matches the part of a path that ends with one of the rule's names. In the workspace the name may be at any
+        depth, elsewhere only at the start.
+        """
         start = "(?:.*?/)??" if self.where == "workdir" else ""
         names = "|".join(re.escape(name).replace(r"\*", "[^/]*") for name in self.names)
         return re.compile(f"{start}(?:{names})(?=/|$)", re.DOTALL)
@@ -67,8 +68,9 @@ def find_leftovers(
 
 
 def is_leftover(path: str) -> bool:
-    """Return whether this path, relative to a workspace without a repository, would be removed. Version control data is
-    removed too."""
+    """Return whether sealing would remove this path of a workspace without a repository. Version control data counts
+    too. The path is relative to the workspace.
+    """
     return ".git" in path.split("/") or bool(find_leftovers([f"/w/{path}"], "/w", None))
 
 
@@ -77,7 +79,9 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def _match(path: str, rule: LeftoverRule, workdir: str) -> str:
-    """Return the file or folder, at or above the path, that the rule names, or an empty string if it names none."""
+    """Return the path, or the folder above it, that the rule names. Return an empty string if the rule
+    names neither.
+    """
     base = _base(path, rule.where, workdir)
     found = base and rule.pattern.match(path, len(base))
     return path[: found.end()] if found else ""

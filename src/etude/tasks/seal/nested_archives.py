@@ -21,7 +21,7 @@ from etude.tasks.seal.git_packs import LARGEST, PackError, pack_objects
 
 DEEPEST = 5
 MOST = 1 << 30
-"""The most bytes that one file may unpack to, in total."""
+"""Maximum total size, in bytes, of everything unpacked from one file."""
 _OBJECTS = (b"blob ", b"commit ", b"tag ")
 _OPENERS: dict[bytes, Callable[[io.BytesIO], Any]] = {
     b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),
@@ -36,7 +36,7 @@ _BROKEN = (
 
 
 class UnpackLimit(Exception):
-    """A file unpacks to more than the bounds allow."""
+    """Unpacking a file would exceed the size bounds."""
 
 
 def unpack_nested(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:

@@ -2,8 +2,8 @@
 
 File contents come from the backend, never from a program in the box. Two programs of the image are used, both before
 any agent was in the box: `find` lists the entries of a folder that is too large for one answer, and `sh` lists the
-mounts. Mounts over the image (devices, and the host's system folders on the host base) are not part of the task and are
-skipped. Files that the agent's user may not read are skipped too.
+mounts. Mounts over the image (devices, and the host's system folders if boxes show them) are not part of the task and
+are skipped. Files that the agent's user may not read are skipped too.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from etude.tasks.seal.leftovers import is_below
 from etude.tasks.task import TaskError
 
 LIMITS = Limits(memory_mb=2048, processes=256, cpu_seconds=600, file_mb=2048, disk_mb=8192, output_bytes=64 << 20)
-"""Limits of the boxes that images are sealed or read in. No agent is in them, and everything that is read passes
-through their memory."""
+"""Limits of the boxes in which images are sealed or read. No agent runs in them, and everything that is read passes
+through their memory.
+"""
 PIECE_BYTES = 32 << 20
 PIECE_FILES = 50_000
 _MOUNTS = 'while read -r _ place kind _; do echo "$kind $place"; done < /proc/self/mounts'
 _VIRTUAL_FILE_SYSTEMS = frozenset(
     ("proc", "sysfs", "tmpfs", "devtmpfs", "devpts", "mqueue", "cgroup", "cgroup2", "securityfs")
 )
-"""File systems that hold nothing of an image."""
+"""Types of file systems that contain no files of an image."""
 _SECONDS = 120.0
 
 
 def owner_of(sandboxes: Sandboxes) -> str:
-    """Return the user that may read and remove everything in a box. In a box with only one user id, this is the default
-    user."""
+    """Return the name of the user that may read and remove everything in a box. In a box with only one user id, this is
+    the default user (an empty name).
+    """
     return "root" if Feature.ROOT_USER in sandboxes.features else ""
 
 
@@ -47,14 +49,14 @@ class Piece:
     tar: bytes | None = None
     """The contents, with member names relative to `folder`; None if nothing was read."""
     unread: str = ""
-    """Path of a file that is too large to read."""
+    """Path of a file that was too large to read."""
     links: tuple[str, ...] = ()
-    """Symbolic links directly in `folder`, if it is read entry by entry."""
+    """Symbolic links directly in `folder`. Empty if the folder was read as one tar, which contains them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The file system of one box, read as one user."""
+    """The file system of one box, as one of its users reads it."""
 
     box: Box
     user: str
@@ -68,7 +70,7 @@ class Root:
 
     @classmethod
     async def base_mounts(cls, box: Box, user: str) -> dict[str, Root]:
-        """Return the parts of the host's base that the box shows, by their mount points."""
+        """Return the parts of the host's system folders that the box shows, by their mount points."""
         mounts = await _mounts(box, user)
         places = {place for kind, place in mounts if kind not in _VIRTUAL_FILE_SYSTEMS} - {"/"}
         return {place: cls(box, user, frozenset({other for _, other in mounts} - {place, "/"})) for place in places}
@@ -130,7 +132,7 @@ class Root:
             return None
 
     async def _entries(self, folder: str) -> tuple[list[str], list[str]]:
-        """Return the folders and the files directly in a folder."""
+        """Return the subfolders of a folder, and the files directly in it."""
         return await self._named(folder, "d"), await self._named(folder, "f")
 
     async def _named(self, folder: str, kind: str) -> list[str]:
@@ -165,7 +167,7 @@ async def run(
 
 
 def members(tar: bytes) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    """Yield the members of a piece's tar, each with its bytes. A hard link has the bytes of its target."""
+    """Yield the members of a piece's tar, each with its contents. A hard link has the contents of its target."""
     with tarfile.open(fileobj=io.BytesIO(tar), errors="surrogateescape") as opened:
         for info in opened:
             content = opened.extractfile(info) if info.isfile() or info.islnk() else None

@@ -1,4 +1,5 @@
-"""Checks that a sealed image does not hold the solution, by searching every file of its root for the solution's lines.
+"""Checks that a sealed image does not contain the solution, by searching every file of its root for the solution's
+lines.
 
 The search covers the files as they are, the contents of archives and compressed files, and all objects of every
 repository, reachable or not. Files that could not be read are listed, never skipped silently. Base64, encrypted data
@@ -24,10 +25,11 @@ from etude.tasks.seal.nested_archives import UnpackLimit, unpack_nested
 from etude.tasks.seal.root import LIMITS, Root, members, owner_of
 
 LARGEST = 256 << 20
-"""Largest file of the image that is read. Each file is read into memory as a whole."""
+"""Maximum size, in bytes, of a file of the image that is read. Each file is read into memory as a whole."""
 _ENOUGH_TESTS = 2
-"""Number of lines of the hidden tests that must occur in one file to make a finding. A single one may occur in tests of
-other projects."""
+"""Number of lines of the hidden tests that must occur in one file to make a finding. A single line may also occur in
+tests of other projects.
+"""
 _BYTECODE = re.compile(r"(.*?)(?:(?<=/)__pycache__/)?([^/.]+)(?:\.[^/]+)?\.py[co]$")
 
 
@@ -38,7 +40,7 @@ class Finding:
     file: str
     """Path in the image; "a.whl!b.py" is a file inside another."""
     what: str
-    """What the file contains, for people to read."""
+    """Description of what the file contains, for people to read."""
 
     def __str__(self) -> str:
         return f"{self.file} holds {self.what}"
@@ -52,17 +54,20 @@ class SealReport:
     findings: tuple[Finding, ...] = ()
     """Any finding makes the task unfit: its agent could read the solution."""
     unread: tuple[str, ...] = ()
-    """Files that were not searched, because they are too large or unpack to too much."""
+    """Files that were not searched, because they are too large or their unpacked contents are."""
     lines: int = 0
-    """Number of lines searched for. With 0 there is nothing to prove: the reference contains only lines that also occur
-    elsewhere."""
+    """Number of lines searched for. It is 0 if the reference contains only lines that also occur elsewhere; then there
+    is nothing to prove.
+    """
     scanned_files: int = 0
     scanned_bytes: int = 0
     """Bytes searched, counted after unpacking."""
     seconds: float = 0.0
 
     def combined_with(self, other: SealReport) -> SealReport:
-        """Return the combined report of two searches for the same lines, such as the image's and the base's."""
+        """Return the combined report of two searches for the same lines, such as a search of the image and one of the
+        host's system folders.
+        """
         return SealReport(
             self.removed + other.removed,
             self.findings + other.findings,
@@ -76,7 +81,7 @@ class SealReport:
 
 @dataclass(slots=True)
 class Scanner:
-    """Scans one file after another and collects the findings."""
+    """Scans one file after another for the solution's lines and collects the findings."""
 
     needles: Needles
     findings: list[Finding] = field(default_factory=list)
@@ -110,7 +115,7 @@ class Scanner:
                 self.add(path, data)
 
     def _hits(self, name: str, data: bytes) -> list[Needle]:
-        """Return the needles that make this file a finding, or an empty list if it is none."""
+        """Return the needles that make this file a finding, or an empty list if the file is harmless."""
         text = without_whitespace(data)
         found = [self.needles.items[index] for index in self._finder.find(text)]
         hidden = [needle for needle in found if needle.of_tests]
@@ -121,11 +126,12 @@ class Scanner:
             *filter(None, leaked),
         ]
 
-    # -- bytecode, which holds no lines
+    # -- bytecode, which contains no source lines
 
     def _record_bytecode(self, path: str, info: tarfile.TarInfo, data: bytes) -> None:
-        """Record a file that is named like one that the reference changes: the time and size of a source file, or those
-        that a bytecode file states for its source."""
+        """Record modification time and size of a source file, or those that a bytecode file states for its source. Only
+        files named like one that the reference changes are recorded.
+        """
         if path.endswith(".py") and path.rpartition("/")[2][:-3] in self.needles.stems:
             self._sources[path] = (int(info.mtime) & 0xFFFFFFFF, info.size & 0xFFFFFFFF)
         elif (match := _BYTECODE.match(path)) and match[2] in self.needles.stems and len(data) >= 16:
@@ -153,7 +159,9 @@ class Scanner:
 
 
 def scan_files(files: Mapping[str, bytes], needles: Needles) -> SealReport:
-    """Scan an environment that consists of these files only, on top of the host's base."""
+    """Scan an environment that consists only of these files over the host's system folders. The system folders are not
+    scanned.
+    """
     started = time.monotonic()
     scanner = Scanner(needles)
     for path, data in files.items():
@@ -164,7 +172,7 @@ def scan_files(files: Mapping[str, bytes], needles: Needles) -> SealReport:
 async def scan_image(
     sandboxes: Sandboxes, image: str, needles: Needles, *, removed: Iterable[Removed] = ()
 ) -> SealReport:
-    """Scan the whole root of an image, read in a fresh box."""
+    """Scan all files of an image, which are read in a fresh box."""
     started = time.monotonic()
     scanner = Scanner(needles)
     async with scan_box(sandboxes, image) as box:
@@ -173,7 +181,7 @@ async def scan_image(
 
 
 async def scan_paths(sandboxes: Sandboxes, image: str, paths: Iterable[str], needles: Needles) -> SealReport:
-    """Scan only these files of an image."""
+    """Scan only the files of an image at these paths. Missing and unreadable files are skipped."""
     started = time.monotonic()
     scanner = Scanner(needles)
     async with scan_box(sandboxes, image) as box:
@@ -192,5 +200,5 @@ async def _scan(scanner: Scanner, root: Root, top: str) -> None:
 
 
 def scan_box(sandboxes: Sandboxes, image: str) -> AbstractAsyncContextManager[Box]:
-    """Create a fresh box to scan an image in."""
+    """Create a fresh box in which to scan an image."""
     return fresh_box(sandboxes, BoxSpec(image, limits=LIMITS, name="scan"))

@@ -1,4 +1,4 @@
-"""Seals a built image: agents and gradings start from the result, which has no history, caches or copies of the
+"""Seals a built image: the result, from which agents and gradings start, has no history, caches or copies of the
 package.
 
 Sealing runs in a box without network, as the box's root user, before any agent. What was removed is listed with
@@ -19,12 +19,12 @@ from etude.tasks.seal.root import LIMITS, Root, owner_of, run
 from etude.tasks.task import TaskError
 
 _AT_ONCE = 100_000
-"""The most bytes of arguments for one `rm`."""
+"""Maximum total length, in bytes, of the arguments of one `rm` command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A sealed image, and what was removed from it."""
+    """A sealed image, with a list of what was removed from it."""
 
     image: str
     workdir: str

@@ -1,4 +1,4 @@
-"""Task sources: generators of tasks, registered by name. Each has its own folder."""
+"""Task sources: generators of tasks, registered by name. The sources of the categories are in `tasks/categories`."""
 
 from etude.tasks.sources.registry import (
     TaskSource,

@@ -1,5 +1,6 @@
-"""Task sources: generators of tasks, registered by name. A source makes the same task for equal (name, version, seed,
-split, index), whatever it made before, so generation can be resumed."""
+"""The registry of task sources, which generate tasks. A source makes the same task for equal (name, version, seed,
+split, index), whatever it made before, so generation can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from etude.tasks.directory import read_task, write_task
 from etude.tasks.task import Split, Task
 
 _BETWEEN_DRAWS = 1_000_000
-"""Distance between the seeds of two test draws. A run's seed is smaller, so no draw repeats the tasks of another
-seed."""
+"""Distance between the seeds of two draws of test tasks. A run's seed is smaller, so no draw repeats the tasks of
+another seed.
+"""
 
 
 class UnknownSource(Exception):
@@ -25,14 +27,14 @@ class UnknownSource(Exception):
 
 @runtime_checkable
 class TaskSource(Protocol):
-    """A generator of tasks."""
+    """A generator of tasks for the three splits."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def version(self) -> int:
-        """Version of the generator, increased with every change that makes the same seed produce other tasks."""
+        """Version of the generator. It is increased with every change that makes the same seed produce other tasks."""
         ...
 
     def make(self, split: Split, index: int, seed: int, directory: Path) -> tuple[Task, Mapping[str, bytes]]:
@@ -72,7 +74,7 @@ _SOURCES: dict[str, Callable[[TasksRecipe], TaskSource]] = {
 
 
 def register_source(name: str, make: Callable[[], TaskSource]) -> None:
-    """Register a source under a new name."""
+    """Register a function that makes a task source, under a new name."""
     if name in _SOURCES:
         raise ValueError(f"there is a task source {name!r} already")
     _SOURCES[name] = lambda _: make()

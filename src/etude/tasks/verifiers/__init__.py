@@ -1,5 +1,5 @@
-"""Verifiers, each in its own file or package, registered under the name that [metadata.etude.verifier] gives as
-`type`."""
+"""The registry of verifiers, which grade changes to tasks. It maps the `type` in a task's [metadata.etude.verifier]
+table to a verifier class; each verifier has its own file or package."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ _VERIFIERS: dict[str, Callable[[Task], Verifier]] = {
 
 
 def register_verifier(name: str, make: Callable[[Task], Verifier]) -> None:
-    """Register a verifier under a new name, which tasks give as `type`."""
+    """Register a verifier under a new name. Tasks select it by this name as the `type` of their verifier. Raises
+    ValueError if the name is taken."""
     if name in _VERIFIERS:
         raise ValueError(f"there is a verifier {name!r} already")
     _VERIFIERS[name] = make
 
 
 def open_verifier(task: Task) -> Verifier:
-    """Return the verifier that the task names, or the one implied by its files. Raises TaskError if they are
-    malformed."""
+    """Create the verifier that the task names, or the one implied by its files. Raises TaskError if the name is unknown
+    or the verifier's files are malformed."""
     name = verifier_name(task)
     if name not in _VERIFIERS:
         place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.type"
@@ -46,7 +47,7 @@ def open_verifier(task: Task) -> Verifier:
 
 def verifier_name(task: Task) -> str:
     """Return the name of the task's verifier, inferred from its files if the task does not give one. Return an empty
-    string if nothing shows which verifier it is."""
+    string if it cannot be inferred."""
     if declared := task.verifier.get("type"):
         return str(declared)
     if (task.directory / "tests/cases.json").is_file():

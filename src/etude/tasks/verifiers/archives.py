@@ -1,5 +1,5 @@
-"""Reads a tar or zip that came out of a box. Its bytes are hostile, so sizes are bounded and nothing is unpacked to
-disk."""
+"""Reads tar and zip files that were copied out of a box. They may be malicious, so sizes are bounded and nothing is
+unpacked to disk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _MOST = 2000
 
 
 class ArchiveError(Exception):
-    """The bytes are not an archive that can be read. The message says what was expected."""
+    """Raised if bytes are not a readable tar or zip, or exceed the size limits. The message says what was expected."""
 
 
 def members_of(data: bytes) -> dict[str, bytes]:
-    """Return the plain files of an archive by path, without a leading `./`. Folders are skipped."""
+    """Return the contents of the files in a tar or zip, by path without a leading `./`. Folders are skipped. Raises
+    ArchiveError if the archive cannot be read or is too large."""
     try:
         found = _zip(data) if data.startswith(b"PK") else _tar(data)
     except (

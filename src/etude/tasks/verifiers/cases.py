@@ -1,7 +1,8 @@
-"""The `cases` verifier: calls the agent's functions in a fresh box, and compares the results outside it.
+"""The `cases` verifier: calls the agent's functions in a fresh box, and compares the results outside the box.
 
-The box gets the calls but not the expected values. A pass requires the runner's exit code, exactly one report with
-this grading's nonce, and the expected outcome of every case; a missing outcome is never a pass.
+The box gets the calls but not the expected values. A pass requires that the runner exits with code 0, that there is
+exactly one report with this grading's nonce, and that every case has the expected outcome. A missing outcome is never a
+pass.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from etude.tasks.verifiers.contract import GradingContext
 FILE = "tests/cases.json"
 RUNNER = (resources.files("etude.tasks.box") / "run_cases.py").read_text(encoding="utf-8")
 CPU_SECONDS = 2
-"""Limit of the CPU time that the agent's code may use. It limits CPU time rather than wall-clock time, so that a busy
-host does not use it up."""
+"""Seconds of CPU time that the agent's code may use. The limit is in CPU time rather than wall-clock time, so that a
+busy host does not use it up."""
 LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=4, file_mb=4, disk_mb=16, output_bytes=2_000_000)
 
 
@@ -76,8 +77,8 @@ def judge(
     touched: tuple[str, ...] = (),
     seconds: float = 0.0,
 ) -> Verdict:
-    """Return the verdict that follows from a box's output. It is a pure function, so that every kind of forged output
-    can be tested."""
+    """Return the verdict on a run of the cases, given the box's output. This is a pure function, so that tests can try
+    every kind of forged output."""
     lines = result.stdout.decode("utf-8", "replace").split("\n")
     reports = [line[len(REPORT) :] for line in lines if line.startswith(REPORT)]
     log = (result.stderr[-2000:]).decode("utf-8", "replace")

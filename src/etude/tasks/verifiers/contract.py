@@ -1,7 +1,8 @@
-"""The contract of verifiers: given one change to one task, and fresh boxes to examine it in, return the verdict.
+"""The interface of verifiers. A verifier gets one change to one task, and fresh boxes to examine it in, and returns the
+verdict.
 
-A verifier is created once per task (`open_verifier`) and never sees diffs: the change has already been applied to the
-pristine files, with the test surface unchanged.
+`open_verifier` creates a verifier once per task. The verifier gets a change as file contents, already derived from the
+agent's diff and without changes to protected test files.
 """
 
 from __future__ import annotations
@@ -23,45 +24,47 @@ from etude.tasks.verdict import Verdict
 FIRST_USER = "agent"
 SECOND_USER = "grader"
 SEALED = 1e-2
-"""A verdict is sealed if the probability of passing without solving the task is at most this."""
+"""Largest probability of passing without solving the task at which a verdict still counts as sealed (safe against
+forgery)."""
 WALL = 3.0
 """Wall-clock limit of a program, as a multiple of its CPU time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradingContext:
-    """What a verifier gets for one grading: the task, the change, and the means to create boxes. Boxes created here are
-    new. They contain nothing from an agent except its change, and are destroyed afterwards."""
+    """The inputs of one grading: the task, the change, and the means to create boxes. Each box is new, contains nothing
+    from the agent except its change, and is destroyed after use."""
 
     task: Task
     sandboxes: Sandboxes
     pristine: Prepared
-    """The prepared environment, without any change."""
+    """The task's prepared environment (image and workspace files), without any change."""
     change: Change
     """The change to grade."""
     conditions: Conditions = USUAL
-    """Conditions of this grading. Every box gets their environment variables. Verifiers that run tests in some order
-    take the order from here."""
+    """Conditions of this grading. Their environment variables are set in every box. Their `order` is the seed for
+    verifiers that shuffle tests."""
     cpu_seconds: list[float] = field(default_factory=list)
-    """CPU time of each box of this grading, except boxes that failed."""
+    """CPU seconds that each box of this grading used. Boxes that raised an error are missing."""
     proofs: Proofs | None = None
-    """The store of what earlier processes have proven; None if nothing is stored."""
+    """Store of proofs that earlier processes made about tasks; None if proofs are not stored."""
 
     @property
     def user(self) -> str:
-        """The user that runs the code under test. If boxes have a second user, it is that one, which does not own the
-        code's files."""
+        """The user that runs the code under test: a second user, who does not own the code's files, or the agent's user
+        if boxes have no second one."""
         return SECOND_USER if Feature.SECOND_USER in self.sandboxes.features else FIRST_USER
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The workspace's files after the change."""
+        """The contents of the workspace's files after the change, by path."""
         after: dict[str, bytes | None] = {**self.pristine.files, **self.change.files}
         return {path: data for path, data in after.items() if data is not None}
 
     @asynccontextmanager
     async def box(self, limits: Limits, change: Change | None = None) -> AsyncIterator[Box]:
-        """Create a box of the pristine image, and apply the change, or another one if given."""
+        """Create a box of the pristine image with `change` applied, by default the change to grade. The box's CPU time
+        is recorded when it ends."""
         pristine, change = self.pristine, change or self.change
         spec = BoxSpec(pristine.image, workdir=pristine.workdir, env=self.conditions.env, limits=limits, name="grader")
         async with fresh_box(self.sandboxes, spec) as box:
@@ -76,27 +79,28 @@ class Verifier(Protocol):
 
     @property
     def sealed(self) -> bool:
-        """Whether the verdict holds against an agent that has read the verifier's source, provided that the box has a
-        second user."""
+        """Whether verdicts are safe against forgery, even by an agent that has read the verifier's source. This assumes
+        that the box has a second user."""
         ...
 
     def protects(self, path: str) -> bool:
-        """Return whether this path of the workspace belongs to the test surface, which a solution must not change."""
+        """Return whether a path of the workspace belongs to the test surface: files that a solution must not change."""
         ...
 
     async def examine(self, context: GradingContext) -> Verdict:
-        """Return the verdict. A SandboxError or OSError means an infrastructure fault and becomes an `error`; nothing
-        that the code under test does may raise one."""
+        """Return the verdict on the context's change. A SandboxError or OSError means an infrastructure fault, which
+        the caller turns into an `error` verdict. The code under test must not be able to cause either exception."""
         ...
 
 
 @runtime_checkable
 class ProvingVerifier(Protocol):
-    """A verifier that must run a task's reference to find out whether its verdicts are sealed."""
+    """A verifier that must run a task's reference solution to find out whether its verdicts are sealed (safe against
+    forgery)."""
 
     def load_stored_proof(self, folder: Path) -> bool:
-        """Set `sealed` from the proof that an earlier run stored in this folder, if there is one. Return whether
-        `sealed` is known now."""
+        """Set `sealed` (whether verdicts are safe against forgery) from the proof that an earlier run stored in
+        `folder`, if there is one. Return whether `sealed` is known now."""
         ...
 
 

@@ -1,7 +1,8 @@
-"""Runs examples in a box. An example is a sequence of steps that share a namespace; the report says what each step
-printed or raised.
+"""Runs Python examples in a box. An example is a sequence of steps that share a namespace; the report says what each
+step printed or raised.
 
-The report can be believed only for code in the restricted language of `language.py`, which cannot forge it.
+The report can be trusted only if the examples are in the restricted language of `language.py`, since other code could
+forge it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from etude.tasks.verifiers.contract import GradingContext
 
 RUNNER = (resources.files("etude.tasks.box") / "run_examples.py").read_text(encoding="utf-8")
 SECONDS = 2
-"""Limit of the CPU time of one sequence of steps."""
+"""CPU time limit of one example, in seconds."""
 LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=60, disk_mb=16, output_bytes=8_000_000)
 
 
 async def run_examples(
     context: GradingContext, runs: Sequence[Mapping[str, object]], change: Change, env: Mapping[str, str] | None = None
 ) -> list[list[object]] | Verdict:
-    """Return the outcomes of every step of every run, or a verdict if there is no valid report. The box gets `change`
-    instead of the context's change."""
+    """Run examples in one box and return the outcomes of each example's steps, or a verdict if there is no valid
+    report. `runs` are the examples as JSON objects. The box gets `change` instead of the context's change."""
     nonce = secrets.token_hex(16)
     wall = context.task.limits.verifier_seconds
     job = {"workdir": context.pristine.workdir, "seconds": SECONDS, "runs": list(runs)}

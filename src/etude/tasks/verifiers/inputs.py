@@ -16,7 +16,8 @@ _LONGEST = 200
 
 
 def read_table(task: Task, model: type[_Model]) -> _Model:
-    """Return the settings in [metadata.etude.verifier], without `type`, as a validated model."""
+    """Return the task's settings in [metadata.etude.verifier], except `type`, validated as `model`. Raises TaskError if
+    they are invalid."""
     try:
         return model.model_validate({key: value for key, value in task.verifier.items() if key != "type"})
     except ValidationError as error:
@@ -24,7 +25,7 @@ def read_table(task: Task, model: type[_Model]) -> _Model:
 
 
 def read_json(path: Path, kind: type[_Read]) -> _Read:
-    """Return the contents of a JSON file, validated as `kind`."""
+    """Return the contents of a JSON file, validated as `kind`. Raises TaskError if the file is missing or invalid."""
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except OSError as error:

@@ -1,9 +1,10 @@
-"""The restricted language for tests and examples that an agent writes, in tasks that grade the outcome of these.
+"""A restricted subset of Python for tests and examples that an agent writes, in tasks that grade what these do when
+run.
 
-Code in this language can call the library under test and compare results. It has no access to source, bytecode, frames,
-files, environment or clock. So its outcome depends on what the library does and not on how it is written, and what it
-reports in the box can be believed. The check works on the syntax tree, outside of any box, and refuses whatever is not
-known to be harmless.
+Code in this subset can call the library under test and compare results. It has no access to source, bytecode, frames,
+files, environment or clock. So its outcome depends on the library's behaviour alone, and what it reports from the box
+can be trusted. The check works on the syntax tree, outside of any box, and refuses everything that is not known to be
+harmless.
 """
 
 from __future__ import annotations
@@ -29,21 +30,23 @@ MODULES = {
         "textwrap": "dedent indent",
     }.items()
 }
-"""The modules, and names in them, that may be imported. None of them gives access to another module, executes a
-string, or takes an attribute's name as a string."""
+"""The modules that may be imported, each with the names that may be used from it. None of these names gives access to
+another module, executes a string, or takes an attribute's name as a string."""
 _NAMES = re.compile(
     r"""__.* | breakpoint | compile | delattr | dir | eval | exec | exit | getattr | globals | hash | hasattr | help
     | id | input | locals | memoryview | open | quit | setattr | type | vars | load_tests""",
     re.VERBOSE,
 )
 _INTERNAL_ATTRIBUTES = re.compile(r"__.*|(f|co|tb|gi|cr|ag)_.*")
-"""Matches attributes that lead from a value to the code that made it."""
+"""Matches attributes that lead from a value to the code behind it: dunder names, and attributes of frames, code
+objects, tracebacks and generators."""
 _REFUSED = re.compile(
     r"""_.* | format | format_map | mro | today | now | utcnow | fromtimestamp
     | loadTests.* | addTypeEqualityFunc""",
     re.VERBOSE,
 )
-"""Matches private names, the clock, and functions that take an attribute's name as a string."""
+"""Matches other forbidden names of attributes: private names, clock functions, and functions that look up an attribute
+named in a string."""
 _SELF_NAMES = frozenset(("self", "cls"))
 _PLAIN = re.compile(r"(?:[^{}]|\{\{|\}\}|\{\w*(?:![rsa])?(?::[^{}]*)?\})*")
 """Matches a format string without attribute or item access."""
@@ -51,8 +54,8 @@ _MAIN = "if __name__ == '__main__':\n    unittest.main()"
 
 
 def problems(source: str, library: Mapping[str, frozenset[str]], where: str = "") -> list[str]:
-    """Return everything in this code that the language does not allow, with line numbers. `library` maps the modules
-    under test to their names; `where` precedes the line numbers."""
+    """Return a message for everything in the source that the restricted language forbids, with its line number.
+    `library` maps the modules under test to the names that may be imported from them. `where` starts each message."""
     try:
         tree = ast.parse(source)
         tree.body = [node for node in tree.body if ast.unparse(node) != _MAIN]
@@ -63,7 +66,7 @@ def problems(source: str, library: Mapping[str, frozenset[str]], where: str = ""
 
 
 def module_name(path: str) -> str:
-    """Return the import name of a file, whose path is relative to the import root."""
+    """Return the dotted module name of a Python file. `path` is relative to the import root."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
@@ -79,7 +82,7 @@ def own_names(source: str) -> frozenset[str]:
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """Return all names and attributes that a piece of code mentions."""
+    """Return all names and attributes that a syntax tree mentions."""
     nodes = list(ast.walk(tree))
     return {node.id for node in nodes if isinstance(node, ast.Name)} | {
         node.attr for node in nodes if isinstance(node, ast.Attribute)
@@ -92,7 +95,7 @@ def _stored(name: ast.Name) -> bool:
 
 def _violations(tree: ast.Module, modules: Mapping[str, frozenset[str]]) -> _Found:
     bound: dict[str, str] = {}
-    """Names that stand for modules."""
+    """Imported modules, by the name that each has in this code."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -137,7 +140,7 @@ def _harmless(node: ast.Attribute) -> bool:
     if _INTERNAL_ATTRIBUTES.fullmatch(node.attr):
         return False
     if isinstance(base, ast.Name) and base.id in _SELF_NAMES and node.attr.startswith("_"):
-        # Private attributes of a test's own are allowed, except those that unittest uses.
+        # A test may use private attributes of `self` and `cls`, except those that unittest uses.
         return not node.attr.startswith(("_test", "_outcome", "_get", "_call", "_type"))
     if node.attr == "format" and isinstance(base, ast.Constant) and isinstance(base.value, str):
         return bool(_PLAIN.fullmatch(base.value))

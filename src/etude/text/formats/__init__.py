@@ -1,4 +1,4 @@
-"""Chat formats of published models, as token ids.
+"""Chat formats of published models, which write and parse conversations as token ids.
 
 One file per model family; `grammar` writes and parses the turns of all of them.
 """
@@ -16,7 +16,7 @@ FORMATS: dict[str, type[MarkedFormat]] = {
     "deepseek-v3": DeepSeekV3Format,
     "deepseek-v3.1": DeepSeekV31Format,
 }
-"""The formats by their name in a recipe."""
+"""Chat formats by the names that recipes use."""
 
 __all__ = [
     "FORMATS",

@@ -1,10 +1,10 @@
-"""The chat formats of DeepSeek-V3 and V3.1: messages have no headers, only one token each for user and assistant. After
-tool outputs the assistant goes on without any token.
+"""The chat formats of DeepSeek-V3 and V3.1. One special token marks a user message and one an assistant turn; after
+tool outputs the assistant continues without such a token.
 
 Sources: the chat templates of deepseek-ai/DeepSeek-V3 and DeepSeek-V3.1 on Hugging Face; for V3.1's tools, which its
 template leaves to the caller, the section ToolCall of its model card.
 
-V3's template contradicts itself, so it cannot always be followed. A prompt after tool outputs ends with
+V3's template is inconsistent, so it cannot always be followed. A prompt after tool outputs ends with
 `<｜tool▁outputs▁end｜>`; but if the model then calls again, later prompts render that turn after `<｜Assistant｜>` and
 without `<｜tool▁outputs▁end｜>`. Also, the template writes `<｜tool▁outputs▁begin｜>` only before the first outputs
 of a conversation. This format keeps what the model saw when it sampled, and always writes the begin token.
@@ -45,8 +45,8 @@ _CALLING = (
 
 
 class DeepSeekV3Format(MarkedFormat):
-    """The format of DeepSeek-V3. Its template cannot declare tools, so the system prompt has to name them. It has no
-    thinking either; thinking is written as by DeepSeek-R1, which has the same tokenizer."""
+    """The format of DeepSeek-V3. Its template cannot declare tools, so the system prompt has to name them. The template
+    has no thinking either; this format writes thinking as DeepSeek-R1 does, which has the same tokenizer."""
 
     NAMES: ClassVar[tuple[str, ...]] = (
         *(BEGIN, END, USER, ASSISTANT, SECTION, END_SECTION, CALL, SEPARATOR, END_CALL),
@@ -97,7 +97,7 @@ class DeepSeekV3Format(MarkedFormat):
 
 
 class DeepSeekV31Format(DeepSeekV3Format):
-    """The non-thinking mode of DeepSeek-V3.1, the only one with tool calls. Its prompts end with `</think>`."""
+    """The format of DeepSeek-V3.1 in non-thinking mode, the only mode with tool calls. Prompts end with `</think>`."""
 
     NAMES = tuple(name for name in (*DeepSeekV3Format.NAMES, THINK, END_THINK) if name not in (OUTPUTS, END_OUTPUTS))
     OPTIONAL = ()

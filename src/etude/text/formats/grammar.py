@@ -1,9 +1,9 @@
-"""Writing and parsing of an assistant turn, for formats that mark its parts by special tokens.
+"""Writes and parses assistant turns, for chat formats that mark the parts of a turn by special tokens.
 
     [<think> thinking </think>] text [<section> <call> raw </call> <call> raw </call> </section>] <stop>
 
 Invariants: `read` accepts any ids and counts each once; read(write(turn)) equals the turn, down to the last newline.
-For this `write` adds the newlines of a template, but never trims the text, although some templates do.
+Therefore `write` adds the newlines of a template, but never trims the text, although some templates do.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ Decode: TypeAlias = Callable[[Iterable[int]], str]
 @dataclass(frozen=True, slots=True)
 class Grammar:
     stop: tuple[int, ...]
-    """Tokens that end a turn. `write` uses the first one."""
+    """Ids of the tokens that end a turn. `write` uses the first."""
     call: Pair
     section: Pair | None = None
-    """Start and end token around all calls of a turn."""
+    """Ids of the start and end token around all calls of a turn; None if the format has no such tokens."""
     separator: tuple[str, int] | None = None
-    """A special token inside a call, as (name, id). In a call's raw text it appears as its name."""
+    """Name and id of a special token inside every call. In a call's raw text it appears as its name. None if the format
+    has no such token."""
     think: Pair | None = None
     empty_think: bool = False
     """Whether the thinking markers are written even if there is no thinking."""
     around_thinking: str = ""
-    """Text between the thinking and each of its markers."""
+    """Text that separates the thinking from its start marker and from its end marker."""
     after_thinking: str = ""
     before_first_call: str = ""
     """Text between a non-empty message and the first call."""
@@ -48,7 +49,8 @@ class _Part:
 
 
 def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> list[Piece]:
-    """Return the pieces of a whole turn. Raises ValueError for thinking if the vocabulary has no markers for it."""
+    """Return the pieces (text and special ids) of a whole turn. Raises ValueError if there is thinking, but the
+    vocabulary has no tokens that mark it."""
     pieces: list[Piece] = []
     if thinking and grammar.think is None:
         raise ValueError("this tokenizer has no tokens that mark thinking, so a turn cannot hold any")
@@ -67,10 +69,11 @@ def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> l
 
 
 def read(grammar: Grammar, sampled: Iterable[int], decode: Decode) -> ParsedTurn:
-    """Parse the sampled ids of a turn.
+    """Parse the sampled ids of an assistant turn.
 
-    A misplaced special token stays in the text as its name. The start of a call is recognised anywhere; inside a call
-    only a call's start and the ends of call, section and turn are. Ids after the end of the turn are ignored.
+    A misplaced special token stays in the text as its name. The start of a call is recognised anywhere. Inside a call,
+    only the start of another call and the ends of call, section and turn are recognised. Ids after the end of the turn
+    are ignored.
     """
     parts, ended = _parts(grammar, sampled)
     tokens = {kind: sum(part.tokens for part in parts if part.kind == kind) for kind in ("thinking", "message")}
@@ -88,8 +91,8 @@ def read(grammar: Grammar, sampled: Iterable[int], decode: Decode) -> ParsedTurn
 def without_thinking(grammar: Grammar, sampled: Sequence[int], decode: Decode) -> list[int]:
     """Return the sampled ids of a turn without its thinking and the newlines after it.
 
-    The markers stay in a format that writes them even without thinking. Thinking that was never closed stays, because
-    without an end marker it cannot be separated from the rest.
+    The thinking markers are kept in a format that writes them even without thinking. Thinking without an end marker is
+    kept too, because it cannot be separated from the rest.
     """
     if grammar.think is None:
         return list(sampled)
@@ -142,7 +145,8 @@ def _thinking(grammar: Grammar, part: _Part, decode: Decode) -> str:
 
 
 def _message(grammar: Grammar, parts: Sequence[_Part], place: int, decode: Decode) -> str:
-    """Return the text of one part, without the newlines that the template writes after thinking and before a call."""
+    """Return the text of the part at index `place`, without the newlines that the template writes after thinking and
+    before a call. It is empty unless the part is a message."""
     if parts[place].kind != "message":
         return ""
     text = decode(parts[place].ids)

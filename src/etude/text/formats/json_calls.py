@@ -1,7 +1,7 @@
-"""Parsing and writing of calls whose arguments are a JSON object.
+"""Parses and writes tool calls whose arguments are a JSON object.
 
-Parsing is strict on purpose: malformed JSON is never repaired by guessing. Such a call counts as invalid, and the model
-is told what is wrong with it.
+Malformed JSON is never repaired by guessing: such a call counts as invalid, and the model is told what is wrong with
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _SHOWN = 40
 
 
 def read_object(text: str, what: str) -> Arguments | str:
-    """Return the JSON object, or the problem in one line. `what` names the text in that line."""
+    """Return the JSON object in a text, or a one-line description of the problem, which begins with `what`, for example
+    "the call is"."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -33,7 +34,7 @@ def write_object(value: Mapping[str, object]) -> str:
 
 
 def unknown(name: str, schemas: Mapping[str, CallSchema]) -> str | None:
-    """Return the problem with a tool's name in one line, or None if there is such a tool."""
+    """Return None if there is a tool of this name, else a one-line description of the problem."""
     if name in schemas:
         return None
     shown = " ".join(name.split())
@@ -43,6 +44,6 @@ def unknown(name: str, schemas: Mapping[str, CallSchema]) -> str | None:
 
 
 def name_in(raw: str) -> str:
-    """Find the tool's name in the text of a call that may not be valid JSON; empty if there is none."""
+    """Return the tool's name from the text of a call that may be invalid JSON; empty if there is none."""
     found = _NAME.search(raw)
     return found.group(1) if found else ""

@@ -1,13 +1,13 @@
-"""The chat format of Kimi-K2: a role token, a name and `<|im_middle|>` open a message; calls are in a section and have
-ids.
+"""The chat format of Kimi-K2: a role token, a name and `<|im_middle|>` begin a message; the calls of a turn are in a
+section and have ids.
 
 Source: chat_template.jinja of moonshotai/Kimi-K2-Instruct on Hugging Face, and docs/tool_call_guidance.md of
 MoonshotAI/Kimi-K2 for the ids: `functions.name:number`, where the number counts the calls of the conversation. Tools
 are declared with sorted keys and without spaces, as the model's own tokenizer code does before it renders the template.
 
 With `thinking=True` a turn follows the template of moonshotai/Kimi-K2-Thinking, which writes `<think></think>` even if
-there was no thinking. At the next user message that template drops the thinking of all turns up to the last one without
-calls. As in Qwen3, this is done only with `history="template"`.
+there was no thinking. At the next user message that template drops the thinking of all turns up to and including the
+last turn without calls. This format does so only with `history="template"`.
 """
 
 from __future__ import annotations

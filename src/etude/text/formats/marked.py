@@ -1,4 +1,4 @@
-"""The base class of formats that mark messages and calls by special tokens.
+"""The base class of chat formats that mark messages and calls by special tokens.
 
 A subclass defines the special tokens, the grammar of a turn, how each role's message begins, and the text of a call.
 """
@@ -19,7 +19,8 @@ THINK, END_THINK = "<think>", "</think>"
 
 
 class MarkedFormat(ABC):
-    """A Format with special tokens. `tools` are functions of the OpenAI chat protocol; the opening declares them."""
+    """A chat format that marks messages and calls by special tokens. `tools` are functions of the OpenAI chat protocol,
+    which `opening` declares."""
 
     NAMES: ClassVar[tuple[str, ...]]
     """Names of the special tokens that the format requires."""
@@ -39,22 +40,22 @@ class MarkedFormat(ABC):
 
     @abstractmethod
     def _assistant(self) -> list[Piece]:
-        """Return the start of the assistant's turn."""
+        """Return the text and special ids that start an assistant turn."""
 
     def _after_turn(self) -> list[Piece]:
-        """Return what follows the end marker of a turn."""
+        """Return the text and special ids that follow the end marker of an assistant turn."""
         return []
 
     @abstractmethod
     def _system(self, system: str) -> list[Piece]:
-        """Return the system message, with the tools if there are any."""
+        """Return the text and special ids of the system message, with the tools if there are any."""
 
     @abstractmethod
     def _user(self, text: str) -> list[Piece]: ...
 
     @abstractmethod
     def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
-        """Return all tool outputs, up to where the assistant continues."""
+        """Return the text and special ids of all tool outputs, up to where the assistant continues."""
 
     @abstractmethod
     def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str: ...

@@ -4,9 +4,9 @@ in `<think>`.
 Source: the chat template in tokenizer_config.json of Qwen/Qwen3-8B on Hugging Face.
 
 The template rewrites history: once the user sends another message, it drops the thinking of all earlier turns. By
-default this format does not: each prompt extends the last one, the model keeps its thinking, and every token is trained
-on in the context in which it was sampled. With `history="template"` the template is followed exactly: `recall` drops
-the thinking, and the caller has to start a new segment with the result.
+default this format keeps it: each prompt extends the last one, and every token is trained on in the context in which it
+was sampled. With `history="template"` the template is followed exactly: `recall` drops the thinking, and the caller has
+to begin a new trace segment with the result.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _NO_THINKING = "<think>\n\n</think>\n\n"
 
 
 class Qwen3Format(MarkedFormat):
-    """The format of Qwen3. With `thinking=False` each prompt ends with an empty thinking block, as in the template with
-    enable_thinking=False."""
+    """The chat format of Qwen3. With `thinking=False` each prompt ends with an empty thinking block, as in the template
+    with enable_thinking=False."""
 
     NAMES = (START, END, END_OF_TEXT, CALL, END_CALL, RESPONSE, END_RESPONSE, THINK, END_THINK)
 

@@ -1,7 +1,7 @@
 """The chat format of Qwen3-Coder: Qwen3's messages, with tools declared and called in XML-like tags.
 
-Source: examples/tool_chat_template_qwen3coder.jinja of vllm-project/vllm, which vLLM keeps for these models. An earlier
-template of theirs declared tools in other tags.
+Source: examples/tool_chat_template_qwen3coder.jinja of vllm-project/vllm, which vLLM keeps for these models. Their
+earlier template declared tools in other tags.
 
 A parameter is plain text between tags, without escapes, so it may itself contain `</parameter>`. It ends at the first
 `</parameter>` that is followed by another parameter or the end of the function. Values are strings; the value of an int
@@ -62,8 +62,8 @@ _INT = re.compile(r"\s*(-?[0-9]{1,9})\s*")
 
 
 class Qwen3CoderFormat(Qwen3Format):
-    """The format of Qwen3-Coder. Its template has no thinking; a turn with thinking is written as in Qwen3, and history
-    is never rewritten."""
+    """The chat format of Qwen3-Coder. Its template has no thinking; this format writes thinking as Qwen3 does, and
+    never rewrites history."""
 
     def __init__(self, tokenizer: TokenizerLike, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__(tokenizer, tools)
@@ -121,7 +121,7 @@ class Qwen3CoderFormat(Qwen3Format):
 
 
 def _declaration(function: Mapping[str, Any]) -> str:
-    """Render a function's declaration as the template does: known keys first, then all other keys of its schema."""
+    """Return a tool's declaration as the template writes it: known keys first, then all other keys of its schema."""
     schema = function.get("parameters", {})
     lines = ["", "<function>", f"<name>{function['name']}</name>"]
     if "description" in function:

@@ -1,7 +1,6 @@
 """Redaction of exported traces: removes secrets, and names of the user, home folder and host.
 
-patterns.toml defines what a secret looks like. A distinctive secret, once found, is
-removed everywhere.
+patterns.toml defines what a secret looks like. A distinctive secret, once found, is removed everywhere.
 """
 
 from etude.trace.redact.known import Known, known_here

@@ -1,5 +1,6 @@
-"""Values to redact that no pattern can recognise: secrets from environment variables, and the user's name, home and
-host."""
+"""Values to redact that no pattern can recognise: secrets in environment variables, and the names of the user, home
+folder and host.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _NO_SECRET_NAME = re.compile(
     r"_FILE$|_PATH$|_DIR$|KEYBOARD|SSH_AUTH_SOCK|XAUTHORITY|KEYRING|^PWD$|OLDPWD", re.IGNORECASE
 )
 _SHORTEST = 6
-"""Shortest environment value to redact; shorter ones occur in any text by chance."""
+"""Minimum length of an environment value to redact. Shorter values occur in any text by chance."""
 _COMMON_NAMES = frozenset({"root", "user", "admin", "ubuntu", "debian", "node", "app", "runner", "git", "nobody"})
 _COMMON_NAMES |= {"test", "agent", "data", "home", "work", "task", "main", "code", "build"}
 
@@ -48,8 +49,9 @@ class Known:
 
 
 def known_here(environment: Mapping[str, str], named: Collection[str] = ()) -> list[Known]:
-    """Return the values to redact for the current user and machine. `named` are environment variables that hold secrets
-    although their names do not suggest it."""
+    """Return the values to redact for the current user and machine. `named` are names of environment variables that
+    hold secrets although the names do not suggest it.
+    """
     found = [
         Known("env", value)
         for name, value in environment.items()

@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One entry of patterns.toml; the comment at the top of that file explains the fields."""
+    """One entry of patterns.toml. The comment at the top of that file explains the fields."""
 
     name: str
     near: tuple[str, ...]
@@ -66,8 +66,9 @@ _WORDS |= {"basic", "default", "empty", "username", "secret_key", "api_key", "ac
 
 
 def made_up(value: str, *, quoted: bool) -> bool:
-    """Whether a value looks like a password or generated key, not like an ordinary word, number, date, path, URL or
-    program expression."""
+    """Return whether a value looks like a password or generated key, not like an ordinary word, number, date, path, URL
+    or program expression.
+    """
     if value.lower() in _WORDS or value[0] in "$%{*[" or len(set(value)) < 3 or "{" in value or "%s" in value:
         return False
     if _PLACE.fullmatch(value) or _DATE_OR_NUMBER.fullmatch(value) or _NUMBERED.fullmatch(value):
@@ -82,5 +83,5 @@ def made_up(value: str, *, quoted: bool) -> bool:
 
 
 def unlikely_elsewhere(value: str) -> bool:
-    """Whether a secret is distinctive enough that the same text elsewhere must be the same secret."""
+    """Return whether a secret is so distinctive that the same text elsewhere must be the same secret."""
     return len(value) >= 8 and any(c.isdigit() for c in value) and any(c.isalpha() for c in value)

@@ -18,7 +18,7 @@ from etude.trace.redact.known import Known
 from etude.trace.redact.patterns import patterns, unlikely_elsewhere
 
 _BREAKS = (re.compile(r"\r?\n"), re.compile(r"\r?\n[ +-]"), re.compile(r"\\n"))
-"""Line breaks that may split a secret: in plain text, in a diff, in JSON."""
+"""Matches line breaks that may split a secret: in plain text, in a diff, in JSON."""
 _SHORTEST_BROKEN = 8
 
 
@@ -32,9 +32,9 @@ class _Found(NamedTuple):
 class Redactor:
     def __init__(self, known: Iterable[Known] = ()) -> None:
         self.counts: Counter[str] = Counter()
-        """Number of occurrences removed, by kind."""
+        """Number of occurrences removed, by kind of secret."""
         self._known: dict[str, Known] = {}
-        """The known secrets, by each spelling."""
+        """The known secrets, keyed by each of their spellings."""
         self._names: dict[str, str] = {}
         self._numbers: Counter[str] = Counter()
         for item in known:
@@ -70,8 +70,9 @@ class Redactor:
         return document
 
     def arguments(self, raw: str) -> str:
-        """Redact the arguments of a call. They are JSON as the model wrote it, so a secret may be hidden by escapes:
-        the decoded values are redacted too."""
+        """Redact the arguments of a call. They are JSON as the model wrote it, in which escapes may hide a secret, so
+        the decoded values are redacted too.
+        """
         values = json_of(raw)
         cleaned = self.clean(values)
         return self._text(raw if cleaned == values else json.dumps(cleaned, ensure_ascii=False))
@@ -131,7 +132,7 @@ class Redactor:
 
 
 def json_of(text: str) -> Any:
-    """Parse a text as JSON; None if it is not JSON."""
+    """Parse a text as JSON. Return None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -27,7 +27,7 @@ _QUANTISED = ("mxfp8", "nvfp4", "nvfp4_tensor", "fp8_block", "fp8_tile", "fp8_ro
 _TILED = ("mxfp8", "fp8_block", "fp8_tile")
 _MOVES = dict.fromkeys(("permute", "unpermute", "gate_gradients"), ("bf16",))
 _FP8_FROM = (8, 9)
-"""Minimum compute capability for converting to E4M3 and multiplying it."""
+"""Minimum compute capability (major, minor) of a GPU that converts to E4M3 and multiplies E4M3 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Implementation:
     """One implementation of the kernels: plain torch, Triton, or torch's own grouped matmuls."""
 
     module: str
-    """Name of the module that has one function per operation."""
+    """Name of the module, in this package, that has one function per operation."""
     formats: Mapping[str, tuple[str, ...]]
     """Supported formats by operation. For a matmul, `fp8_block` means rows in 1 x 128 blocks times weights in 128 x 128
     blocks."""
     unfit: Callable[[str, torch.device], str | None]
-    """Returns why the implementation cannot run a format on a device; None if it can."""
+    """Function that returns the reason why this implementation cannot run a format on a device; None if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Choice:
     implementation: str
     format: str
     where: str
-    """Device and software version, for display."""
+    """Device and software version, to show to the user."""
     run: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +59,7 @@ class Choice:
 
     @property
     def by(self) -> str:
-        """Implementation and device, for display: "by triton on cuda (NVIDIA H200, Triton 3.6.0)"."""
+        """Implementation and device, as text: "by triton on cuda (NVIDIA H200, Triton 3.6.0)"."""
         return f"by {self.implementation} on {self.where}"
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ def choose(operation: str, implementation: str, format: str, device: torch.devic
 
 
 def refusal(operation: str, implementation: str, format: str, device: torch.device | str) -> str | None:
-    """Return why an implementation cannot run the operation; None if it can."""
+    """Return the reason why an implementation cannot run the operation on the device; None if it can."""
     found = IMPLEMENTATIONS.get(implementation)
     if found is None:
         return f"there is no such implementation; the implementations are {', '.join(IMPLEMENTATIONS)}"
@@ -104,7 +104,7 @@ def overview(device: torch.device | str) -> str:
 
 
 def _where(implementation: str, format: str, device: torch.device) -> str:
-    """Describe the device, and the software that runs an implementation on it."""
+    """Describe a device and the software that runs an implementation on it, to show to the user."""
     facts = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
     if implementation == "reference" and format != "bf16":
         facts.append(f"rounding by {passes_on(device).by()}")
@@ -138,7 +138,7 @@ def _by_torch_scaled(format: str, device: torch.device) -> str | None:
 
 
 def _lacking(device: torch.device, least: tuple[int, int]) -> str | None:
-    """Return why a device is no CUDA device of at least this compute capability; None if it is."""
+    """Return None if the device is a CUDA device of at least this compute capability, else the reason why not."""
     if device.type != "cuda":
         return f"it needs a CUDA device, not {device.type}"
     found = torch.cuda.get_device_capability(device)

@@ -1,8 +1,8 @@
 """Chooses the implementation of a recipe's routed experts, and prepares rows and weights for its kernels.
 
 Two implementations need no kernels of this package: torch's own matmuls in the compute dtype (`model/experts.py`), and
-emulation, where plain torch multiplies rounded operands (`numerics.py`). Every other one is a layer built from kernels
-(`layer.py`).
+emulation, where plain torch multiplies rounded operands (`numerics.py`). Every other implementation is a layer built
+from kernels (`layer.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # this package must run with torch alone
     from etude.recipe.precision import PrecisionRecipe
 
 KernelOperand: TypeAlias = Tensor | Quantised
-"""One operand of a matmul: plain numbers, or codes and scales."""
+"""An operand of a kernel's matmul: a plain tensor, or codes and scales."""
 NATIVE = ("fp8_block",)
 """Formats whose codes tensor cores multiply directly; kernels are the default for them where available. MXFP8 is not
 among them, because its codes are first widened to bf16: its kernels must be requested explicitly."""
@@ -51,13 +51,13 @@ def implementation_for(
 
 
 def kernels_for(precision: PrecisionRecipe, device: torch.device | str) -> ExpertKernels | None:
-    """Return the kernels of a recipe; None if plain torch or emulation computes its experts."""
+    """Return the kernels that compute a recipe's experts; None if plain torch or emulation computes them."""
     chosen = implementation_for(precision, device)
     return ExpertKernels.of(chosen.implementation, chosen.format, device) if precision.by_kernels else None
 
 
 def _default_implementation(precision: PrecisionRecipe, device: torch.device) -> str:
-    """Return the implementation that "auto" means for this recipe and device."""
+    """Return the name of the implementation that "auto" stands for with this recipe and device."""
     if not precision.rounds:
         return "torch"
     if precision.emulate:
@@ -86,9 +86,9 @@ class ExpertKernels:
     multiply: Callable[..., Tensor]
     weight_gradient: Callable[..., Tensor]
     quantisers: Mapping[str, Choice]
-    """Quantisers of rows and columns by operation; empty in bf16."""
+    """Quantisers of activations and gradients, by operation name; empty in bf16."""
     weight_quantisers: Mapping[str, Choice]
-    """Quantisers of weights by operation; empty in bf16."""
+    """Quantisers of weights, by operation name; empty in bf16."""
 
     @classmethod
     def of(cls, implementation: str, format: str, device: torch.device | str) -> ExpertKernels:
@@ -104,20 +104,20 @@ class ExpertKernels:
 
     @property
     def block(self) -> int:
-        """Block size of the columns. In training each expert's rows are padded to a multiple of it, so that no block of
-        columns spans two experts."""
+        """Number of tokens per block in operands quantised along the tokens. In training, each expert's rows are padded
+        to a multiple of it, so that no block spans two experts."""
         return {"bf16": 1, "mxfp8": mxfp8.BLOCK, "fp8_block": fp8.BLOCK}[self.format]
 
     def rows(self, x_rd: Tensor) -> KernelOperand:
-        """Quantise x along its width."""
+        """Return x quantised along its width; in bf16, x itself."""
         return x_rd if self.format == "bf16" else _quantised(self.quantisers["quantise"], x_rd)
 
     def rows_and_columns(self, x_rd: Tensor) -> tuple[KernelOperand, KernelOperand]:
-        """Quantise x along its width, and its transpose along the tokens."""
+        """Return x quantised along its width, and its transpose quantised along the tokens."""
         return (x_rd, x_rd.mT) if self.format == "bf16" else _both(self.quantisers["quantise_both"], x_rd)
 
     def swiglu(self, gate: Tensor, up: Tensor) -> KernelOperand:
-        """Return the rows of silu(gate) * up."""
+        """Return silu(gate) * up, quantised along its width."""
         if self.format == "bf16":
             return F.silu(gate) * up
         return _quantised(self.quantisers["swiglu_quantise"], gate, up)
@@ -128,12 +128,12 @@ class ExpertKernels:
         return _both(self.quantisers["swiglu_quantise_both"], gate, up)
 
     def weight(self, weight: KernelOperand) -> KernelOperand:
-        """Return the weight [E, M, K] as operand of x W^T. Quantises it unless it is already codes and scales."""
+        """Return the weight [E, M, K] as operand of x W^T, quantised unless it already is codes and scales."""
         plain = isinstance(weight, Tensor) and self.format != "bf16"
         return _quantised(self.weight_quantisers["quantise"], weight) if plain else weight
 
     def transposed(self, weight: Tensor) -> KernelOperand:
-        """Return the transposed weight [E, K, M] as operand of dy W."""
+        """Return the transposed weight [E, K, M], quantised, as operand of dy W."""
         if self.format == "bf16":
             return weight.mT
         return _both(self.weight_quantisers["quantise_both"], weight)[1]

@@ -1,8 +1,8 @@
 """A layer of routed experts built from kernels, forward and backward.
 
-The forward pass saves for the backward pass: the quantised columns of x and of the hidden rows (in bf16 the rows), gate
-and up before SwiGLU, and the experts' results, which the gradients of the gates need. The backward pass quantises the
-weights again, along both axes, for the gradient of x.
+The forward pass saves for the backward pass: x and the hidden activations, quantised along the tokens; gate and up
+before SwiGLU; and the experts' results, which the gradients of the gates need. The backward pass quantises the weights
+again, along both axes, for the gradient of x.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def experts_by_kernels(
 ) -> Tensor:
     """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
 
-    `weights` are gate, up and down, as numbers or as codes; codes get no gradient.
+    `weights` are gate, up and down, as plain tensors or as codes and scales; the latter get no gradient.
     """
     if x_nd.dtype != torch.bfloat16:
         raise KernelUnavailable(f"the experts' kernels take bfloat16, not {str(x_nd.dtype).removeprefix('torch.')}")
@@ -46,7 +46,7 @@ def experts_by_kernels(
 
 
 class _Layer(torch.autograd.Function):
-    """The layer of experts with gradients of x, the gates and the weights."""
+    """Autograd function of a layer of experts, with gradients of x, the gates and the weights."""
 
     @staticmethod
     def forward(
@@ -95,6 +95,6 @@ def _keep(ctx: Any, *sides: KernelOperand) -> None:
 
 
 def _kept(ctx: Any) -> list[Any]:
-    """Return the operands that `_keep` saved."""
+    """Return the operands that `_keep` saved in the autograd context."""
     left = iter(ctx.saved_tensors)
     return [rebuild(**dict(zip(names, islice(left, len(names)), strict=True))) for names, rebuild in ctx.made]

@@ -85,6 +85,6 @@ def _values(x: Tensor | Quantised) -> Tensor:
 
 
 def _row_ranges(ends_e: Tensor) -> list[tuple[int, int]]:
-    """Return the first row and the end (exclusive) of each expert."""
+    """Return for each expert the index of its first row and the end (exclusive) of its rows."""
     ends = ends_e.tolist()
     return list(zip([0, *ends[:-1]], ends, strict=True))

@@ -1,6 +1,6 @@
 """Grouped matmul of row-wise FP8 with torch's own kernel.
 
-Partial sums are promoted to fp32, as in the Triton kernel, unless `use_fast_accum` asks for the fastest variant.
+Partial sums are added in fp32, as in the Triton kernel, unless `use_fast_accum` selects torch's faster accumulation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The elementwise loops of quantising and dequantising. Scales of blocks are computed by the formats themselves.
+"""The elementwise loops of quantising and dequantising ("passes"). Each format computes its block scales itself.
 
 There are two implementations with bit-equal results. `in_torch` consists of tensor operations and runs on every device.
 `in_numba` compiles each pass to one loop for the CPU and is several times as fast; it is used on CPUs if Numba is
@@ -21,30 +21,31 @@ from etude.model.precision.elements import Element
 
 
 class RoundingScales(NamedTuple):
-    """The scales with which numbers are scaled to an element type, rounded, and scaled back."""
+    """The scales with which `Passes.round_to` scales numbers before rounding, and scales them back afterwards."""
 
     scales: Tensor
-    """Divisors or factors per block, applied before rounding."""
+    """Divisors or factors per block, applied before rounding; the caller's `divide` says which."""
     back: Tensor
     """Factors per block, applied after rounding."""
     outer: Tensor | None = None
-    """Factors per row, applied after rounding."""
+    """Factors per row, applied after rounding; None applies none."""
 
 
 class Passes(Protocol):
-    """One implementation of the passes; the modules `in_torch` and `in_numba` have these functions."""
+    """Interface of the elementwise loops, which the modules `in_torch` and `in_numba` implement."""
 
     def by(self) -> str:
-        """Return the name of the implementation, for messages."""
+        """Return the name of the implementation, to show to the user."""
 
     def largest(self, rows: Tensor, block: int) -> Tensor:
         """Return the largest magnitude of each block, in fp32; NaN if one of its numbers is NaN."""
 
     def encode_e4m3(self, rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
-        """Return rows / scales (with `divide`) or rows * scales as float8_e4m3fn, saturating. NaN becomes any code."""
+        """Return rows / scales (with `divide`) or rows * scales as float8_e4m3fn, saturating. NaN gets an arbitrary
+        code."""
 
     def encode_e2m1(self, rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
-        """Return rows / scales (with `divide`) or rows * scales as E2M1, saturating. NaN becomes any code.
+        """Return rows / scales (with `divide`) or rows * scales as E2M1, saturating. NaN gets an arbitrary code.
 
         Two codes are packed per byte, uint8 [N, K / 2], the first of a pair in the low half.
         """
@@ -55,14 +56,14 @@ class Passes(Protocol):
         """Scale rows, round them to the element type and scale them back. NaN stays NaN; a zero may lose its sign."""
 
     def decode_e4m3(self, codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the values of the codes times their scales."""
+        """Return the values of E4M3 codes times their block scales."""
 
     def decode_e2m1(self, packed: Tensor, scales: Tensor, outer: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the values of the packed codes times their block scales and their row's outer scale."""
+        """Return the values of packed E2M1 codes times their block scales and their row's outer scale."""
 
 
 def passes_on(device: torch.device) -> Passes:
-    """Return the fastest implementation for this device."""
+    """Return the fastest implementation of the elementwise loops for a device."""
     name = "in_numba" if device.type == "cpu" and has_numba() else "in_torch"
     return cast(Passes, importlib.import_module(f"{__package__}.{name}"))
 

@@ -1,8 +1,8 @@
-"""The passes as loops that Numba compiles for this CPU on first use and caches on disk for later processes.
+"""Quantising and dequantising loops that Numba compiles for this CPU on first use and caches on disk.
 
-Numbers are read and written as integer words with their bits: 4 bytes for fp32, 2 bytes for bf16, which are the upper
-half of the same number in fp32. The loops run over rows, blocks of a row, and numbers of a block. Arithmetic is IEEE,
-without fast-math: no division is replaced by a multiplication with the reciprocal.
+Numbers are read and written as integer words with the same bits: 4 bytes for fp32, 2 bytes for bf16, which are the
+upper half of the same number in fp32. The loops run over rows, blocks of a row, and numbers of a block. Arithmetic is
+IEEE, without fast-math: no division is replaced by a multiplication with the reciprocal.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def _loop(function: Function) -> Function:
 
 
 def _constants(element: Element, magnitude_bits: int) -> tuple[np.uint32, ...]:
-    """Return the constants with which `_code` and `_value` convert an element type.
+    """Return the four constants with which `_code` and `_value` convert an element type.
 
-    They are the distances of the element's mantissa and sign bits from those of fp32, and the fp32 bits of its smallest
+    They are the shifts from the element's mantissa and sign bits to those of fp32, and the fp32 bits of its smallest
     normal and its largest magnitude.
     """
     least, most = np.array([element.smallest_normal, element.largest], np.float32).view(np.uint32)
@@ -99,12 +99,12 @@ def _readable(rows: Tensor) -> Tensor:
 
 
 def _writable(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype, or fp32 if the loops cannot write it."""
+    """Return the dtype if the loops can write it, else fp32."""
     return dtype if dtype in _WORDS else torch.float32
 
 
 def _words(x: Tensor, scales: Tensor) -> Array:
-    """View [N, K] as words [N, blocks, width], with one block for each of the scales [N, blocks]."""
+    """View x, [N, K], as integer words [N, blocks, width], with one block for each of the scales [N, blocks]."""
     words: Array = x.view(_WORDS.get(x.dtype, x.dtype)).numpy()
     return words.reshape(*scales.shape, x.shape[1] // scales.shape[1])
 
@@ -126,14 +126,14 @@ def _float(bits: Any) -> Any:
 
 @_loop
 def _scaled(word: Any, size: int, scale: Any, divide: bool) -> Any:
-    """Convert a word of `size` (4 or 2) bytes to its number, and divide or multiply it by the scale."""
+    """Convert an integer word of `size` (4 or 2) bytes to its number, and divide or multiply that by the scale."""
     value = _float(np.uint32(word) << np.uint32(8 * (4 - size)))
     return np.float32(value / scale) if divide else np.float32(value * scale)
 
 
 @_loop
 def _written(value: Any, size: int) -> Any:
-    """Convert a number to a word of `size` (4 or 2) bytes; bf16 rounds to nearest, ties to even."""
+    """Convert a number to an integer word: fp32 if `size` is 4 bytes, bf16 rounded to nearest even if it is 2."""
     bits = _bits(value)
     if size == 4:
         return bits
@@ -143,10 +143,10 @@ def _written(value: Any, size: int) -> Any:
 
 @_loop
 def _code(value: Any, element: Any) -> Any:
-    """Return the nearest code of an element type.
+    """Return the code of an element type that is nearest to a value.
 
     Adds a power of two whose last fp32 bit has the weight of the element's last mantissa bit at this value: the
-    addition rounds as wanted, and the last bits of the sum count the element's steps.
+    addition rounds to the element's precision, and the last bits of the sum become the last bits of the code.
     """
     below, sign_below, least, most = element
     bits = _bits(value)
@@ -159,7 +159,8 @@ def _code(value: Any, element: Any) -> Any:
 
 @_loop
 def _value(code: Any, element: Any) -> Any:
-    """Return the value of a code: its bits shifted into fp32, times a power of two that corrects the exponent bias."""
+    """Return the value of an element type's code: its bits are shifted into fp32, and the result is multiplied by a
+    power of two that corrects the exponent bias."""
     below, sign_below, least, _ = element
     sign = np.uint32(np.uint32(1) << (np.uint32(31) - sign_below))
     magnitude = np.uint32(np.uint32(code) & np.uint32(sign - np.uint32(1)))
@@ -170,8 +171,8 @@ def _value(code: Any, element: Any) -> Any:
 
 @_loop
 def _largest(x: Array, found: Array) -> None:
-    """Store the largest magnitude of each block in `found`. Words without their sign bit have the order of the
-    magnitudes, then infinity, then NaN."""
+    """Store the largest magnitude of each block of x in `found`. Words without their sign bit are compared as integers:
+    they sort as the magnitudes do, followed by infinity and then NaN."""
     word = x.dtype.type
     magnitude = word((1 << (8 * x.itemsize - 1)) - 1)
     rows, blocks, width = x.shape

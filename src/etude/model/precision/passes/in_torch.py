@@ -1,4 +1,4 @@
-"""The passes in plain torch, easier to read than the Numba loops, but several times slower on a CPU."""
+"""Quantising and dequantising loops in plain torch: easier to read than the Numba loops, but slower on a CPU."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def by() -> str:
 
 
 def largest(rows: Tensor, block: int) -> Tensor:
-    """Return the largest magnitude of each block. Compares the numbers' bits as integers: without the sign bit they
-    have the order of the magnitudes, then infinity, then NaN."""
+    """Return the largest magnitude of each block. The numbers' bits without the sign are compared as integers: they
+    sort as the magnitudes do, followed by infinity and then NaN."""
     kind, mask = _MAGNITUDE[rows.dtype]
     bits: Tensor = (rows.view(kind) & mask).unflatten(-1, (-1, block))
     return bits.amax(-1).view(rows.dtype).float()
@@ -78,5 +78,5 @@ def _by_block(values: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _fp32(like: Tensor) -> Tensor:
-    """Return an empty fp32 tensor of the same shape and device."""
+    """Return an uninitialised fp32 tensor with the shape and device of `like`."""
     return torch.empty(like.shape, dtype=torch.float32, device=like.device)

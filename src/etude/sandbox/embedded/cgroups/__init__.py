@@ -1,7 +1,7 @@
-"""Cgroups, where they are available: limits of a whole box, enforced by the kernel.
+"""Cgroups: limits of a whole box, enforced by the kernel, on hosts where cgroups are usable.
 
-Whether cgroups are usable is found by trying: version 1 as root; version 2 as root or where it is delegated to a user.
-Cgroups of dead owners are removed by the next call of `Cgroups.find`.
+Whether they are usable is found by trying. Version 1 needs root; version 2 needs root or delegation to the user.
+Cgroups that dead processes have left are removed by the next call of `Cgroups.find`.
 """
 
 from etude.sandbox.embedded.cgroups.boxes import BoxCgroup, Cgroups

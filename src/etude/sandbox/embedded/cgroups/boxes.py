@@ -14,7 +14,7 @@ from etude.sandbox.embedded.cgroups.owners import locked_folder, remove_dead, re
 from etude.sandbox.inside import kernel
 
 _INIT_PIDS = 1
-"""Processes of ours in each box that count towards the process limit: its pid 1."""
+"""Number of processes that count towards a box's process limit but are not started by commands: its pid 1."""
 
 
 class BoxCgroup:
@@ -32,8 +32,9 @@ class BoxCgroup:
 
     @contextlib.contextmanager
     def open_entry_files(self) -> Iterator[list[int]]:
-        """Yield open descriptors of the entry files, for a process that cannot see the folders. They carry the rights
-        of the process that opened them. If the cgroup limits memory, the last descriptor is its memory-events file."""
+        """Yield open descriptors of the entry files, by which a process that cannot see the cgroup's folders can enter
+        it. They carry the rights of the process that opened them. If the cgroup limits memory, the last descriptor is
+        its memory-events file."""
         with contextlib.ExitStack() as stack:
             numbers = []
             for hierarchy, path in self._folders:
@@ -55,8 +56,8 @@ class BoxCgroup:
         return None if used is None else max(0, used - stat_of(path, settings.reclaimable))
 
     def raise_limit_by_files(self) -> None:
-        """Raise the limit by the size of the files that the box has written so far: they are sealed and stay in
-        memory."""
+        """Set the memory limit to the box's own limit plus the size of the files in memory that it has written so far.
+        Called when a fork has sealed these files, which then stay in memory."""
         if self._memory is None:
             return
         settings, path = self._memory
@@ -68,14 +69,14 @@ class BoxCgroup:
                 kernel.write(path / name, value.format(limit=self._now))
 
     def remove(self) -> None:
-        """Remove the folders, after every process of the box has ended. Safe to call twice."""
+        """Remove the box's cgroup folders, after every process of the box has ended. Safe to call twice."""
         for _, path in self._folders:
             with contextlib.suppress(OSError):  # `remove_dead` tries again later.
                 path.rmdir()
 
 
 class Cgroups:
-    """The owner's folder in each usable hierarchy."""
+    """The cgroups of this process: one folder in each usable cgroup hierarchy, with one cgroup per box in it."""
 
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
         self.controllers = frozenset(name for hierarchy in hierarchies for name in hierarchy.controllers)
@@ -96,7 +97,7 @@ class Cgroups:
 
     @classmethod
     def find(cls) -> Cgroups | None:
-        """Find usable cgroups; return None if there are none. Also removes the cgroups of dead owners."""
+        """Find usable cgroups; return None if there are none. Also removes cgroups that dead processes have left."""
         hierarchies = find_hierarchies()
         for hierarchy in hierarchies:
             remove_dead(hierarchy.parent)

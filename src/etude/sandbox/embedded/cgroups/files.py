@@ -1,5 +1,5 @@
-"""The files of a cgroup, by version. A value must be written in a single write, and a missing file must not be
-created."""
+"""Names of the files of a cgroup, for versions 1 and 2, with functions to read and write them. A value must be written
+in a single write, and a missing file must not be created."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ class Settings:
     """File names of one cgroup version."""
 
     memory: tuple[tuple[str, str], ...]
-    """(file, value with {limit}) of the memory limits. All but the first file may be missing."""
+    """Memory limits as (file, value), where {limit} in the value stands for the limit in bytes. All but the first file
+    may be missing."""
     events: str
     """File that counts the kernel's out-of-memory kills."""
     usage: str
     """File with the memory in use."""
     reclaimable: str
-    """Name in memory.stat of the file pages that have not been used lately."""
+    """Field of memory.stat with the size of file pages that have not been used lately."""
     files: str
-    """Name in memory.stat of the memory used by files in memory (tmpfs)."""
+    """Field of memory.stat with the memory used by files in memory (tmpfs)."""
     weight: tuple[str, int, int]
-    """(file, weight of a single process, maximum)"""
+    """CPU weight: (file, weight of a single process, maximum weight)."""
     entry_file: str
-    """The file to write to, to enter the cgroup. In version 1, "tasks" moves a single thread at once. Moving a whole
-    process waits until no other process forks or exits, up to 6 ms; version 2 offers only that."""
+    """Name of the file that a process writes to in order to enter the cgroup. In version 1, "tasks" moves a single
+    thread at once. Moving a whole process waits until no other process forks or exits, up to 6 ms; version 2 offers
+    only that."""
 
 
 V1 = Settings(
@@ -55,11 +57,11 @@ V2 = Settings(
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A usable cgroup hierarchy."""
+    """A cgroup hierarchy in which this process can make cgroups."""
 
     version: int
     parent: Path
-    """The folder in which we may make cgroups that our processes may enter."""
+    """The folder in which this process may make cgroups that its child processes may enter."""
     controllers: frozenset[str]
 
     @property
@@ -68,7 +70,7 @@ class Hierarchy:
 
 
 def set_limits(hierarchy: Hierarchy, path: Path, memory_bytes: int, processes: int) -> None:
-    """Write the limits of a cgroup."""
+    """Write the memory and process limits of a cgroup, as far as the hierarchy has the controllers."""
     if MEMORY in hierarchy.controllers:
         (first, value), *others = hierarchy.settings.memory
         kernel.write(path / first, value.format(limit=memory_bytes))
@@ -88,5 +90,5 @@ def lines(path: Path) -> list[str]:
 
 
 def stat_of(path: Path, name: str) -> int:
-    """Return a value of the cgroup's memory.stat, or 0 if there is none."""
+    """Return the field `name` of the cgroup's memory.stat, or 0 if there is none."""
     return next((int(line.split()[1]) for line in lines(path / "memory.stat") if line.startswith(f"{name} ")), 0)

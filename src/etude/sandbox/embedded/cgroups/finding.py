@@ -1,4 +1,4 @@
-"""Finds where cgroups are usable, by trying the operations that boxes need."""
+"""Finds usable cgroup hierarchies by trying the operations that boxes need."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Mount:
     version: int
     point: Path
     root: str
-    """The cgroup, as a path in the kernel's tree, that is mounted here."""
+    """Path of the cgroup that is mounted at `point`, in the kernel's cgroup tree."""
     controllers: frozenset[str]
-    """The controllers of a version 1 hierarchy. In version 2, they differ from folder to folder."""
+    """The controllers of a version 1 hierarchy. Unused in version 2, where they differ from folder to folder."""
 
 
 def find_hierarchies() -> list[Hierarchy]:
@@ -67,8 +67,8 @@ def _usable_v1(mount: Mount) -> Hierarchy | None:
 
 def _usable_v2(mount: Mount) -> Hierarchy | None:
     own = own_cgroup(mount, Path("/proc/self/cgroup").read_text())
-    # Try the top first: a later process finds there what a killed one left. Then try the folders beside our own cgroup,
-    # for which no process has to be moved.
+    # Try the top first, since later processes search it for what a killed process left. Then try the folder that holds
+    # our own cgroup, for which no process has to be moved, and our own cgroup last.
     for parent in dict.fromkeys([mount.point, *((own.parent, own) if own else ())]):
         if not parent.is_relative_to(mount.point):
             continue
@@ -84,8 +84,8 @@ def _usable_v2(mount: Mount) -> Hierarchy | None:
 
 
 def own_cgroup(mount: Mount, cgroup: str) -> Path | None:
-    """Return the folder of our own version 2 cgroup, if it is visible in this mount. `cgroup` is the text of
-    /proc/self/cgroup."""
+    """Return the folder of this process's version 2 cgroup, or None if it is not visible in this mount. `cgroup` is the
+    text of /proc/self/cgroup."""
     for line in cgroup.splitlines():
         number, _, path = line.split(":", 2)
         if number == "0" and Path(path).is_relative_to(mount.root):
@@ -95,8 +95,8 @@ def own_cgroup(mount: Mount, cgroup: str) -> Path | None:
 
 @contextlib.contextmanager
 def _trial(parent: Path) -> Iterator[Path]:
-    """Make a trial cgroup in the same way as boxes get theirs: inside a folder of ours in `parent`. In version 2 our
-    folder delegates controllers, and therefore may not hold a process itself."""
+    """Make a temporary cgroup in the way in which box cgroups are made, and yield its folder. Between it and `parent`
+    is a locked folder, which in version 2 delegates controllers and therefore may hold no process itself."""
     ours, lock = locked_folder(parent)
     try:
         trial = ours / "trial"
@@ -108,6 +108,6 @@ def _trial(parent: Path) -> Iterator[Path]:
 
 
 def _can_enter(folder: Path) -> bool:
-    """Return whether a process of ours can enter the cgroup."""
+    """Return whether a child process can enter the cgroup."""
     enter = ["/bin/sh", "-c", 'echo 0 >"$1"', "sh", str(folder / "cgroup.procs")]
     return subprocess.run(enter, capture_output=True, check=False).returncode == 0

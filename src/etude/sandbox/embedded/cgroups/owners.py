@@ -1,5 +1,5 @@
-"""Owners of cgroups: each of our processes holds a lock on its folders. A folder without a lock belongs to a dead
-owner."""
+"""Ownership of cgroup folders: each process of Étude locks the folders it makes. A folder without a lock belongs to a
+dead process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from etude.sandbox.inside import kernel
 
 PREFIX = "etude-"
 _VACATED_TO = "etude.home"
-"""Name of the cgroup that processes are moved into if our own cgroup must be free of processes to delegate controllers.
-Other processes of our cgroup are moved along and may outlive us, so the cleanup leaves this folder alone."""
+"""Name of the cgroup into which all processes of this process's cgroup are moved, if that cgroup must be empty to
+delegate controllers. Processes of other programs may be among them and live longer, so the cleanup leaves this folder
+alone."""
 
 
 def locked_folder(parent: Path) -> tuple[Path, int]:
-    """Make a folder of ours in `parent` and lock it. Return its path and the descriptor that holds the lock."""
+    """Make a cgroup folder for this process in `parent` and lock it. Return its path and the descriptor that holds the
+    lock."""
     while True:
         folder = parent / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         folder.mkdir()
@@ -36,9 +38,9 @@ def locked_folder(parent: Path) -> tuple[Path, int]:
 
 
 def remove_dead(parent: Path) -> list[str]:
-    """Remove the folders of dead owners, and return their names. Their processes end by themselves; where the kernel
-    can kill a whole cgroup, this also ends processes whose zygote hangs. A folder that still holds processes is left
-    for later."""
+    """Remove the cgroup folders in `parent` whose process is dead, and return their names. Where the kernel has
+    cgroup.kill (Linux 5.14), processes that are left in them are killed. A folder that still holds processes is left
+    for a later call."""
     removed = []
     for folder in sorted(parent.glob(f"{PREFIX}*")):
         try:
@@ -72,8 +74,8 @@ def remove_folder(folder: Path) -> bool:
 
 
 def delegate_controllers(parent: Path, *, vacate: bool) -> None:
-    """Delegate the controllers of `parent` to its subfolders. In version 2, each controller must be delegated by name,
-    and from a folder without processes; `vacate` moves the processes out."""
+    """Delegate the controllers of the cgroup `parent` to its subfolders. In version 2, a cgroup that delegates
+    controllers may hold no processes; with `vacate`, they are moved out if necessary."""
     present = set((parent / "cgroup.controllers").read_text().split())
     missing = {MEMORY, PIDS, CPU} & present - set((parent / "cgroup.subtree_control").read_text().split())
     if not missing:

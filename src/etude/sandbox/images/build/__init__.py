@@ -1,7 +1,7 @@
-"""Builds Dockerfiles without Docker: each RUN runs in a box under a named egress policy, and steps are cached by
-content.
+"""Builds Dockerfiles without Docker: each RUN runs in a box under a named egress policy, and build steps are cached by
+their content.
 
-Public: `build_image` and `try_build`, and `refuse_side_cars`, which rejects folders with a compose file.
+Public: `build_image`, `try_build`, and `refuse_side_cars`, which rejects folders with a compose file.
 """
 
 from etude.sandbox.images.build.build import build_image, try_build

@@ -19,9 +19,9 @@ from etude.sandbox.images.store import ImageStore
 BUILD_LIMITS = Limits(
     memory_mb=4096, processes=1024, cpu_seconds=3600, file_mb=4096, disk_mb=8192, output_bytes=16 << 20
 )
-"""Limits of one step. Compilers and package managers need more than an agent's commands."""
+"""Default limits of one build step. Compilers and package managers need more than an agent's commands."""
 STEP_SECONDS = 1800.0
-"""Maximum duration of one step."""
+"""Default maximum duration of one build step, in seconds."""
 
 
 async def build_image(
@@ -41,8 +41,9 @@ async def build_image(
 ) -> str:
     """Build the stage `target` (by default the last one) and the stages it needs. Return the image's id.
 
-    `say` receives each step and each line of its output. `arguments` are values for ARG. An ImageError names file, line
-    and instruction."""
+    `say` receives each step and each line of its output. `arguments` are values for ARG. An ImageError names the file,
+    line and instruction.
+    """
     file = dockerfile or context / "Dockerfile"
     if file.name in COMPOSE_FILES:
         refuse_side_cars(file.parent)
@@ -69,7 +70,8 @@ async def try_build(
     arguments: dict[str, str] | None,
     say: Say,
 ) -> TriedBuild:
-    """Build in a store without earlier builds, and report a failure in the result instead of raising it."""
+    """Build an image in `store`, which must hold no earlier builds. A failure of the Dockerfile is reported in the
+    result, not raised."""
     spending, watch = Spending(terms.seconds, terms.limits.cpu_seconds), ShareMeter()
     image, failure = "", None
     try:

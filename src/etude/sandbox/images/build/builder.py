@@ -1,8 +1,8 @@
-"""Builds the stages of a Dockerfile, one instruction at a time. An instruction that changes files makes a box, works in
-it, and takes a snapshot.
+"""Builds the stages of a Dockerfile, one instruction at a time. For an instruction that changes files, the builder
+makes a box, works in it, and takes a snapshot.
 
-A step is cached by everything that goes into it: the files below, what is run or copied, and what the command can see.
-A change rebuilds that step and the steps on top of it, nothing else.
+A step's cache key covers everything that goes into the step: the files it starts from, what is run or copied, and what
+the command can see. A change rebuilds only that step and the steps on top of it.
 """
 
 from __future__ import annotations
@@ -53,31 +53,32 @@ _HOST_ERRORS = {
     errno.ENOSPC,
     errno.EDQUOT,
 }
-"""OS errors that are the host's fault. Other file errors come from names that the Dockerfile gives."""
+"""errno values of failures that are the host's fault. Other file errors come from paths that the Dockerfile gives."""
 _MIN_FREE_BYTES = 16 << 20
-"""If fewer bytes are free, the host's disk counts as full."""
+"""The host's disk counts as full if fewer bytes than this are free."""
 
 
 @dataclass(slots=True)
 class Builder:
-    """The state of one build."""
+    """The builder of one image, with the state of its build."""
 
     sandboxes: Sandboxes
     store: ImageStore
     context: Context
     plan: Plan
     given: dict[str, str]
-    """Values for ARG, by name."""
+    """Values for ARG from the caller, by name."""
     egress: Egress
     limits: Limits
     seconds: float
-    """Maximum duration of one step."""
+    """Maximum duration of one step, in seconds."""
     say: Say
     spending: Spending = field(default_factory=Spending)
     env: tuple[tuple[str, str], ...] = ()
-    """Variables for commands that override the Dockerfile's. They are part of neither the image nor the cache keys."""
+    """Environment variables of commands, which override the Dockerfile's. They are part of neither the image nor the
+    cache keys."""
     done: dict[int, Image] = field(default_factory=dict)
-    """Images of finished stages, by index."""
+    """Images of the finished stages, by stage index."""
     _cache: BuildCache = field(init=False)
     _step: int = 0
 
@@ -89,7 +90,7 @@ class Builder:
         return sum(1 + len(stage.instructions) for stage in self.plan.needed)
 
     async def build(self) -> Image:
-        """Build all needed stages, and return the image of the last one."""
+        """Build all needed stages, and return the image of the last stage."""
         for stage in self.plan.needed:
             with self._errors_located(stage.line, stage.text):
                 state = StageState(await self._base(stage), self.plan.dockerfile.escape)
@@ -101,7 +102,8 @@ class Builder:
 
     @contextmanager
     def _errors_located(self, line: int, text: str) -> Iterator[None]:
-        """Report the instruction as a step, and turn its errors into ones that name its file and line."""
+        """Report the instruction as a step, and convert errors in this block to errors that name the instruction's file
+        and line."""
         self._step += 1
         self.say(f"{self._step}/{self.steps} {text}")
         where = f"{self.plan.dockerfile.file}:{line}: {text}"
@@ -112,8 +114,8 @@ class Builder:
             raise self._with_blame(error, where) from error
 
     def _with_blame(self, error: Exception, where: str) -> Exception:
-        """Return the exception to raise: BuildFailed if the Dockerfile is to blame, else an error of the host. If the
-        host's disk is full, the host is to blame whatever the error is."""
+        """Return the exception to raise for `error`: BuildFailed if the Dockerfile is to blame, else an error of the
+        host. If the host's disk is full, the host is to blame for any error."""
         text, limit = f"{where}: {error}", error.limit if isinstance(error, BuildFailed) else ""
         if limit != "disk" and shutil.disk_usage(self.store.root).free < _MIN_FREE_BYTES:
             return DiskFull(f"{text} (the disk of {self.store.root} is full)")
@@ -126,7 +128,7 @@ class Builder:
         return error
 
     async def _base(self, stage: Stage) -> Image:
-        """Return the image that the stage starts from."""
+        """Return the image that a stage starts from."""
         below = self.plan.base_stage(stage)
         return self.done[below.index] if below else await self._image(self.plan.bases[stage.index])
 
@@ -157,7 +159,7 @@ class Builder:
     # -- instructions that change files
 
     async def _run(self, state: StageState, run: Run) -> Image:
-        """Run a RUN, unless it is cached. Return an image with the files afterwards."""
+        """Execute a RUN instruction, unless its result is cached. Return an image with the resulting files."""
         command, stdin = command_of(state, run)
         env = state.variables
         config = state.config
@@ -181,7 +183,7 @@ class Builder:
             return await self._snapshot(box, key)
 
     async def _copy(self, state: StageState, stage: Stage, copy: Copy) -> Image:
-        """Copy the sources of COPY or ADD, unless that is cached. Return an image with the files afterwards."""
+        """Copy the sources of COPY or ADD, unless the result is cached. Return an image with the resulting files."""
         target = state.target(state.expand(copy.target))
         patterns = [state.expand(source) for source in copy.sources]
         mode, owner = parse_mode(state.expand(copy.mode)), state.expand(copy.owner)
@@ -209,7 +211,7 @@ class Builder:
                 return await self._snapshot(box, key)
 
     def _from_context(self, state: StageState, copy: Copy, patterns: list[str], open_files: ExitStack) -> list[Source]:
-        """Return the sources of a COPY or ADD that come from the build context and from heredocs."""
+        """Return the sources of a COPY or ADD: those from the build context, then its heredocs."""
         sources = [source for pattern in patterns for source in self.context.select(pattern)]
         if copy.unpack:
             sources = [unpack_archive(source, open_files, self.store.scratch) for source in sources]
@@ -219,7 +221,7 @@ class Builder:
         return sources
 
     async def _origin(self, name: str, stage: Stage) -> Image:
-        """Return the image of the stage, or the image, that COPY --from names."""
+        """Return the image that COPY --from names: the image of an earlier stage, or an image found by name."""
         below = self.plan.dockerfile.stage_before(name, stage.index)
         return self.done[below.index] if below else await self._image(name)
 
@@ -246,12 +248,13 @@ class Builder:
         return found
 
     def _record(self, image: Image, user: str) -> str:
-        """Record the files of an image, with only the settings that a step's box needs: its user and its workdir."""
+        """Record an image with these files and only the settings that a step's box needs: user and workdir. Return its
+        id."""
         return self.store.record(Image(image.base, image.layers, ImageConfig(workdir=image.config.workdir, user=user)))
 
     @asynccontextmanager
     async def _box(self, image: Image, user: str, egress: Egress = NO_EGRESS) -> AsyncIterator[Box]:
-        """Make a box for one step, count what it uses, and destroy it."""
+        """Make a box for one step, add its resource use to `spending`, and destroy it."""
         limits = self.spending.bounded(self.limits)
         spec = BoxSpec(self._record(image, user), limits=limits, egress=egress, name="build")
         box = await self.sandboxes.create(spec)
@@ -264,7 +267,7 @@ class Builder:
             await box.destroy()
 
     async def _snapshot(self, box: Box, key: str) -> Image:
-        """Take a snapshot of the box, and add it to the cache."""
+        """Take a snapshot of the box, add it to the cache under `key`, and return it as an image."""
         name = await box.snapshot()
         self._cache.keep(key, name)
         return self.store.image(name)

@@ -1,4 +1,4 @@
-"""The cache of build steps: maps a digest of a step's inputs to the layers that it made.
+"""The cache of build steps: maps a digest of a step's inputs to the layers that the step made.
 
 An entry is written atomically once its layers are in the store, so readers see all of it or nothing, even if other
 processes build or die meanwhile. An entry whose layers have been removed counts as absent.
@@ -19,20 +19,20 @@ _FORMAT = 1
 
 
 class BuildCache:
-    """The build cache of one store."""
+    """The build cache of one image store."""
 
     def __init__(self, store: ImageStore) -> None:
         self._store, self._folder = store, store.root / "builds"
         self._folder.mkdir(exist_ok=True)
 
     def key(self, below: Image, **facts: Any) -> str:
-        """Return the key of a step on top of an image's files. `facts` are the step's other inputs. The image's
-        settings count only if they are among them."""
+        """Return the cache key of a build step on top of an image's files. `facts` are the step's other inputs, and
+        must include those of the image's settings that affect the step."""
         text = json.dumps([_FORMAT, below.base, below.layers, facts], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def find(self, key: str) -> Image | None:
-        """Return the image of a step, or None if it is not cached."""
+        """Return the image that the step with this key made, or None if the step is not cached."""
         path = self._folder / key
         try:
             image = self._store.image(path.read_text())

@@ -1,5 +1,4 @@
-"""Side-cars: services that a compose file would run beside a box. They are not supported, and are refused with an
-error."""
+"""Refuses side-cars: services that a compose file would run beside a box. They are not supported."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "c
 
 
 def refuse_side_cars(folder: Path) -> None:
-    """Raise ImageError if the folder has a compose file. The message names its services."""
+    """Raise ImageError if the folder has a compose file. The message names the file's services."""
     for name in COMPOSE_FILES:
         path = folder / name
         if path.is_file():
@@ -24,7 +23,7 @@ def refuse_side_cars(folder: Path) -> None:
 
 
 def _services(text: str) -> list[str]:
-    """Return the names at the first level below `services:`. Parses just enough YAML for the error message."""
+    """Return the service names in a compose file. Parses just enough YAML for the error message."""
     found, depth = [], None
     for line in text.splitlines():
         if re.match(r"\S", line) and not line.startswith("#"):

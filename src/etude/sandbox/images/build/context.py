@@ -1,6 +1,6 @@
 """The build context: the folder from which COPY and ADD take files, except what .dockerignore excludes.
 
-Nothing outside the folder is ever read. Links are followed only if a source itself is a link, and only within the
+Nothing outside the folder is ever read. A link is followed only if COPY names it as a source, and only within the
 folder.
 """
 
@@ -24,14 +24,14 @@ class Context:
     """A build context on the host."""
 
     root: Path
-    """The folder's resolved path."""
+    """Resolved path of the context's folder."""
     ignored: Ignored = field(default_factory=Ignored)
     ignore_file: str = ".dockerignore"
 
     @classmethod
     def open(cls, folder: Path, dockerfile: Path) -> Context:
-        """Open the context with the ignore file that belongs to the Dockerfile (its name plus .dockerignore) or else
-        the folder's."""
+        """Open a build context with its ignore file: the Dockerfile's own (its name plus .dockerignore) if there is
+        one, else the folder's .dockerignore."""
         if not folder.is_dir():
             raise ImageError(f"{folder}: expected a folder with a Dockerfile in it")
         for path in (dockerfile.with_name(f"{dockerfile.name}.dockerignore"), folder / ".dockerignore"):
@@ -50,8 +50,8 @@ class Context:
         return cls(folder.resolve())
 
     def select(self, pattern: str) -> list[Source]:
-        """Return the files that a source of COPY names. Raises ValueError if there are none, or if they lie outside of
-        the folder."""
+        """Return the files that a source of COPY names. Raises ValueError if there are none, or if they lie outside the
+        context's folder."""
         # In the context's top folder, ".." stays there, as in a root directory.
         names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
         found = list(self._matching(self.root, names if names != [""] else []))
@@ -62,7 +62,7 @@ class Context:
         return sources
 
     def _matching(self, folder: Path, names: list[str]) -> Iterator[Path]:
-        """Yield the paths below `folder` that match one pattern for each level."""
+        """Yield the paths below `folder` that match `names`, which holds one pattern for each level."""
         if not names:
             yield folder
             return
@@ -87,7 +87,7 @@ class Context:
         return found
 
     def _excluded(self, path: Path) -> bool:
-        """Return whether .dockerignore excludes the path and everything below it."""
+        """Return whether .dockerignore excludes the path and, if it is a folder, everything below it."""
         relative = str(path.relative_to(self.root))
         if relative == "." or not self.ignored.excludes(relative):
             return False
@@ -119,7 +119,7 @@ class Context:
                 yield self._member(path, name)
 
     def _member(self, path: Path, name: str) -> Member:
-        """Return a path as a member with the given name."""
+        """Return the file, folder or link at a path as a member with the given name."""
         info = path.lstat()
         mode = stat.S_IMODE(info.st_mode)
         if stat.S_ISDIR(info.st_mode):

@@ -1,4 +1,4 @@
-"""Copies files into a box, and decides their paths and owners.
+"""Copies files into a box for COPY and ADD, and decides their paths and owners.
 
 A source folder is copied as its content. A target that ends in "/" or is an existing folder receives files under their
 own names; any other target is the file's new name. Missing parent folders are made.
@@ -22,16 +22,16 @@ from etude.sandbox.images.build.members import Member, Source, members_of_tar, p
 from etude.sandbox.images.build.patterns import compile_pattern, is_pattern
 
 MAX_BYTES = 900 << 20
-"""Maximum size of one source of COPY --from, which is read from its box in one piece."""
+"""Maximum bytes of one source of COPY --from, which is read from its box in one piece."""
 MAX_FILES = 2_000_000
 _CHUNK = 64 << 20
-"""Maximum number of bytes of the copied data in memory at a time."""
+"""Maximum bytes of the copied data that are in memory at a time."""
 
 Owner = tuple[int, int]
 
 
 async def kind_at(box: Box, path: str) -> Literal["folder", "file", "nothing"]:
-    """Return what is at a path of the box."""
+    """Return whether a path of the box is a folder, a file or nothing."""
     try:
         await box.read_file(path, max_bytes=0)
     except IsADirectoryError:
@@ -48,8 +48,8 @@ async def kind_at(box: Box, path: str) -> Literal["folder", "file", "nothing"]:
 async def copy_into(
     box: Box, sources: Sequence[Source], target: str, *, owner: Owner | None, mode: int | None, default_owner: Owner
 ) -> None:
-    """Copy the sources to `target`, an absolute path. `owner` and `mode` replace those of the sources. Sources without
-    owners and new parent folders belong to `default_owner`."""
+    """Copy the sources to `target`, an absolute path. `owner` and `mode` replace those of the sources. New parent
+    folders, and sources that bring no owners, belong to `default_owner`."""
     path = target.rstrip("/") or "/"
     exists = await kind_at(box, path) == "folder"
     as_folder = exists or target.endswith("/")
@@ -72,7 +72,7 @@ async def copy_into(
 
 
 async def make_folder(box: Box, path: str, owner: Owner) -> bool:
-    """Make the folder and its parents; return False if it already exists."""
+    """Make a folder and its parents in the box; return False if it already exists."""
     found_kind = await kind_at(box, path)
     if found_kind == "file":
         raise ValueError(f"{path} is a file")
@@ -84,8 +84,8 @@ async def make_folder(box: Box, path: str, owner: Owner) -> bool:
 
 
 async def _missing_parents(box: Box, path: str, owner: Owner, *, with_last: bool) -> tuple[str, list[Member]]:
-    """Return the deepest existing parent of the path, and the folders to make below it, including the path itself if
-    `with_last`."""
+    """Return the deepest existing parent of the path, and the folders to make below that parent, including the path
+    itself if `with_last`."""
     missing = [path] if with_last else []
     base = path if with_last else posixpath.dirname(path)
     while (found_kind := await kind_at(box, base)) == "nothing":
@@ -99,7 +99,7 @@ async def _missing_parents(box: Box, path: str, owner: Owner, *, with_last: bool
 
 
 def _at_target(member: Member, folder: str, owner: Owner | None, mode: int | None) -> Member:
-    """Return a member with its path below `folder`, and with the owner and mode that COPY gives."""
+    """Return the member with its path below `folder`, and with the owner and mode that COPY gives."""
     uid, gid = owner or (member.uid, member.gid)
     goal = posixpath.join(folder, member.goal) if member.kind == tarfile.LNKTYPE else member.goal
     kept = mode is None or member.kind == tarfile.SYMTYPE
@@ -115,7 +115,7 @@ def _below(path: str, base: str) -> str:
 
 
 async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list[Source]:
-    """Return the files that a source of COPY --from names, read from a box."""
+    """Return the files that a source of COPY --from names, as read from a box."""
     names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
     literal = next((at for at, name in enumerate(names) if is_pattern(name)), len(names))
     folder = "/" + "/".join(names[:literal])
@@ -136,7 +136,7 @@ async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list
 
 
 def _matching(members: list[Member], patterns: list[re.Pattern[str]]) -> list[Source]:
-    """Return the members whose paths match, each as a source with everything below it."""
+    """Return the members whose paths match the patterns, each as a source with everything below it."""
     found: dict[str, Source] = {}
     for member in members:
         names = PurePosixPath(member.path).parts

@@ -1,6 +1,6 @@
 """Parses the text of a Dockerfile into instructions.
 
-Instructions that a box cannot support are refused, by name and line, before anything is built.
+An instruction that a box cannot support is refused before anything is built, with its name and line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _REFUSED = {
 
 
 def parse_dockerfile(text: str, file: str = "Dockerfile") -> Dockerfile:
-    """Parse a Dockerfile. Raises ImageError with file and line for what is wrong. `file` is its name for messages."""
+    """Parse a Dockerfile. Raises ImageError with the file and line of a mistake. `file` is the Dockerfile's name for
+    messages."""
     escape, lines = logical_lines(text, file)
     parser = _Parser(escape)
     arguments: list[Instruction] = []
@@ -68,7 +69,7 @@ def parse_dockerfile(text: str, file: str = "Dockerfile") -> Dockerfile:
 
 
 def _shown(line: Line) -> str:
-    """Return the instruction on one line, shortened, for messages."""
+    """Return an instruction on one line, shortened, for messages."""
     text = " ".join(f"{line.name} {line.rest}".split())
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -176,7 +177,8 @@ class _Parser:
 
 
 def _flags(rest: str, *known: str) -> tuple[dict[str, str], str]:
-    """Split off the --flags at the start. Return them and the rest."""
+    """Split off the --flags at the start of an instruction. Return the flags (only those in `known` are allowed) and
+    the rest."""
     found: dict[str, str] = {}
     while match := _FLAG.match(rest):
         name = match[1]
@@ -211,13 +213,13 @@ def _shell(line: Line) -> Shell:
 
 
 def _remark(line: Line) -> Remark:
-    """Parse an instruction that has no effect and needs at least one word."""
+    """Parse an instruction, such as EXPOSE, that has no effect and needs at least one word."""
     _one(line.rest)
     return Remark()
 
 
 def _command(rest: str) -> Command:
-    """Return the command of a line: a JSON list is run as it is, anything else is run by the shell."""
+    """Parse the command of RUN, CMD or ENTRYPOINT: a JSON list is run as it is, anything else by the shell."""
     words = _json_list(rest)
     return Command((_one(rest),), shell=True) if words is None else Command(tuple(words), shell=False)
 

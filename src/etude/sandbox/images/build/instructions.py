@@ -12,41 +12,42 @@ class Command:
     """The command of a RUN, CMD or ENTRYPOINT."""
 
     words: tuple[str, ...]
-    """The command's words. In shell form, the whole line as a single word."""
+    """The command's words. In shell form, a single word that is the whole line."""
     shell: bool
     """Whether the stage's shell runs the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """An ARG, which declares build arguments."""
+    """An ARG instruction, which declares build arguments."""
 
     names: tuple[tuple[str, str | None], ...]
-    """Names with their default values, in which variables are not expanded yet."""
+    """Argument names with their default values (None if there is none). Variables in the values are not expanded
+    yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """An ENV, which sets variables: pairs of name and value."""
+    """An ENV instruction, which sets variables given as pairs of name and value."""
 
     pairs: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A RUN."""
+    """A RUN instruction."""
 
     command: Command
     heredocs: tuple[Heredoc, ...] = ()
     cache_mounts: bool = False
-    """Whether it asks for cache mounts, which other builds would share. Here they are plain folders and become part of
-    the image."""
+    """Whether the RUN asks for cache mounts, which Docker shares between builds. Here they are plain folders and become
+    part of the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A COPY or ADD. `stage` is used as written, since it decides what is built first. In the other texts,
-    variables are not expanded yet."""
+    """A COPY or ADD instruction. `stage` is used as written, since it decides which stages are built first. Variables
+    in the other texts are not expanded yet."""
 
     sources: tuple[str, ...]
     target: str
@@ -86,7 +87,7 @@ class Cmd:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A LABEL, EXPOSE, MAINTAINER or STOPSIGNAL, which a box does not use."""
+    """A LABEL, EXPOSE, MAINTAINER or STOPSIGNAL instruction, which has no effect on a box."""
 
 
 Action = Arg | Env | Run | Copy | Workdir | User | Shell | Entrypoint | Cmd | Remark
@@ -104,13 +105,13 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A FROM with the instructions after it."""
+    """A build stage: a FROM and the instructions after it."""
 
     index: int
     name: str
-    """The name in lower case, in which names are compared. Empty if the stage has none."""
+    """The stage's name in lower case, since stage names are case-insensitive. Empty if the stage has none."""
     base: str
-    """The image or stage that it starts from, in which variables are not expanded yet."""
+    """The image or stage that this stage starts from. Variables in it are not expanded yet."""
     platform: str
     line: int
     text: str
@@ -124,12 +125,13 @@ class Dockerfile:
     file: str
     escape: str
     arguments: tuple[Instruction, ...]
-    """The ARGs before the first FROM: variables of FROM lines, and default values for later ARGs of the same name."""
+    """The ARG instructions before the first FROM. They give values to variables in FROM lines, and defaults to later
+    ARGs of the same name."""
     stages: tuple[Stage, ...]
 
     def stage_before(self, name: str, index: int) -> Stage | None:
-        """Return the stage that a FROM or --from in stage `index` refers to: an earlier one, by name or number. None if
-        it names an image."""
+        """Return the earlier stage that a FROM or --from in stage `index` refers to by name or number. None if `name`
+        is the name of an image."""
         for stage in reversed(self.stages[:index]):
             if name and name.lower() in (stage.name, str(stage.index)):
                 return stage

@@ -20,14 +20,14 @@ _WITH_HEREDOCS = {"RUN", "COPY", "ADD"}
 
 @dataclass(frozen=True, slots=True)
 class Heredoc:
-    """The lines from a <<NAME to the line NAME."""
+    """A heredoc: the lines between <<NAME and the line NAME."""
 
     name: str
     content: str
     literal: bool = False
-    """Whether the name was quoted, so that variables in the content are not expanded."""
+    """Whether the name was quoted, so that variables in the heredoc are not expanded."""
     indented: bool = False
-    """Whether it was opened by <<-, so that leading tabs of its lines are removed."""
+    """Whether the heredoc was opened by <<-, so that leading tabs of its lines are removed."""
 
     @property
     def text(self) -> str:
@@ -36,7 +36,7 @@ class Heredoc:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One logical line: an instruction."""
+    """One logical line of a Dockerfile, which holds one instruction."""
 
     number: int
     name: str
@@ -46,7 +46,7 @@ class Line:
 
 
 def logical_lines(text: str, file: str) -> tuple[str, list[Line]]:
-    """Return the file's escape character and its logical lines."""
+    """Return the escape character and the logical lines of a Dockerfile."""
     if "\0" in text:
         raise ImageError(f"{file}:{text[: text.index(chr(0))].count(chr(10)) + 1}: a zero byte; is this a text file?")
     reader = _Reader(file, re.split(r"\r?\n", text.removeprefix("\ufeff")))
@@ -59,13 +59,13 @@ def logical_lines(text: str, file: str) -> tuple[str, list[Line]]:
 
 
 class _Reader:
-    """Reads logical lines, starting at physical line `at`."""
+    """Reads a Dockerfile's logical lines. `at` is the index of the next physical line."""
 
     def __init__(self, file: str, lines: list[str]) -> None:
         self.file, self.lines, self.at, self.escape = file, lines, 0, "\\"
 
     def read_directives(self) -> None:
-        """Read the parser directives at the top of the file. The first other line ends them."""
+        """Read the parser directives at the top of the file, up to the first line that is not a directive."""
         seen = set()
         while self.at < len(self.lines) and (match := _DIRECTIVE.fullmatch(self.lines[self.at].strip())):
             name, value = match[1].lower(), match[2]
@@ -93,7 +93,8 @@ class _Reader:
         return Line(number, name, rest, tuple(self._read_heredoc(number, *opening) for opening in openings))
 
     def _join(self) -> str:
-        """Join lines up to the first one without an escape character at its end, without comments and empty lines."""
+        """Read the physical lines of one logical line and join them, skipping comments and empty lines. The logical
+        line ends at the first line without an escape character at its end."""
         mark = re.escape(self.escape)
         continued = re.compile(rf"(?:^|(?<=[^{mark}])){mark}[ \t]*$")
         parts: list[str] = []
@@ -110,7 +111,8 @@ class _Reader:
         return "".join(parts)
 
     def _openings(self, number: int, rest: str) -> list[tuple[str, bool, bool]]:
-        """Return (name, literal, indented) of each heredoc that the line opens."""
+        """Return (name, literal, indented) of each heredoc that the line opens. `number` is the line's number, for
+        errors."""
         try:
             words = split_words(rest, self.escape) if "<<" in rest else []
         except ValueError:
@@ -138,5 +140,5 @@ class _Reader:
         raise self._wrong(opened, f"heredoc {name}: the line {name} that would end it is missing")
 
     def _wrong(self, number: int, problem: str) -> ImageError:
-        """Return the ImageError for a line."""
+        """Return the ImageError for a problem in line `number`."""
         return ImageError(f"{self.file}:{number}: {problem}")

@@ -1,7 +1,7 @@
-"""The files, folders and links that a COPY copies, as tar members, whatever their origin.
+"""The files, folders and links that a COPY copies, as tar members, no matter where they come from.
 
-A digest of them identifies what is copied: names, kinds, modes, owners and bytes, but not times, which change although
-the content is the same. What is packed is checked against this digest.
+A digest identifies what is copied: it covers names, kinds, modes, owners and bytes, but not times, which change
+although the content is the same. Files are checked against their digest when they are packed.
 """
 
 from __future__ import annotations
@@ -17,32 +17,34 @@ from typing import IO
 from etude.sandbox.images.layers import FIXED_TIME
 
 MAX_FILE = 900 << 20
-"""Maximum size of one file, which is written to a box in one piece."""
+"""Maximum bytes of one file, which is written to a box in one piece."""
 _CHUNK = 1 << 20
 _KIND = {tarfile.REGTYPE: "file", tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "name"}
 
 
 @dataclass(slots=True)
 class Member:
-    """One file, folder or link of a source."""
+    """One file, folder or link of a source of COPY."""
 
     path: str
-    """Path relative to the source. Empty for the source itself."""
+    """Path relative to the source; empty for the source itself."""
     kind: bytes
-    """One of tarfile's types."""
+    """The member's type, as in `tarfile.TarInfo.type`."""
     mode: int
     uid: int = 0
     gid: int = 0
     goal: str = ""
-    """Target of a symbolic link, unchanged; for a hard link, the path of its other name, relative to the source."""
+    """Target of a symbolic link, unchanged. For a hard link, the path of the file that it links to, relative to the
+    source."""
     size: int = 0
     open: Callable[[], IO[bytes]] | None = None
-    """Opens the content of a regular file, or of a hard link, which may have to become a regular file."""
+    """Function that opens the content of a regular file or hard link. A hard link needs it because it may have to
+    become a regular file."""
     digest: bytes = b""
     """Digest of a regular file's content. Empty until `facts` has computed it."""
 
     def facts(self) -> bytes:
-        """Return what the digest of a source is computed from."""
+        """Return the bytes that represent this member in the digest of its source."""
         if self.kind == tarfile.REGTYPE and self.open and not self.digest:
             self.digest = hash_of(self.open())
         text = f"{self.path}\0{_KIND[self.kind]}\0{self.mode:o}\0{self.uid}\0{self.gid}\0{self.goal}\0"
@@ -51,17 +53,17 @@ class Member:
 
 @dataclass(slots=True)
 class Source:
-    """One of the sources that a COPY names."""
+    """One of the sources that a COPY or ADD names."""
 
     name: str
     members: list[Member]
     """The source's files, folders and links. A folder comes before its content."""
     owned: bool = False
-    """Whether the members have owners. Otherwise COPY sets the owner."""
+    """Whether the members have owners of their own. Otherwise COPY sets the owner."""
 
     @property
     def has_top(self) -> bool:
-        """Whether the source itself is a member. Otherwise only the content of a folder is."""
+        """Whether the members include the source itself. Otherwise they are only a folder's content."""
         return bool(self.members) and not self.members[0].path
 
     @property
@@ -91,7 +93,8 @@ def source_of_text(name: str, text: str) -> Source:
 
 
 def members_of_tar(archive: tarfile.TarFile, name: str) -> Iterator[Member]:
-    """Yield the members of an archive, which must stay open. Raises ValueError for a member that COPY cannot copy."""
+    """Yield the members of an open archive, whose content is read later. Raises ValueError for a member that COPY
+    cannot copy."""
     for info in archive:
         path = "" if info.name in (".", "./") else info.name.removeprefix("./").rstrip("/")
         if path.startswith("/") or ".." in path.split("/"):
@@ -114,7 +117,7 @@ def _opener(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], IO[
 
 
 def pack(members: list[Member], most: int) -> Iterator[bytes]:
-    """Yield tars of at most about `most` bytes each, unless a single file is larger."""
+    """Yield tars of the members, each of at most about `most` bytes unless a single file is larger."""
     kept: list[Member] = []
     size = 0
     for member in members:

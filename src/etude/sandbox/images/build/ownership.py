@@ -1,4 +1,4 @@
-"""The options --chown and --chmod: finds owners, and parses modes."""
+"""The options --chown and --chmod of COPY and ADD: finds owners, and parses modes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _MAX_BYTES = 1 << 20
 
 
 async def find_owner(box: Box, name: str) -> tuple[int, int]:
-    """Resolve "user", "user:group" or numbers by the box's own files. A number without a group is the group's id
-    too."""
+    """Return the ids for "user", "user:group" or numbers, as in the box's /etc/passwd and /etc/group. A user number
+    without a group is used as the group id too."""
     user, colon, group = name.partition(":")
     people = parse_passwd(await _text(box, "/etc/passwd"))
     if user.isdecimal():
@@ -32,7 +32,7 @@ async def find_owner(box: Box, name: str) -> tuple[int, int]:
 
 
 async def _text(box: Box, path: str) -> str:
-    """Return the text of a file of the box, or "" if there is none."""
+    """Return the text of a file in the box, or "" if there is no such file."""
     try:
         return (await box.read_file(path, max_bytes=_MAX_BYTES)).decode("utf-8", "surrogateescape")
     except (OSError, RequestRefused):
@@ -40,7 +40,7 @@ async def _text(box: Box, path: str) -> str:
 
 
 def parse_mode(text: str) -> int | None:
-    """Return the mode as a number, or None for an empty text."""
+    """Parse the octal mode of --chmod. Return None for an empty text."""
     if not text:
         return None
     if not re.fullmatch(r"0?[0-7]{3,4}", text):

@@ -15,7 +15,7 @@ def is_pattern(text: str) -> bool:
 
 
 def compile_pattern(pattern: str, *, across: bool = False) -> re.Pattern[str]:
-    """Compile a pattern that matches whole paths with "/" between names. ** is special only with `across`. Raises
+    """Compile a pattern that matches whole paths with "/" between names. ** is special only if `across` is set. Raises
     ValueError for a bad pattern."""
     parts, at = [], 0
     while at < len(pattern):
@@ -43,7 +43,8 @@ def compile_pattern(pattern: str, *, across: bool = False) -> re.Pattern[str]:
 
 
 def _one_of(pattern: str, at: int) -> tuple[str, int]:
-    """Translate the [...] that starts at index `at` to a regular expression. Return it and the index after it."""
+    """Translate the [...] that starts at index `at` to a regular expression. Return the expression and the index after
+    the [...]."""
     negated = pattern.startswith("^", at)
     at += negated
     ranges: list[str] = []
@@ -59,7 +60,7 @@ def _one_of(pattern: str, at: int) -> tuple[str, int]:
 
 
 def _one_char(pattern: str, at: int) -> tuple[str, int]:
-    """Return the next character within a [...] and the index after it."""
+    """Return the next character within a [...], and the index after it. Resolves escapes."""
     if pattern.startswith("\\", at):
         at += 1
     elif pattern.startswith(("-", "]"), at):
@@ -74,7 +75,7 @@ class Ignored:
     """The rules of a .dockerignore. The last rule that matches a path or one of its parents decides."""
 
     rules: tuple[tuple[re.Pattern[str], bool], ...] = ()
-    """(pattern, whether it excludes); a line that starts with "!" includes again."""
+    """(pattern, whether the pattern excludes) of each line. A line that starts with "!" includes paths again."""
 
     @classmethod
     def from_text(cls, text: str) -> Ignored:
@@ -98,11 +99,12 @@ class Ignored:
 
     @property
     def has_exceptions(self) -> bool:
-        """Whether an excluded folder may hold files that are not excluded."""
+        """Whether the rules include files again ("!"), so that an excluded folder may hold files that are not
+        excluded."""
         return any(not out for _, out in self.rules)
 
     def excludes(self, path: str) -> bool:
-        """Return whether the path is excluded."""
+        """Return whether the rules exclude the path."""
         names = path.split("/")
         paths = ["/".join(names[:count]) for count in range(1, len(names) + 1)]
         for rule, out in reversed(self.rules):

@@ -17,18 +17,19 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The stages to build."""
+    """The plan of a build: which stages to build, and what each starts from."""
 
     dockerfile: Dockerfile
     defaults: dict[str, str]
-    """Values for ARGs without a default in their stage: from ARGs before the first FROM, and the platform's."""
+    """Values for ARGs without a default in their stage: those of ARGs before the first FROM, and the platform
+    variables."""
     bases: tuple[str, ...]
-    """The base of every stage, with variables expanded."""
+    """The name of every stage's base (an image or stage), with variables expanded."""
     needed: tuple[Stage, ...]
-    """The stages to build, in order. The target is last."""
+    """The stages to build, in order. The target stage is last."""
 
     def base_stage(self, stage: Stage) -> Stage | None:
-        """Return the stage that a stage starts from, or None if it starts from an image."""
+        """Return the earlier stage that `stage` starts from, or None if it starts from an image."""
         return self.dockerfile.stage_before(self.bases[stage.index], stage.index)
 
 
@@ -41,7 +42,7 @@ def host_platform() -> dict[str, str]:
 
 
 def make_plan(dockerfile: Dockerfile, target: str, given: dict[str, str]) -> Plan:
-    """Plan the build of stage `target` ("": the last one). `given` are values for ARG."""
+    """Plan the build of the stage `target` (the last one if empty). `given` are the caller's values for ARG."""
     defaults = _defaults(dockerfile, given)
     bases = []
     for stage in dockerfile.stages:
@@ -63,7 +64,7 @@ def make_plan(dockerfile: Dockerfile, target: str, given: dict[str, str]) -> Pla
 
 
 def unused(dockerfile: Dockerfile, given: dict[str, str]) -> list[str]:
-    """Return the given arguments that no ARG declares, which is probably a typing mistake."""
+    """Return the names in `given` that no ARG declares: each is probably a typing mistake."""
     stages = (stage.instructions for stage in dockerfile.stages)
     declared = {
         name

@@ -13,7 +13,8 @@ from etude.sandbox.images.build.settings import StageState
 Say = Callable[[str], None]
 _KEPT_LINES = 20
 _ALMOST_FULL = 0.97 * (1 << 20)
-"""Bytes per MB of the disk limit above which a failed command counts as failed for a full disk."""
+"""A failed command counts as failed for a full disk if its box uses more than this many bytes per MB of the disk
+limit."""
 
 
 def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:
@@ -32,7 +33,7 @@ def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:
 
 
 class LiveOutput:
-    """Passes complete lines on to a listener as they arrive, and keeps the last ones for an error message."""
+    """Passes complete lines of output on to a listener as they arrive, and keeps the last ones for an error message."""
 
     def __init__(self, say: Say) -> None:
         self._say, self._partial, self.last = say, {1: b"", 2: b""}, deque[str](maxlen=_KEPT_LINES)
@@ -57,8 +58,8 @@ class LiveOutput:
 async def run_in(
     box: Box, command: list[str], stdin: bytes, env: dict[str, str], limits: Limits, seconds: float, say: Say
 ) -> None:
-    """Run the command. If it fails, raise BuildFailed with the reason and the last lines of output. Whether the disk
-    was full is measured and not taken from the output, since a command can print anything."""
+    """Run a command in the box. If it fails, raise BuildFailed with the reason and the last lines of output. Whether
+    the disk was full is measured, not taken from the output, since a command can print anything."""
     output = LiveOutput(say)
     result = await box.exec(command, timeout=seconds, env=env, stdin=stdin, on_output=output)
     output.close()
@@ -71,7 +72,7 @@ async def run_in(
 
 
 def _reason(result: ExecResult, limits: Limits, seconds: float) -> str:
-    """Return why the command failed."""
+    """Return the reason why a command failed, from its result and its limits."""
     reasons = {
         "time": f"was not done in {seconds / 60:g} minutes",
         "cpu": f"took more than {limits.cpu_seconds} s of processor time",

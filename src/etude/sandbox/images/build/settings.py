@@ -1,5 +1,5 @@
-"""The state of a stage apart from its files: variables, user, folder, shell and commands. Pure functions; nothing is
-run here."""
+"""The state of a build stage: its image, with the variables, user, folder, shell and commands that instructions set.
+Pure functions; nothing is run here."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """A stage after some of its instructions. `escape` is the Dockerfile's escape character."""
+    """State of a build stage after some of its instructions. `escape` is the Dockerfile's escape character."""
 
     image: Image
     escape: str
     arguments: dict[str, str] = field(default_factory=dict)
-    """The arguments declared so far that have a value."""
+    """Values of the build arguments (ARG) declared so far, by name. Arguments without a value are left out."""
     has_command: bool = False
-    """Whether this stage itself has a CMD, and not only its base."""
+    """Whether the stage itself has a CMD. A CMD of its base does not count."""
 
     @property
     def config(self) -> ImageConfig:
@@ -31,7 +31,7 @@ class StageState:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Variables for expansion. An ENV hides an ARG of the same name."""
+        """The variables that instructions can use, with their values. An ENV hides an ARG of the same name."""
         path = PATH if self.image.base == HOST else _USUAL_PATH
         return {"PATH": path, **self.arguments, **dict(self.config.env)}
 
@@ -49,11 +49,11 @@ class StageState:
         return replace(self, image=replace(self.image, layers=image.layers))
 
     def folder(self, path: str) -> str:
-        """Return the absolute path, resolved from the workdir."""
+        """Return `path` as an absolute path. A relative path starts at the workdir."""
         return "/" + posixpath.normpath(posixpath.join("/", self.config.workdir, path)).lstrip("/")
 
     def target(self, path: str) -> str:
-        """Return the target path of a copy, with a trailing / if it must be a folder."""
+        """Return the absolute target path of a COPY or ADD, with a trailing / if the target must be a folder."""
         must = path.endswith("/") or posixpath.basename(path) in (".", "..")
         return posixpath.join(self.folder(path), "") if must else self.folder(path)
 
@@ -63,7 +63,8 @@ class StageState:
 
 
 def declare(state: StageState, action: Arg, given: dict[str, str], defaults: dict[str, str]) -> StageState:
-    """Apply an ARG. `given` are values from the caller, `defaults` those from before the first FROM."""
+    """Apply an ARG instruction. `given` are values from the caller; `defaults` are used if neither the caller nor the
+    ARG gives a value."""
     arguments = dict(state.arguments)
     for name, default in action.names:
         if name in given:
@@ -76,7 +77,7 @@ def declare(state: StageState, action: Arg, given: dict[str, str], defaults: dic
 
 
 def apply_setting(state: StageState, action: Env | User | Shell | Entrypoint | Cmd) -> StageState:
-    """Apply an instruction that changes settings only."""
+    """Apply an instruction that changes only the stage's settings, not its files."""
     match action:
         case Env(pairs):
             # Expand all values with the variables from before this instruction.

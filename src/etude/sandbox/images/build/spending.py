@@ -1,4 +1,4 @@
-"""What a build has used of its budget of wall-clock time and CPU time. Also records its peak memory."""
+"""What a build has used of its budget of wall-clock time and CPU time, and its peak memory."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from etude.sandbox.contract import BoxStats, BuildFailed, Limits
 
 @dataclass(slots=True)
 class Spending:
-    """The budget of one build, and what has been used of it."""
+    """The time budget of one build, and what the build has used of it."""
 
     seconds: float = math.inf
-    """Wall-clock budget, counted from the creation of this object."""
+    """Wall-clock budget in seconds, counted from the creation of this object."""
     cpu_seconds: float = math.inf
     used_cpu: float = 0.0
     most_memory: int = 0
     _began: float = field(default_factory=time.monotonic)
 
     def add(self, stats: BoxStats) -> None:
-        """Add what one step's box has used."""
+        """Add the resource use of one build step's box."""
         self.used_cpu += stats.cpu_seconds
         self.most_memory = max(self.most_memory, stats.memory_bytes)
 
@@ -30,13 +30,13 @@ class Spending:
         return self._began + self.seconds - time.monotonic()
 
     def check(self) -> None:
-        """Raise BuildFailed if the budget is used up."""
+        """Raise BuildFailed if the build's time budget is used up."""
         if self.seconds_left <= 0:
             raise BuildFailed(f"the build was not done in {self.seconds:g} s", "time")
         if self.used_cpu >= self.cpu_seconds:
             raise BuildFailed(f"the build took more than {self.cpu_seconds:g} s of processor time", "cpu")
 
     def bounded(self, limits: Limits) -> Limits:
-        """Return the limits of the next step, reduced to what is left of the budget."""
+        """Return the limits for the next step, with the CPU time reduced to what is left of the budget."""
         left = self.cpu_seconds - self.used_cpu
         return limits if left >= limits.cpu_seconds else replace(limits, cpu_seconds=max(1, math.ceil(left)))

@@ -15,8 +15,8 @@ from etude.sandbox.images.build.members import Source, members_of_tar
 
 
 def unpack_archive(source: Source, open_files: ExitStack, scratch: Path) -> Source:
-    """Return the content of the source if it is an archive, else the source itself. The content decides, not the file's
-    name."""
+    """Return the content of the source if it is a tar archive, else the source itself. The file's content decides, not
+    its name."""
     opened = source.members[0].open if source.has_top and not source.is_folder else None
     if opened is None:
         return source
@@ -37,7 +37,7 @@ def unpack_archive(source: Source, open_files: ExitStack, scratch: Path) -> Sour
 
 
 def _first_block(stream: IO[bytes]) -> bytes:
-    """Return the first block of the file, or b"" if it cannot be decompressed."""
+    """Return the first tar block of the file, or b"" if the file cannot be decompressed."""
     try:
         with damage_as_image_error("the file"):
             return stream.read(tarfile.BLOCKSIZE)

@@ -1,4 +1,5 @@
-"""Words of a Dockerfile: splitting, quotes and escapes, and variables ($NAME, ${NAME:-word} and similar).
+"""Handles words of a Dockerfile: splits them, removes quotes and escapes, and expands variables ($NAME, ${NAME:-word}
+and similar).
 
 The rules are a subset of a shell's: single quotes keep everything, double quotes keep spaces, and nothing is executed.
 Errors are raised as ValueError.
@@ -21,13 +22,13 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
 
 
 def expand_document(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
-    """Substitute variables in a heredoc, where quotes have no meaning and the escape character has one only before a $
-    or itself."""
+    """Substitute variables in a heredoc. Quotes have no meaning there, and the escape character works only before a $
+    or another escape character."""
     return _Expansion(text, variables, escape).lines()
 
 
 def split_words(text: str, escape: str = "\\") -> list[str]:
-    """Split at white space outside quotes; keep quotes and escapes."""
+    """Split the text at white space outside quotes. Quotes and escapes stay in the words."""
     words: list[str] = []
     word, quote, at = "", "", 0
     while at < len(text):
@@ -50,13 +51,13 @@ def split_words(text: str, escape: str = "\\") -> list[str]:
 
 
 class _Expansion:
-    """One expansion, at position `at` of the text."""
+    """The expansion of one text, which has been read up to the position `at`."""
 
     def __init__(self, text: str, variables: Mapping[str, str], escape: str) -> None:
         self.text, self.variables, self.escape, self.at, self.depth = text, variables, escape, 0, 0
 
     def until(self, stop: str) -> str:
-        """Expand up to the character `stop`, which is consumed."""
+        """Expand the text up to the character `stop`, which is consumed."""
         parts = []
         while (char := self._next()) != stop:
             if char == _END:
@@ -93,7 +94,7 @@ class _Expansion:
         return self._kept_as_is(_END, ("$", self.escape))
 
     def _kept_as_is(self, stop: str, escaped: tuple[str, ...]) -> str:
-        """Expand variables only, up to the character `stop`. The escape character works before the characters in
+        """Expand variables only, up to the character `stop`. The escape character works only before the characters in
         `escaped`."""
         parts = []
         while (char := self._next()) != stop:
@@ -106,7 +107,7 @@ class _Expansion:
         return "".join(parts)
 
     def _dollar(self) -> str:
-        """Return the value of the variable after a $."""
+        """Read the variable after a $, and return its value."""
         braced = self._peek() == "{"
         match = _NAME.match(self.text, self.at + braced)
         if match is None:
@@ -118,7 +119,7 @@ class _Expansion:
         return self._modified(match[0], value) if braced else value or ""
 
     def _modified(self, name: str, value: str | None) -> str:
-        """Return the value of a ${NAME...}, modified by what follows the name."""
+        """Return the value of a ${NAME...}, modified by the operator (such as :-) that follows the name."""
         kind = self._next()
         if kind == "}":
             return value or ""

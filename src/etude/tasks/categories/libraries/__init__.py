@@ -1,7 +1,7 @@
 """Small libraries with documentation and tests, from which tasks of several categories are drawn.
 
 `<name>.py.txt` is the module, `<name>.tests.txt` its unittest suite. The module's first line lists names and synonyms
-for them. A library is its own kin: all tasks made from it, in whatever category, are in the same split.
+for them. All tasks made from one library are in the same split, whatever their category.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ NAMES = (
 )
 _VARY = "# vary: "
 _EXPLAINED = re.compile(r"^ +(>>> .*|\w+:)", re.MULTILINE)
-"""Of a docstring: an example, or the name of a parameter."""
+"""Matches an example, or the name of an explained parameter, in a docstring."""
 _WORD = re.compile(r"(?<![\w.'\"])[a-z_]+(?![\w'\"])")
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
     module: str
-    """Its name: what tests import."""
+    """Name of the module, which the tests import."""
     source: str
     tests: str
 
@@ -50,8 +50,9 @@ class Library:
 
 
 def draw_library(name: str, rng: random.Random, *, whole: bool = False) -> Library:
-    """One of a library's variants: with other names, in another order, and, unless it is to be whole, without one of
-    its functions and that one's tests."""
+    """Return a random variant of a library, with other names and in another order. Unless `whole` is set, the variant
+    may also lack one function and that function's tests.
+    """
     source, tests = _read(f"{name}.py.txt"), _read(f"{name}.tests.txt")
     words, _, source = source.partition("\n")
     names = {}
@@ -74,7 +75,8 @@ def _read(file: str) -> str:
 
 def _renamed(text: str, names: dict[str, str]) -> str:
     """Replace names in code, in docstring examples, and where a docstring explains a parameter. Prose is left alone,
-    and so are attributes with the same name on other objects."""
+    and so are attributes with the same name on other objects.
+    """
     starts = [0, *itertools.accumulate(len(line) for line in text.splitlines(keepends=True))]
     edits: list[tuple[int, int, str]] = []
     before = ("", "")
@@ -94,7 +96,7 @@ def _renamed(text: str, names: dict[str, str]) -> str:
 
 
 def _without_one(source: str, tests: str, rng: random.Random) -> tuple[str, str]:
-    """Remove a random public function and its tests. If other code mentions the function, nothing is removed."""
+    """Remove a random public function and its tests. If other code mentions the function, remove nothing."""
     tree = ast.parse(source)
     functions = public_functions(tree)
     chosen = rng.choice(functions)
@@ -116,7 +118,7 @@ def _shuffled(source: str, rng: random.Random) -> str:
 
 
 def _cut(text: str, nodes: list[ast.FunctionDef] | list[ast.ClassDef]) -> str:
-    """Remove these definitions and the empty lines after each."""
+    """Return the text without these definitions and without the empty lines after each."""
     lines = text.splitlines(keepends=True)
     for node in reversed(nodes):
         end = node.end_lineno or node.lineno
@@ -127,7 +129,7 @@ def _cut(text: str, nodes: list[ast.FunctionDef] | list[ast.ClassDef]) -> str:
 
 
 def mentions(node: ast.AST, name: str) -> bool:
-    """Whether the code uses the name, as a variable or an attribute. Strings do not count."""
+    """Return whether the code uses a name as a variable or an attribute. Strings do not count."""
     return any(
         (isinstance(part, ast.Name) and part.id == name) or (isinstance(part, ast.Attribute) and part.attr == name)
         for part in ast.walk(node)

@@ -1,2 +1,3 @@
-"""Programs that use an old interface, each with two honest migrations to the new one. One file per pair of
-interfaces."""
+"""Programs that use an old interface, each with two correct migrations to the new interface. There is one file per pair
+of interfaces.
+"""

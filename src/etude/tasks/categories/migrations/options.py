@@ -1,5 +1,6 @@
-"""Migrations of command-line parsing from optparse or getopt to argparse. A program's options are drawn from those that
-SUBJECTS lists for its subject."""
+"""Programs that parse their command line with optparse or getopt, to be moved to argparse. A program's options are
+drawn from those that SUBJECTS lists for its subject.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ SUBJECTS = {
 }
 Twist = tuple[str, Callable[[int, Sequence[str]], object]]
 _TWISTS: dict[str, Twist] = {
-    # What becomes of the first option, as the program says it and as we do: no two subjects are of one shape.
+    # How the program changes the value of its first option: as a line of the program, and as a function that computes
+    # the expected value. The change differs between subjects, so that no two programs have the same structure.
     "tea": ('found["cups"] += len(found["rest"])', lambda number, rest: number + len(rest)),
     "kites": ('found["length"] = max(found["length"], 40)', lambda number, _: max(number, 40)),
     "choir": ('found["singers"] -= found["singers"] % 4', lambda number, _: number - number % 4),

@@ -1,4 +1,4 @@
-"""A program in three versions that do the same, with the tests that show it."""
+"""A program in three equivalent versions (one on the old interface, two on the new), with tests that all three pass."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ class Program:
     before: str
     after: str
     other: str
-    """On the new interface too, written in another way."""
+    """A second version of the program on the new interface, written differently."""
     tests: str
-    """A unittest module with one class, ProgramTest."""
+    """Source of a unittest module with one class, ProgramTest."""
     old: OldInterface
     new: tuple[str, ...]
     absent: tuple[str, ...]
-    """Files that stand in the old interface's way at grading."""
+    """Paths of files that take the old interface's place at grading. Importing one raises ImportError."""
     dulled: Mapping[str, bytes] = field(default_factory=dict)
-    """Over the workspace and the tests: the new interface is there, and answers nothing that is of use."""
+    """Files laid over the workspace and the tests that make the new interface return nothing useful. A program that
+    really uses the new interface then fails its tests.
+    """
     libraries: Mapping[str, bytes] = field(default_factory=dict)
 
     @property

@@ -1,7 +1,7 @@
-"""Migrations from version 1 to version 2 of a small table library that the workspace contains.
+"""Programs that use version 1 of a small table library in the workspace, to be moved to version 2.
 
-In version 2, columns have an alignment, rows are given by column name, and one call replaces four. The library is the
-kin: all programs that use it are in the same split.
+In version 2, columns have an alignment, rows are given by column name, and one call replaces four. All programs that
+use this library are in the same split.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Layout:
         return "-" if self.ruled else ""
 
     def text(self, records: Sequence[Mapping[str, object]]) -> str:
-        """The table as text, as both versions of the program must print it."""
+        """Return the table as text, as both versions of the program must print it."""
         rows = [[str(record[name]) for name in self.names] for record in records]
         if self.order:
             place = self.names.index(self.order)

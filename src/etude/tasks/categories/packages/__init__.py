@@ -2,7 +2,7 @@
 
 Each package is one text file, in which a line `=== path` begins a file of the package. Tests are below tests/ or test/.
 A Node package lists its possible bugs and harmless edits in `damages.toml`; those of a Python package are found by
-altering it and running its tests. A package is its own kin.
+altering it and running its tests. All tasks made from one package are in the same split.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from etude.tasks.verifiers.tests.proving import GUESS
 PYTHON = ("auction", "ferry", "grades", "household", "pantry", "parcels", "parking", "rota", "trams", "weather")
 NODE = ("meter", "tolls")
 _OTHERWISE = 6
-"""Lines that another hand writes in another way."""
+"""Maximum number of harmless edits that make the second correct solution."""
 _KIN = "package:"
 _PART = re.compile(r"^=== (.+)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A bug, and the tests that show it."""
+    """A bug, with the ids of the tests that fail because of it."""
 
     alteration: Alteration
     tests: tuple[str, ...]
@@ -42,15 +42,17 @@ class Package:
     name: str
     runner: Literal["unittest", "node"]
     files: Mapping[str, bytes]
-    """What an agent sees."""
+    """Files of the package that the agent sees, by path."""
     tests: Mapping[str, bytes]
     ids: tuple[str, ...]
-    """Of all tests, as the runner says them."""
+    """Ids of all tests, as the test runner reports them."""
     telling: frozenset[str]
-    """Those whose one expectation can be held back and is hard to guess: what is graded by one of them is sealed."""
+    """Ids of the tests whose only expected value can be kept out of the agent's box and is hard to guess. A verdict
+    that depends on such a test is sealed.
+    """
     damages: tuple[Damage, ...]
     harmless: tuple[Alteration, ...]
-    """No test notices them."""
+    """Edits of the package that make no test fail."""
 
     @property
     def modules(self) -> list[str]:
@@ -78,7 +80,9 @@ def read_package(name: str) -> Package:
 
 
 def written_otherwise(package: Package, rng: random.Random) -> dict[str, bytes]:
-    """Return the package with harmless edits, as another author might have written it; empty if none are known."""
+    """Return the package's files with random harmless edits, as another author might have written them. Return an empty
+    mapping if the package has no known harmless edits.
+    """
     chosen = apart(rng.sample(package.harmless, len(package.harmless)))[:_OTHERWISE]
     return altered(package.files, chosen) if chosen else {}
 
@@ -128,7 +132,9 @@ def _of_node(
 
 
 def _listed(row: Mapping[str, Any], files: Mapping[str, bytes]) -> Alteration:
-    """Make an alteration from an entry of `damages.toml`. It replaces the first occurrence of the entry's `before`."""
+    """Return the alteration of one entry of `damages.toml`. It replaces the first occurrence of the
+    entry's `before`.
+    """
     path, before = row["file"], row["before"].encode()
     start = files[path].index(before)
     line = files[path][:start].count(b"\n") + 1

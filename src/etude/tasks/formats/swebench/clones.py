@@ -17,7 +17,7 @@ _ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_CONFI
 
 @dataclass(frozen=True, slots=True)
 class Clones:
-    """Local clones of the instances' repositories."""
+    """Local git clones of the repositories that SWE-bench instances come from."""
 
     folder: Path
     """A clone, or a folder of clones named owner__name, owner/name or name."""

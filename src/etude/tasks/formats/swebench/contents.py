@@ -21,21 +21,23 @@ from etude.tasks.verifiers.swebench import WIDE
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a task that is made from one row."""
+    """The contents of a task that is made from one SWE-bench row."""
 
     reference: str
     tests: Mapping[str, bytes]
-    """Files that the grader writes over the workspace."""
+    """Contents of test files that the grader writes over the workspace, by path."""
     test_patch: str = ""
     """A patch that the grader applies before it writes `tests`, for rows whose tests exist only as a patch."""
     workspace: Mapping[str, bytes] = field(default_factory=dict)
-    """The files that the agent sees; empty if they are in an image."""
+    """Contents of the files that the agent sees, by path; empty if the files are in an image."""
     hidden: frozenset[str] = frozenset()
-    """Files of the commit that are left out of the workspace."""
+    """Files of the base commit that are left out of the agent's workspace."""
 
 
 def contents_of(instance: Instance, plan: TestPlan, files: Mapping[str, bytes] | None) -> Contents:
-    """Return the contents of an instance. `files` are the files of the base commit, or None if there is no clone."""
+    """Return the contents of the task made from an instance. `files` are the files of the base commit, or None if there
+    is no clone.
+    """
     if instance.variant is Variant.SMITH:
         return _bug_patch_contents(instance, plan, files)
     known, assets = files or {}, instance.row.assets()

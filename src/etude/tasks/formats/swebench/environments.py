@@ -17,22 +17,22 @@ class ImportSources:
 
     clones: Clones | None = None
     image: str = ""
-    """An image name that contains {id}, {repo} or {tag}."""
+    """Image name as a template that contains {id}, {repo} or {tag}; empty for none."""
     python: str = ""
-    """The interpreter in the images; empty for the variant's usual one."""
+    """Path of the Python interpreter in the images; empty for the usual one of the data set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The environment of an imported task."""
+    """The environment of an imported SWE-bench task."""
 
     config: dict[str, Any]
-    """Entries for task.toml."""
+    """Entries to add to the task's task.toml."""
     python: str
     files: Mapping[str, bytes]
-    """Files below environment/."""
+    """Contents of files to write below environment/ in the task's directory."""
     bare: bool = False
-    """Whether the environment is only the workspace's files over the host's base."""
+    """Whether the environment consists only of the workspace's files over the host's system folders."""
 
 
 def environment_of(instance: Instance, sources: ImportSources, hidden: Collection[str]) -> Environment:
@@ -64,7 +64,9 @@ def environment_of(instance: Instance, sources: ImportSources, hidden: Collectio
 
 
 def image_name(template: str, instance: Instance) -> str:
-    """Fill in an image name. Image names are lower case and cannot contain two underscores in a row."""
+    """Fill in the placeholders of an image name. The values are converted, because image names are lower case and
+    cannot contain two underscores in a row.
+    """
     values = {"id": instance.id, "repo": instance.repo.replace("/", "__")}
     name = template
     for key, value in values.items():

@@ -30,12 +30,12 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """One row of evidence: the result of grading one prediction."""
+    """The result of grading one prediction; one row of the evidence file."""
 
     instance_id: str
     model: str
     digest: str
-    """Hash of the task and the prediction."""
+    """Hash of the task and the prediction, which decides whether the row is still valid."""
     judgement: Judgement
     reason: str
     sealed: bool = False

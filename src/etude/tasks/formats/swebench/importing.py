@@ -30,11 +30,11 @@ LIMITS = TaskLimits(turns=200, tool_calls=400, tokens=200_000, wall_seconds=3600
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The result of an import."""
+    """The result of an import of SWE-bench rows."""
 
     tasks: tuple[Task, ...]
     refused: Mapping[str, str]
-    """Why rows of unsupported kinds were not imported, by instance id."""
+    """Reason why each row of an unsupported kind was not imported, by instance id."""
 
 
 def import_rows(
@@ -48,11 +48,11 @@ def import_rows(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Imported:
     """Write `<dest>/<split>/<instance id>/` for every row of the source, or only for the ids in `only`. Identical tasks
-    that are already there are kept.
+    that already exist are kept.
 
     The environment of a task is the image that `image` names, else the files of a local clone below `clones` over the
-    host's base, else the Dockerfile of a task repository, else the row's own image. If both an image and a clone are
-    given, the clone provides what patches alone do not: renamed files, and tests as files.
+    host's system folders, else the Dockerfile of a task repository, else the row's own image. If both an image and a
+    clone are given, the clone provides what patches alone do not: renamed files, and tests as files.
 
     Raises TaskError for an invalid row; the message says where it is, and names the field and what was expected. All
     rows are read before the first task is written, but whether a patch applies to its clone is only found when its task
@@ -96,7 +96,7 @@ def _instances(source: Path, only: Collection[str], refused: dict[str, str]) -> 
 
 
 def _is_written(task: Task, files: Mapping[str, bytes]) -> bool:
-    """Return whether the same task was written before, from the same row. Additions by a gate do not matter."""
+    """Return whether the same task was already written from the same row. Files that a gate added are ignored."""
     try:
         found = read_task(task.directory, {task.split})
         if any((task.directory / name).read_bytes() != data for name, data in files.items()):

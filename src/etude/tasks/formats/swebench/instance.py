@@ -1,4 +1,4 @@
-"""A SWE-bench instance: one row, of any variant with the same shape, with its fields validated.
+"""A SWE-bench instance: one row with validated fields, from SWE-bench or another data set with similar rows.
 
 An invalid field raises a TaskError that says where the row is, and names the field and what was expected. A valid row
 that needs something unsupported raises UnsupportedRow.
@@ -20,7 +20,7 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 _REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _MIRROR = re.compile(r"(?P<owner>.+?)__(?P<name>.+)\.(?P<commit>[0-9a-f]{7,40})")
-"""Matches SWE-smith's names for its copies of repositories."""
+"""Matches the names of SWE-smith's copies of repositories."""
 
 
 class UnsupportedRow(TaskError):
@@ -28,26 +28,26 @@ class UnsupportedRow(TaskError):
 
 
 class Variant(StrEnum):
-    """The data sets that share the shape of SWE-bench's rows."""
+    """The data sets whose rows have the shape of SWE-bench's."""
 
     CLASSIC = "swe-bench"
     """SWE-bench itself, Lite, Verified and Multilingual, with or without the columns of version 5."""
     REBENCH = "swe-rebench"
     REBENCH_V2 = "swe-rebench-v2"
     SMITH = "swe-smith"
-    """SWE-smith, whose patch introduces the bug."""
+    """SWE-smith. The patch in its rows introduces the bug instead of fixing it."""
     PRO = "swe-bench-pro"
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One instance with validated fields."""
+    """One SWE-bench instance: a row with validated fields."""
 
     row: Row
     variant: Variant
     id: str
     repo: str
-    """Name (owner/name) of the repository that the code comes from. For a mirror it is the original's name."""
+    """Name (owner/name) of the repository that the code comes from. For a mirror, this is the name of the original."""
     base_commit: str
     patch: str
     test_patch: str
@@ -56,7 +56,7 @@ class Instance:
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     image: str = ""
-    """The image that the row names; may be empty."""
+    """Name of the image that the row names; may be empty."""
     tag: str = ""
     eval_script: str = ""
     log_parser: str = ""
@@ -64,19 +64,19 @@ class Instance:
 
     @property
     def place(self) -> str:
-        """Return where the row was read from, for error messages."""
+        """Return the place that the row was read from (file and line), for error messages."""
         return self.row.place
 
     @property
     def workdir(self) -> str:
-        """Return the folder of the code in the variant's images."""
+        """Return the folder that contains the code in the variant's images."""
         if self.variant is Variant.REBENCH_V2:
             return "/" + self.repo.rpartition("/")[2]
         return "/app" if self.variant is Variant.PRO else "/testbed"
 
     @property
     def python(self) -> str:
-        """Return the interpreter for the code in the variant's images."""
+        """Return the path of the Python interpreter that runs the code in the variant's images."""
         plain = self.variant in (Variant.REBENCH_V2, Variant.PRO)
         return "python3" if plain else "/opt/miniconda3/envs/testbed/bin/python"
 
@@ -118,7 +118,7 @@ def instance_of(row: Row) -> Instance:
 
 
 def _variant(field: _Fields) -> Variant:
-    """Return the row's variant, recognised by the columns that only this variant has."""
+    """Return the row's variant, recognised by columns that no other variant has."""
     if field.has("before_repo_set_cmd", "selected_test_files_to_run", "dockerhub_tag"):
         return Variant.PRO
     if field.has("install_config"):
@@ -134,7 +134,7 @@ def _variant(field: _Fields) -> Variant:
 
 
 def _require_supported(field: _Fields) -> None:
-    """Raise UnsupportedRow for a row with images, or with another way of evaluation."""
+    """Raise UnsupportedRow for a row that contains images, or whose evaluation type is not "pass_and_fail"."""
     assets = field.values.get("image_assets") or {}
     if isinstance(assets, str):
         assets = _literal(assets) or {}
@@ -229,6 +229,7 @@ def _literal(text: str) -> object:
 
 
 def family_of(repo: str) -> str:
-    """Return the family, which decides the split. All tasks of a repository get the same family, whichever data set
-    they come from."""
+    """Return the task family of a repository, which decides the split. It is the same for all data sets that use the
+    repository.
+    """
     return repo.lower()

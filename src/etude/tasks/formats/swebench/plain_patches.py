@@ -1,4 +1,4 @@
-"""Converts patches of other tools to Étude's strict form: no renames, no binary parts, every blank line explicit.
+"""Converts patches of other tools to plain diffs: no renames, no binary parts, every blank line explicit.
 
 The grader accepts only plain diffs (tasks/diff.py). Patches in git's wider syntax are converted if that needs no
 guessing, and refused otherwise: hunks are never moved, and context is never ignored.
@@ -78,8 +78,9 @@ def _plain(lines: list[str], read: Read, left_out: Collection[str]) -> Iterator[
 
 
 def _with_context_blanks(lines: list[str]) -> Iterator[str]:
-    """Yield the lines with the blank at the start of empty context lines restored, which some tools strip. Empty lines
-    between hunks are dropped."""
+    """Yield the lines with the leading blank of empty context lines restored, which some tools strip. Empty lines
+    between hunks are dropped.
+    """
     old = new = 0
     for line in lines:
         if not (old or new):

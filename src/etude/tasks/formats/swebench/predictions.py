@@ -29,8 +29,9 @@ class Prediction:
 
 
 def read_predictions(path: Path) -> list[Prediction]:
-    """Return the predictions in the file's order. Raises a TaskError that names the row, the field and what was
-    expected."""
+    """Return the predictions in the file's order. Raises TaskError for an invalid row; the message names the row, the
+    field and what was expected.
+    """
     if path.suffix not in (".json", ".jsonl"):
         raise TaskError(f"{path}: expected predictions in a .json or .jsonl file")
     found: dict[str, Prediction] = {}

@@ -21,13 +21,13 @@ _COLUMNS = {
     "problem_statement": "problem_statement.md",
     "eval_script": "eval.sh",
 }
-"""Columns that a task repository stores as separate files."""
+"""Maps columns of a row to the files in which a task repository stores their values."""
 _NO_CONTEXT = frozenset((*_COLUMNS.values(), "task.yaml", "tests.json", "hints.md", "test_assets", ".git"))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row as it was read, before validation."""
+    """One row of a SWE-bench data set as it was read, before validation."""
 
     place: str
     """The file and the line or row in it, for error messages."""
@@ -46,7 +46,9 @@ class Row:
 
 
 def read_rows(source: Path) -> Iterator[Row]:
-    """Return the rows in the source's order. Raises TaskError for a source that is empty or cannot be read."""
+    """Return the rows in the source's order. Raises TaskError for a source that cannot be read, and for a task
+    repository without tasks.
+    """
     if source.is_dir():
         return _repository(source)
     readers = {".jsonl": _lines, ".json": _document, ".parquet": _table}

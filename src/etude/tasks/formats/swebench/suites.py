@@ -20,7 +20,8 @@ class TestPlan:
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     passed_over: tuple[str, ...] = ()
-    """Ids of pass_to_pass that are not valid for the runner. They are lines that a log parser took for tests."""
+    """Ids of the row's PASS_TO_PASS that are not valid for the runner. They are lines that a log parser took for tests.
+    """
     script: str = ""
     """A script that runs the tests; empty if one of Étude's runners runs them."""
 
@@ -33,10 +34,11 @@ _NAMES: dict[str, Callable[[str], str | None]] = {
     "node": lambda test: test if re.search(r"\.[cm]?[jt]s > ", test) else None,
     "unittest": dotted,
 }
-"""Functions by runner, which return the runner's id for a test of a row, or None if the test is not one of that
-runner."""
+"""For each runner, a function that converts a row's test id to the runner's id. It returns None if the test does not
+belong to the runner.
+"""
 _OWN_RUNNERS = frozenset(("django/django", "sympy/sympy"))
-"""Python projects whose tests only their own script can set up."""
+"""Python projects whose tests only run with the project's own script."""
 
 
 def plan_of(instance: Instance) -> TestPlan:
@@ -67,7 +69,7 @@ def _plan_for_runner(instance: Instance, runner: str, name: Callable[[str], str 
 
 
 def _script(instance: Instance) -> str:
-    """Return the row's own script, or a script around its test command."""
+    """Return the row's own evaluation script, or a script that runs its test command."""
     if instance.eval_script or not instance.test_command:
         return instance.eval_script
     lines = [f"cd {shlex.quote(instance.workdir)}", f"echo '{START}'", instance.test_command, f"echo '{END}'", ""]

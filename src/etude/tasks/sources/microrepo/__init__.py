@@ -1,4 +1,4 @@
-"""Micro-repositories with one injected bug: small enough for a tiny model, but graded like any other task."""
+"""Micro-repositories with one injected bug: small enough for a tiny model, and graded like any other task."""
 
 from etude.tasks.sources.microrepo.bugs import KINDS, SEEN_KINDS, UNSEEN_KINDS, mutations
 from etude.tasks.sources.microrepo.documents import write_documents

@@ -1,4 +1,4 @@
-"""Generates bugs: every mutation of one line of a function, by kind.
+"""Generates bugs: all mutations of one line of a function, grouped by kind of bug.
 
 A mutation changes exactly one line and keeps its indentation, so that a single line edit undoes it.
 """
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 SEEN_KINDS = ("op", "cmp", "const", "var", "minmax", "swap", "start", "noret")
 UNSEEN_KINDS = ("off1", "bool")
-"""Kinds that occur only in test tasks, and in no document, train or dev task. `off1` is close to the seen kinds: it
-mostly changes the comparisons that `cmp` reverses, in another way. `bool` is far from them: no other kind changes
-`and`, `or`, `not`, True or False."""
+"""Kinds of bug that occur only in test tasks, and in no document, train or dev task. `off1` is close to the seen kinds:
+it changes mostly the comparisons that `cmp` reverses, but in another way. `bool` is far from them: no other kind
+changes `and`, `or`, `not`, True or False.
+"""
 KINDS = SEEN_KINDS + UNSEEN_KINDS
 
 _OPERATORS = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"),
@@ -26,11 +27,11 @@ _LOOSENED = {ast.Lt: ("<", "<="), ast.Gt: (">", ">="), ast.LtE: ("<=", "<"), ast
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A bug: one line of a function with another text."""
+    """A bug: one line of a function, replaced by another text."""
 
     kind: str
     line: int
-    """Index within the function's source, from 0."""
+    """Index of the line within the function's source, from 0."""
     text: str
     """The damaged line, with its indentation."""
 
@@ -41,8 +42,9 @@ class Mutation:
 
 
 def mutations(source: str, groups: Mapping[str, str], rng: random.Random) -> list[Mutation]:
-    """Return all single-line mutations of a function, without duplicates. `groups` is the type of each name; `rng`
-    picks wrong constants and variables."""
+    """Return all single-line mutations of a function, without duplicates. `groups` maps each name to its type; `rng`
+    picks wrong constants and variables.
+    """
     function = ast.parse(source).body[0]
     assert isinstance(function, ast.FunctionDef)
     lines = source.split("\n")
@@ -55,7 +57,9 @@ def mutations(source: str, groups: Mapping[str, str], rng: random.Random) -> lis
 
 
 Edit = tuple[str, ast.expr | ast.stmt, int, int, str]
-"""The kind of bug, a node on the line, the first and last column to replace, and the replacement."""
+"""An edit of one line: the kind of bug, a syntax node on the line, the columns where the replaced text starts and ends,
+and the replacement.
+"""
 
 
 def _edits(
@@ -115,7 +119,7 @@ def _swap(node: ast.BinOp, line: str) -> Iterator[Edit]:
     sign = {ast.Sub: "-", ast.FloorDiv: "//"}.get(type(node.op))
     if sign is None or node.left.end_col_offset is None or node.end_col_offset is None:
         return
-    # Brackets belong to a side of the sign, but not to the operand's node.
+    # Parentheses around an operand are not part of its node, but must move with it.
     at = line.index(sign, node.left.end_col_offset)
     left, right = line[node.col_offset : at].rstrip(), line[at + len(sign) : node.end_col_offset].lstrip()
     if left != right:

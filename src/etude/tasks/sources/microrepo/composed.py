@@ -1,9 +1,9 @@
 """Families composed from parts: an optional guard that returns early, a core computation, and an end that finishes the
 result.
 
-From a few hand-written templates, a small model learns their names and not their meaning: it repairs what it has seen
-and nothing else. Composition gives hundreds of families, and a held-out one is a new combination of parts that each
-occur elsewhere. Parts use the slots of families.py; `{t}` is the value so far.
+Given only a few hand-written templates, a small model learns their names instead of their meaning, and repairs nothing
+else. Composition gives hundreds of families, and a held-out one is a new combination of parts that each occur
+elsewhere. The parts use the placeholders (slots) of families.py; `{t}` is the value so far.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from itertools import product
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A guard or an end of a composed function."""
+    """A part of a composed function: a guard, which may return early, or an end, which finishes the result."""
 
     name: str
     split_group: str
-    """Group name. Parts that a single bug can turn into each other have the same one, so that they are on the same side
-    of the split."""
+    """Group name. Parts that a single bug can turn into each other have the same group, so that they are in the same
+    split.
+    """
     lines: tuple[str, ...]
     """Code lines. Each comment describes what the lines under it should do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Core(Part):
-    """The main computation of a composed function."""
+    """The part of a composed function that does the main computation."""
 
     inputs: str = ""
-    """Slots of the parameters, separated by blanks."""
+    """Placeholders (slots) of the parameters, separated by blanks."""
     verbs: str = ""
     """Possible first words of the function's name, separated by blanks."""
 
@@ -85,7 +86,7 @@ GUARDS = (
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """A guard, a core and an end, which together make one family."""
+    """A guard, a core and an end, which together make one function family."""
 
     guard: Part
     core: Core
@@ -105,12 +106,12 @@ class Combination:
 
 
 def combinations() -> list[Combination]:
-    """Return every combination in which each line matters."""
+    """Return every combination of a guard, a core and an end in which no line is pointless."""
     return [Combination(*parts) for parts in product(GUARDS, CORES, ENDS) if _sensible(*parts)]
 
 
 def _sensible(guard: Part, core: Core, end: Part) -> bool:
-    """Return whether no line of this combination is pointless."""
+    """Return whether every line of this combination can matter to the result."""
     if core.name == "many" and end.name != "more":  # a count is seldom near the bounds of an end
         return False
     if not guard.name:

@@ -1,5 +1,5 @@
-"""Generates documents for pretraining, only from what may be learnt: train families, train instances, seen kinds of
-bugs.
+"""Generates documents for pretraining, only from material reserved for training: train families, train instances, seen
+kinds of bugs.
 
 There are three kinds of document. "module": code with assertions. "lookup": a short numbered listing, then some of its
 lines by file and number, because copying must be learnt first. "fix": a FAIL line, the numbered file, and the edit that
@@ -7,7 +7,7 @@ fixes it. The edit usually rewrites the whole failing function, else only the wr
 an edit that changed nothing. The code of the harness's `read` tool makes the listings, and edits are written as calls
 of its `edit` tool, so that the model learns what the agent will see.
 
-Fixes show every seen kind of bug, also those that demonstrations leave out. RL can only reinforce what the model
+Fixes show every seen kind of bug, including those that demonstrations leave out. RL can only reinforce what the model
 sometimes does, so a kind may be rare in the documents but must not be missing.
 """
 
@@ -36,10 +36,11 @@ VERSION = 8
 PER_FILE = 2000
 SHARES = (("lookup", 0.22), ("fix", 0.66), ("module", 0.12))
 REWRITES = 0.85
-"""Share of fixes, among those without a failed first edit, that rewrite the whole function."""
+"""Share of "fix" documents, among those without a failed first edit, whose edit rewrites the whole function."""
 RETRIES = 0.12
-"""Share of fixes that follow a failed first edit. An agent that has never seen a retry generates nothing after its
-first failure."""
+"""Share of "fix" documents in which a failed first edit comes before the right one. An agent that has never seen a
+retry generates nothing after its first failure.
+"""
 POOL = pool_of(Split.TRAIN)
 
 
@@ -72,7 +73,7 @@ def write_documents(folder: Path, count: int, seed: int) -> list[Path]:
 
 
 def make_document(seed: int, index: int) -> Document:
-    """Return the document with this index."""
+    """Return the document with this index. Equal arguments give equal documents."""
     rng = random.Random(f"microrepo-documents/{VERSION}/{seed}/{index}")
     kind = rng.choices([name for name, _ in SHARES], [share for _, share in SHARES])[0]
     if kind == "lookup":
@@ -83,15 +84,16 @@ def make_document(seed: int, index: int) -> Document:
 
 
 def listing(file: str, text: str) -> str:
-    """Return a call that reads a file, followed by the tool's answer."""
+    """Return a `read` call for a file, followed by the tool's answer: the file's numbered lines."""
     lines = text.removesuffix("\n").split("\n")
     shown = "\n".join(numbered(lines, 1, len(lines)))
     return f"{format_call('read', {'path': file}, builtin_schema('read').call_schema())}\n{shown}\n"
 
 
 def edit_call(file: str, lines: Iterable[tuple[int, str]]) -> str:
-    """Return a call that changes these numbered lines. Indentation is stripped, because the tool keeps the old line's
-    indentation."""
+    """Return an edit call that changes these numbered lines. Indentation is stripped, because the tool keeps the old
+    line's indentation.
+    """
     text = "\n".join(f"{number} {line.strip()}" for number, line in lines)
     return format_call("edit", {"path": file, "lines": text}, builtin_schema("edit").call_schema())
 
@@ -142,7 +144,7 @@ def _fix(rng: random.Random, kind: str) -> str:
             text += function.text
     file = _file(rng)
     fixed = list(enumerate(broken.function.source.split("\n"), first))
-    # Leave out the def line, and the comments, which say what each line should be.
+    # Leave out the def line and the comments, which cannot be wrong.
     code = [(number, line) for number, line in fixed[1:] if not line.strip().startswith("#")]
     alone = [pair for pair, wrong in zip(fixed, damaged, strict=True) if pair[1] != wrong]
     shown = f"{fail_line(broken)}\n{listing(file, text)}"

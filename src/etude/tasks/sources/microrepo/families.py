@@ -23,13 +23,13 @@ from etude.tasks.task import Split, split_of
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A template of one small function."""
+    """A template of one small function, in which names and constants are placeholders."""
 
     name: str
     verbs: tuple[str, ...]
-    """Possible first halves of the function's name."""
+    """Possible first words of the function's name."""
     inputs: tuple[str, ...]
-    """The slot of each parameter, in order. The slot decides the type of the values (see function.py)."""
+    """The placeholder (slot) of each parameter, in order. It decides the type of the values (see function.py)."""
     body: str
     """The code without the def line, indented once. Comments describe what the lines under them should do."""
     split_group: str

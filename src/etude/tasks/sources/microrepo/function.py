@@ -1,5 +1,6 @@
-"""Draws a function from a family: fills in names and constants, and draws inputs near its constants, where bugs
-show."""
+"""Draws a function from a family by filling in names and constants. Also draws inputs for it near its constants, where
+bugs change the result.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +18,26 @@ NUMBERS = frozenset(("x", "y", "n", "lo", "hi", "v", "i", "t"))
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function with names and constants filled in."""
+    """A function made from a family's template, with names and constants filled in."""
 
     family: Family
     name: str
     source: str
-    """The def, its body and comments, without a final newline."""
+    """The def line, the body and the comments, without a final newline."""
     constants: tuple[int, ...]
     groups: dict[str, str]
-    """The type of each name in the function, so that a wrong variable can be a plausible one."""
+    """Maps each name in the function to its type, so that a wrong variable can be chosen that is plausible."""
 
     @property
     def text(self) -> str:
-        """The source as it appears in a module."""
+        """The source with a final newline, as it appears in a module."""
         return f"{self.source}\n"
 
 
 def draw_function(family: Family, rng: random.Random, taken: Collection[str] = ()) -> Function:
-    """Fill a family's slots. The function's name differs from all names in `taken`."""
+    """Return a function of the family with random names and constants. The function's name differs from all names in
+    `taken`.
+    """
     nouns = rng.sample(name_words.NOUNS, 4)
     low, high = rng.choice(name_words.BOUNDS)
     flags = rng.sample(name_words.FLAGS, 2)
@@ -76,8 +79,9 @@ def _group(slot: str, textual: bool) -> str:
 
 
 def draw_inputs(function: Function, rng: random.Random, count: int) -> list[tuple[Value, ...]]:
-    """Return distinct inputs, many of them at the function's boundaries. There are fewer than `count` if not enough are
-    found."""
+    """Return up to `count` distinct inputs, many of them at the function's boundaries. There are fewer if not enough
+    are found.
+    """
     seen: dict[str, tuple[Value, ...]] = {}
     for _ in range(count * 3):
         values = _draw_arguments(function, rng)

@@ -1,9 +1,9 @@
-"""Pools of functions to draw from: a pool has some families and, for families used in training, only the instances of
+"""Pools of functions to draw from. A pool has some families and, if they are used in training, only the instances of
 one split.
 
-An instance is a function with its numbers; names and strings do not count. The hash of an instance decides its side,
-whether the function is correct or has a bug, and whatever family and bug it came from. So pools of two sides never draw
-the same instance.
+An instance is a function with its numbers; names and strings do not count. The hash of an instance assigns it to a
+split, whether the function is correct or has a bug, and whatever family and bug it came from. So pools of two splits
+never draw the same instance.
 """
 
 from __future__ import annotations
@@ -25,42 +25,45 @@ _KEYWORDS = frozenset(keyword.kwlist)
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Families to draw from, and the side that restricts their instances."""
+    """Families to draw functions from, and the split that restricts their instances."""
 
     families: tuple[Family, ...]
     side: Split | None = None
-    """The split whose instances are drawn; None for all instances."""
+    """The split whose instances may be drawn; None for all instances."""
 
     def admits(self, source: str) -> bool:
         """Return whether the pool may contain this function."""
         return self.side is None or side_of(source) is self.side
 
     def draw(self, rng: random.Random, taken: Collection[str] = ()) -> Function:
-        """Return a correct function whose name is not in `taken`."""
+        """Return a random correct function of the pool whose name is not in `taken`."""
         while True:
             function = draw_function(rng.choice(self.families), rng, taken)
             if self.admits(function.source):
                 return function
 
     def keeping(self, wanted: Callable[[Family], bool]) -> Pool:
-        """Return the pool with only the families for which `wanted` is true."""
+        """Return a copy of the pool with only the families for which `wanted` is true."""
         return replace(self, families=tuple(family for family in self.families if wanted(family)))
 
 
 def pool_of(split: Split, *, family_seen: bool = True) -> Pool:
-    """Return the pool of a split. With `family_seen` it has the families used in training, restricted to this split's
-    instances. Otherwise it has the families that only this split has."""
+    """Return the pool of functions for a split. With `family_seen` it has the families used in training, restricted to
+    this split's instances. Otherwise it has the families that only this split has.
+    """
     return Pool(families_of(Split.TRAIN), split) if family_seen else Pool(families_of(split))
 
 
 def side_of(source: str) -> Split:
-    """Return the side of a function from Étude's templates. It is decided by the normalised text, which is equal
-    exactly if the syntax trees are equal up to names. Parsing would take thirty times as long."""
+    """Return the split that a function from Étude's templates is assigned to as an instance. The normalised text
+    decides it, which is equal exactly if the syntax trees are equal up to names. Parsing would take thirty times as
+    long.
+    """
     return split_of(f"instance/1:{normal_form(source)}")
 
 
 def normal_form(source: str) -> str:
-    """Return the source without names, strings and comments."""
+    """Return the source with names numbered, strings emptied and comments removed."""
     names: dict[str, str] = {}
 
     def word(match: re.Match[str]) -> str:

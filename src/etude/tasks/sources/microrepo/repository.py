@@ -1,7 +1,7 @@
 """A micro-repository: one to three modules with one function each, rarely two, and exactly one line with a bug.
 
-Guarantees: the check script shows a FAIL line on the visible inputs; the hidden inputs are different ones; the
-reference edit restores the original text byte for byte.
+Guarantees: the check script shows a FAIL line on the visible inputs; the hidden inputs differ from the visible ones;
+the reference edit restores the original text byte for byte.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _CHECK_SCRIPT = (resources.files(__package__) / "check_script.txt").read_text(en
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The injected bug: its file and line, the wrong text and the right text."""
+    """The injected bug: its kind, file and line, the wrong text and the right text."""
 
     function: Function
     kind: str
     file: str
     line: int
-    """Line in the file, from 1."""
+    """Line number in the file, from 1."""
     wrong: str
     right: str
-    """The original line, with its indentation."""
+    """The original line without the bug, with its indentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One file of a micro-repository."""
+    """One Python file of a micro-repository."""
 
     name: str
     functions: tuple[Function, ...]
@@ -56,7 +56,7 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """One micro-repository, with its bug and the cases that show it."""
+    """One micro-repository, with its bug and the test cases that reveal the bug."""
 
     modules: tuple[Module, ...]
     damage: Damage
@@ -64,7 +64,7 @@ class Repository:
     hidden: tuple[Case, ...]
 
     def files(self) -> dict[str, str]:
-        """Return the workspace as the agent finds it, with the bug."""
+        """Return the files of the workspace as the agent finds it, with the bug."""
         texts = {module.file: module.text for module in self.modules}
         lines = texts[self.damage.file].split("\n")
         lines[self.damage.line - 1] = self.damage.wrong
@@ -80,20 +80,22 @@ def kinds_of(family: Family) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A function with a bug that some inputs show. `inputs` starts with the visible ones, and the first of these
-    fails."""
+    """A function with a bug that changes the result of some inputs. `inputs` starts with those that the check script
+    uses, and the first input fails.
+    """
 
     function: Function
     mutation: Mutation
     inputs: tuple[tuple[Value, ...], ...]
     expected: tuple[str, ...]
     got: str
-    """The result of the first input with the bug, as the check prints it."""
+    """What the function with the bug returns or raises for the first input, as the check script prints it."""
 
 
 def draw_broken(pool: Pool, kind: str, rng: random.Random, inputs: int = 24) -> Broken:
-    """Draw a function of the pool with a bug of this kind that changes the results of some inputs. The pool admits both
-    the correct and the broken version."""
+    """Draw a function of the pool with a bug of this kind that changes the results of some inputs. Both the correct and
+    the broken version belong to the pool.
+    """
     able = pool.keeping(lambda family: kind in kinds_of(family))
     while True:
         function = able.draw(rng)
@@ -114,7 +116,8 @@ def _break(function: Function, candidates: list[Mutation], rng: random.Random, c
         # Nobody makes the mistake of using a variable before it is set.
         if len(failing) < 3 or any(o.raised in ("UnboundLocalError", "NameError") for o in wrong):
             continue
-        # The first input shown fails; the other visible ones are as drawn, and most failing ones stay hidden.
+        # The first visible input fails. The others keep the order in which they were drawn, so most failing ones are
+        # hidden.
         first = rng.choice(failing)
         order = [first, *(i for i in range(len(inputs)) if i != first)]
         values = [right[i].value for i in order]
@@ -141,7 +144,7 @@ def _got(value: str | None, raised: str | None) -> str:
 
 
 def show(value: str) -> str:
-    """Return a canonical value as Python source."""
+    """Return a value, given as canonical JSON, as Python source."""
     return repr(_CONSTANTS[value] if value in _CONSTANTS else eval(value, {"__builtins__": {}}))
 
 
@@ -149,14 +152,15 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 def fail_line(broken: Broken) -> str:
-    """Return the line that the check script prints for this bug."""
+    """Return the FAIL line that the check script prints for the first input."""
     call = ", ".join(map(repr, broken.inputs[0]))
     return f"FAIL {broken.function.name}({call}) {broken.got}, expected {show(broken.expected[0])}"
 
 
 def draw_repository(pool: Pool, rng: random.Random, kinds: Collection[str]) -> Repository:
     """Draw a repository. The kind of bug is drawn first, so that each kind is equally likely, and then a family in
-    which it is possible."""
+    which that kind is possible.
+    """
     offered = [kind for kind in KINDS if kind in kinds and any(kind in kinds_of(f) for f in pool.families)]
     broken = draw_broken(pool, rng.choice(offered), rng)
     # Most repositories are small; some are large enough that working on them outgrows a small context. Two functions in

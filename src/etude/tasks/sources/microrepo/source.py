@@ -1,7 +1,8 @@
 """The microrepo task source: makes repositories with one injected bug as Harbor task directories.
 
-The cell of a task depends only on its split and index. Train tasks have seen families and kinds. Dev tasks have seen
-kinds, and half of them have families of their own. Test tasks come from all four cells in the recipe's shares.
+A task's cell says whether training saw its family and its kind of bug; it depends only on the task's split and index.
+Train tasks have seen families and kinds. Dev tasks have seen kinds, and half of them have families that training never
+saw. Test tasks come from all four cells in the recipe's shares.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 class MicroRepoSource:
-    """The task source `microrepo`."""
+    """Generates micro-repositories with one injected bug; registered as `microrepo`."""
 
     name = "microrepo"
     version = 5
@@ -92,7 +93,7 @@ def cell_at(index: int, shares: Mapping[Cell, float]) -> Cell:
 
 
 def instruction(repository: Repository, rng: random.Random) -> str:
-    """Return one short instruction, which says more or less about where the bug is."""
+    """Return one short instruction. At random it names the broken function, its file, both or neither."""
     damage = repository.damage
     style = rng.random()
     if style < 0.4:

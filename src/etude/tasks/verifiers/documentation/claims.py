@@ -16,7 +16,8 @@ from etude.tasks.verifiers.documentation.interface import Public
 _SECTION = re.compile(r"(Args|Arguments|Parameters|Returns|Yields|Raises):\s*(.*)")
 _ENTRY = re.compile(r"\*{0,2}(\w[\w.]*)\s*(?:\([^)]*\))?:\s*(.*)")
 _FIELD = re.compile(r":(param|arg|returns?|yields?|raises?)((?:\s+[^\s:]+)*)\s*:\s*(.*)")
-"""Matches a field. The last word before its second colon is the parameter's name; a word before that name is a type."""
+"""Matches a field such as `:param int x: text`. The last word before the second colon is the parameter's name, and a
+word before that name is its type."""
 _DEFAULT = re.compile(
     r"\bdefaults?(?:\s+to|\s+is|\s*[:=])?\s+`*(\"[^\"]*\"|'[^']*'|-?\d+(?:\.\d+)?|None|True|False|\(\)|\[\]|\{\})"
 )
@@ -25,7 +26,7 @@ _FEWEST_WORDS = 3
 
 @dataclass(slots=True)
 class Claims:
-    """What a docstring states."""
+    """Statements of a docstring: its first line, and its texts about parameters, result and exceptions."""
 
     summary: str = ""
     parameters: dict[str, str] = field(default_factory=dict)
@@ -34,7 +35,7 @@ class Claims:
 
 
 def claims_of(docstring: str) -> Claims:
-    """Parse a docstring."""
+    """Parse a docstring into its statements."""
     lines = docstring.splitlines()
     claims = Claims(summary=lines[0].strip() if lines else "")
     section, depth = "", 0

@@ -27,8 +27,8 @@ class Step:
     """The last line of the expected traceback; empty if none is expected."""
 
     def matches(self, outcome: object) -> bool:
-        """Return whether the outcome that the box reported is the expected one. The outcome is None if the step was not
-        reached."""
+        """Return whether `outcome`, which the box reported for this step, is the expected one. It is None if the step
+        was not reached."""
         if not isinstance(outcome, dict):
             return False
         printed, raised = outcome.get("printed"), outcome.get("raised")
@@ -44,7 +44,7 @@ class Group:
     """Steps that share a namespace, such as the examples of one docstring."""
 
     where: str
-    """Where the examples were read from, for messages."""
+    """Description of the place that the examples are from, for messages."""
     module: str
     """The module whose names are available from the start; empty for a text file."""
     steps: tuple[Step, ...]
@@ -70,7 +70,8 @@ def _is(node: ast.AST, name: str) -> bool:
 
 
 def of_docstring(where: str, module: str, docstring: str) -> list[Group]:
-    """Return the examples of a docstring. Raises ValueError if they cannot be parsed."""
+    """Return the examples of a docstring as a single group, or an empty list if there are none. Raises ValueError if
+    they cannot be parsed."""
     steps = tuple(_steps(docstring, where))
     return [Group(where, module, steps)] if steps else []
 

@@ -1,4 +1,4 @@
-"""Finds the names of a module that must be documented, and what its syntax tree shows about them."""
+"""Finds the public names of a module, which must be documented, and the facts about them that its syntax tree shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Public:
 
     module: str
     name: str
-    """The name in its module, preceded by the class for a method: "Queue.push"."""
+    """Name in the module. The name of a method has its class in front: `Queue.push`."""
     docstring: str
     parameters: tuple[str, ...]
     defaults: dict[str, str]
@@ -25,13 +25,13 @@ class Public:
     returns_value: bool
     """Whether the function returns or yields a value."""
     raises: frozenset[str]
-    """Exceptions raised by the function's own statements."""
+    """Names of the exceptions that the function's own statements raise."""
     may_raise: frozenset[str]
-    """The exceptions in `raises`, and those of the functions in its module that it may call."""
+    """The exceptions in `raises`, and those that functions of the same module raise which it may call."""
 
     @property
     def short_name(self) -> str:
-        """The name without its class."""
+        """The name without its class, for a method."""
         return self.name.rpartition(".")[2]
 
 

@@ -1,9 +1,9 @@
 """The verifier of tasks in which the agent writes documentation (`type = "documentation"`).
 
-The code must be unchanged and all examples must hold. For every public name, some example must demonstrate what the
-function does: the example must fail when the function is replaced by one that returns something else. The box runs the
-pristine library and gets no expected output; its output is compared outside. The outcomes can be believed because
-examples are written in a restricted language (`language.py`).
+The code must be unchanged, and all examples must give the output they state. For every public name, some example must
+demonstrate what the function does: the example must fail when the function is replaced by one that returns something
+else. The box runs the pristine library and gets no expected output; the comparison is made outside. The outcomes can be
+trusted because examples are written in a restricted language (`language.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from etude.tasks.verifiers.example_runs import run_examples
 from etude.tasks.verifiers.language import module_name, own_names, problems
 
 REPLACEMENTS = ("none", "object", "spoilt")
-"""What a replaced function returns: None; an object that is equal to nothing; another value of the right type."""
+"""Kinds of return value that a replaced function may have: None; an object that is equal to nothing; another value of
+the right type."""
 MOST_STEPS = 400
 
 
@@ -36,12 +37,12 @@ class _Documentation:
     public: list[Public] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     library: dict[str, frozenset[str]] = field(default_factory=dict)
-    """The names that each module defines, by module."""
+    """The public names that each module defines, by module."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One group of examples to run in the box."""
+    """One run of a group of examples in the box."""
 
     group: Group
     replacement: tuple[str, str, str] | None = None
@@ -49,14 +50,15 @@ class _Run:
 
 
 class NotDocumentation(Exception):
-    """The change does more than document this library. The message says what."""
+    """Raised if a change does more than document the library, or if its examples are not allowed. The message says
+    why."""
 
 
 class DocumentationVerifier:
     sealed = True
 
     def __init__(self, task: Task) -> None:
-        """Create the verifier. The task has no settings for it."""
+        """Create the verifier. It ignores the task, since it has no settings."""
 
     def protects(self, path: str) -> bool:
         return is_protected(path) or not path.endswith((".py", ".md"))
@@ -69,7 +71,7 @@ class DocumentationVerifier:
         except NotDocumentation as error:
             return Verdict(Judgement.FAIL, str(error), Evidence(touched_protected=touched))
         runs = _runs(documents)
-        # The box has the pristine library: of the change it needs only the examples, which are sent as the job.
+        # The box has the pristine library. It needs only the examples of the change, which are sent in the job.
         outcomes = await run_examples(context, [_job_of(run) for run in runs], Change())
         if isinstance(outcomes, Verdict):
             return outcomes
@@ -143,8 +145,8 @@ def _require_same_code(path: str, before: bytes, after: bytes) -> None:
 
 
 def _runs(documents: _Documentation) -> list[_Run]:
-    """Return all runs: every group of examples on the pristine library, and for each public name the groups that call
-    it, with the function replaced."""
+    """Return all runs. Each group of examples runs on the pristine library. A group that calls a public name also runs
+    once for each kind of replacement of that name."""
     runs = [_Run(group) for group in documents.groups]
     for public in documents.public:
         callers = [group for group in documents.groups if group.calls(public.short_name)]

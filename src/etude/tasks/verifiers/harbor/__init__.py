@@ -1,6 +1,7 @@
-"""Runs Harbor tasks: test.sh in a fresh box, its reward as the verdict, and solve.sh as the reference.
+"""Grades tasks in the Harbor format: runs test.sh in a fresh box, and takes its reward as the verdict. The task's
+solve.sh gives the reference solution.
 
-The verdict of a foreign task's own script is `open`: code in the box that the script shares could forge it.
+If test.sh shares its box with the code under test, that code could forge the reward, so the verdict is marked as open.
 """
 
 from etude.tasks.verifiers.harbor.solving import reference_of

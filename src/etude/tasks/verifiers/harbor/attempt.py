@@ -1,7 +1,8 @@
-"""One attempt at one part of a Harbor task: runs its test.sh in a fresh box and reads the reward.
+"""Runs test.sh for one part of a Harbor task in a fresh box, and reads the reward. A part is one step, or a whole task
+without steps.
 
-In shared mode, the box is the task's own with the change applied. In separate mode, only the declared artifacts are
-copied from the task's box to another box, made from the verifier's image, in which test.sh runs.
+In shared mode, test.sh runs in a box of the task's image with the change applied. In separate mode, it runs in another
+box, made from the verifier's image. Only the declared artifacts are copied there from the task's box.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ from etude.tasks.verifiers.harbor.reward import LARGEST, BadReward, Reward, pars
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The result of running one part's tests once."""
+    """The result of running test.sh once for one part (one step, or the whole task)."""
 
     reward: Reward | None
     """The reward that test.sh wrote; None if it wrote no valid one."""
     problem: str = ""
     """Why there is no reward; empty if there is one."""
     limit: str = ""
-    """Name of the limit that ended test.sh; empty if none did."""
+    """Name of the resource limit that ended test.sh; empty if none did."""
     starved: bool = False
-    """Whether the wall clock expired because the host gave the box no time."""
+    """Whether the wall clock expired because the host gave the box no CPU time."""
     code: int | None = None
     log: str = ""
     seconds: float = 0.0
@@ -56,17 +57,17 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PartSetup:
-    """Everything needed to run the tests of one part, collected from the task."""
+    """Everything needed to run test.sh for one part of a Harbor task (one step, or the whole task)."""
 
     part: Part
     environment: Environment
     tests: Mapping[str, Path]
-    """Files to place at /tests."""
+    """Files to place at /tests in the box: the path on the host, by path below /tests."""
     seconds: float
     env: Mapping[str, str]
     image: str = ""
     """Name of the verifier's own image in separate mode; empty if the tests run in the task's image or in a built
-    one."""
+    image."""
     build: Path | None = None
     """Folder of the Dockerfile that the verifier's image is built from; None if it is not built."""
 
@@ -77,7 +78,7 @@ class PartSetup:
 
 
 async def attempt(context: GradingContext, setup: PartSetup, change: Change) -> Attempt:
-    """Run the tests of one part on a change."""
+    """Run test.sh for one part of a task on a change, in fresh boxes, and return its result."""
     started = time.monotonic()
     box_limits = limits_of(setup.environment, setup.seconds)
     async with context.box(box_limits, change) as box:
@@ -134,7 +135,7 @@ async def _test(context: GradingContext, setup: PartSetup, box: Box, started: fl
     except BadReward as error:
         problem = str(error)
     if done.limit:
-        # A reward written before does not count: test.sh did not run to its end.
+        # A reward that test.sh wrote earlier does not count, because it did not run to its end.
         reward, problem = None, f"test.sh exceeded its limit of {done.limit}"
     return Attempt(reward, problem, done.limit, done.starved, done.code, tail(done), time.monotonic() - started)
 
@@ -147,8 +148,8 @@ async def _reward_file(box: Box, name: str) -> bytes | None:
 
 
 async def _unhealthy(box: Box, check: Healthcheck | None, setup: PartSetup) -> str:
-    """Run the healthcheck until it succeeds, and return an empty string. Return the problem after too many failures;
-    failures during the start period do not count."""
+    """Run the healthcheck until it succeeds. Return an empty string, or the problem after too many failures. Failures
+    during the start period do not count."""
     if check is None:
         return ""
     began, failures = time.monotonic(), 0
@@ -168,8 +169,8 @@ def _artifacts_of(part: Part) -> tuple[Artifact, ...]:
 
 
 async def _read_artifact(box: Box, artifact: Artifact, context: GradingContext) -> tuple[str, bytes] | None:
-    """Return the folder and the tar of an artifact, or None if it does not exist or is too large. Only plain files and
-    folders are kept, because test.sh would follow a link out of the artifact."""
+    """Read an artifact from the box. Return the folder it belongs in and its contents as a tar, or None if it does not
+    exist or is too large. Links are left out, because test.sh would follow a link out of the artifact."""
     source = posixpath.normpath(posixpath.join(context.pristine.workdir, artifact.source))
     try:
         tar = await box.read_tree(source, max_bytes=MAX_BYTES)

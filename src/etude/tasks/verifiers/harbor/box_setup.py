@@ -1,5 +1,5 @@
-"""Where Harbor's scripts expect files in a box, how the files get there, and the users and variables that the scripts
-run with."""
+"""Prepares a box for Harbor's scripts: puts files where the scripts expect them, and determines the users, limits and
+environment variables that the scripts run with."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from etude.tasks.task import TaskError
 
 TESTS, SOLUTION, VERIFIER_LOGS, ARTIFACTS = "/tests", "/solution", "/logs/verifier", "/logs/artifacts"
 MAX_BYTES = 64 << 20
-"""Largest tree that is copied into a box or out of it."""
+"""Largest folder tree, in bytes, that is copied into a box or out of it."""
 HOST_VARIABLE_PREFIX = "ETUDE_TASK_"
-"""A task's ${NAME} is replaced by the host's variable ETUDE_TASK_NAME. No other variable of the host reaches the
-task."""
+"""Prefix of the host's environment variables that a task may use: ${NAME} in a task is replaced by the host's
+ETUDE_TASK_NAME. No other variable of the host reaches the task."""
 _LOGS = "rm -rf /logs /solution && mkdir -p /logs/agent /logs/verifier /logs/artifacts && chmod -R 0777 /logs"
 _EMPTY = "rm -rf /logs/verifier && mkdir -p /logs/verifier && chmod 0777 /logs/verifier"
 _REFERENCE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -30,15 +30,16 @@ _SECONDS = 60.0
 
 
 async def fresh_logs(box: Box, user: str) -> None:
-    """Create empty log folders, and remove what the image or earlier commands left in them."""
+    """Create Harbor's log folders, empty, and remove /solution and everything that the image or earlier commands left
+    in these folders."""
     await _run_setup(box, _LOGS, user)
 
 
 async def place_tests(box: Box, files: Mapping[str, Path], user: str) -> None:
-    """Place the tests. This is the last step before test.sh, so it also removes what the collect hooks left in the
-    verifier's folders.
+    """Place the test files at /tests, and empty /logs/verifier, where the task's collect hooks may have left files.
+    This must be the last step before test.sh runs.
 
-    If `files` is empty, the image contains the tests.
+    If `files` is empty, the image already contains the tests.
     """
     await _run_setup(box, f"{_EMPTY} && rm -rf {TESTS}" if files else f"{_EMPTY}; chmod +x {TESTS}/test.sh", user)
     if files:
@@ -46,7 +47,8 @@ async def place_tests(box: Box, files: Mapping[str, Path], user: str) -> None:
 
 
 async def unpack_into(box: Box, place: str, tar: bytes, user: str) -> None:
-    """Unpack a tar into any folder of the box, including folders that the agent may not write to."""
+    """Unpack a tar into a folder of the box, as `user`. The agent's own user need not have write access to the
+    folder."""
     staged = f"/tmp/{secrets.token_hex(8)}"
     await box.write_tree(staged, tar, max_bytes=MAX_BYTES)
     goal = shlex.quote(place)
@@ -54,8 +56,8 @@ async def unpack_into(box: Box, place: str, tar: bytes, user: str) -> None:
 
 
 def tar_of(files: Mapping[str, Path]) -> bytes:
-    """Return a tar of files from a task's directory. Scripts, and files that are executable there, are executable in
-    the box."""
+    """Return a tar of files on the host, by their names in the tar. Files that end in .sh or are executable on the host
+    are executable in the tar."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         for name, path in files.items():
@@ -75,16 +77,16 @@ async def read_or_none(box: Box, path: str, max_bytes: int) -> bytes | None:
 
 
 def user_of(named: str | None, sandboxes: Sandboxes) -> str:
-    """Return the user that the task names, or root if it names none, as in Harbor. If boxes have only one user id,
-    return the default user."""
+    """Return the box user for the user that a task names. Without a name, it is root, as in Harbor. Return an empty
+    string, for the box's default user, if boxes cannot run commands as root."""
     if Feature.ROOT_USER not in sandboxes.features:
         return ""
     return "root" if named in (None, "0") else named or ""
 
 
 def limits_of(environment: Environment, seconds: float) -> Limits:
-    """Return the limits that the task declares, with Harbor's defaults. The CPU time is limited too, so that a busy
-    loop does not run until the wall clock expires."""
+    """Return the box limits that a task's environment declares, with Harbor's defaults. CPU time is limited as well: to
+    `seconds` for each declared CPU."""
     storage = environment.storage_mb or 10_240
     return Limits(
         memory_mb=environment.memory_mb or 2048,
@@ -97,8 +99,8 @@ def limits_of(environment: Environment, seconds: float) -> Limits:
 
 
 def variables(path: Path, *tables: Mapping[str, str]) -> dict[str, str]:
-    """Return the task's environment variables with ${NAME} and ${NAME:-default} replaced. Raises TaskError for a
-    variable without a value."""
+    """Merge tables of a task's environment variables, with ${NAME} and ${NAME:-default} replaced by the host's values.
+    Raises TaskError for a variable without a value."""
 
     def given(match: re.Match[str]) -> str:
         value = os.environ.get(HOST_VARIABLE_PREFIX + match[1], match[2])
@@ -112,13 +114,13 @@ def variables(path: Path, *tables: Mapping[str, str]) -> dict[str, str]:
 
 
 def tail(done: ExecResult) -> str:
-    """Return the end of a command's output."""
+    """Return the last 4000 bytes of a command's standard output and of its standard error, as one text."""
     return (done.stdout[-4000:] + done.stderr[-4000:]).decode("utf-8", "replace")
 
 
 async def _run_setup(box: Box, command: str, user: str) -> None:
-    # The PATH has only the image's own folders and none of the workspace, so no program of the agent's runs as this
-    # user.
+    # The PATH has only the image's own folders and none of the workspace, so this user runs no program that the agent
+    # wrote.
     line = f"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; {command}"
     done = await box.exec(line, timeout=_SECONDS, cwd="/", user=user)
     if done.code != 0:

@@ -1,4 +1,5 @@
-"""Parses the reward that test.sh leaves: reward.json, or else reward.txt. Any code in the box may have written it."""
+"""Parses the reward that a Harbor task's test.sh writes to reward.json or reward.txt. The contents are not trusted,
+since any code in the box may have written them."""
 
 from __future__ import annotations
 
@@ -12,21 +13,21 @@ LARGEST = 64 << 10
 
 
 class BadReward(Exception):
-    """There is no valid reward. The message says why."""
+    """Raised if test.sh wrote no valid reward. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """The reward that test.sh gave."""
+    """The reward that a Harbor task's test.sh gave to a solution."""
 
     score: float
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """All measured numbers, including the score under the key `reward`."""
+    """All numbers that test.sh measured, by name, including the score under the name `reward`."""
 
 
 def parse_reward(as_json: bytes | None, as_text: bytes | None) -> Reward:
     """Parse the contents of reward.json or else reward.txt; None stands for a missing file. Raises BadReward if there
-    is no reward, or if it is not a finite number."""
+    is no reward, or if the reward or another number is not finite."""
     if as_json is not None:
         return _of_json(_bounded(as_json, "reward.json"))
     if as_text is None:
@@ -54,7 +55,7 @@ def _of_json(data: bytes) -> Reward:
 def _reward(found: Mapping[str, object], name: str) -> Reward:
     metrics: dict[str, float] = {}
     for key, value in found.items():
-        if isinstance(value, int | float):  # true and false are 1 and 0, as Harbor's readers take them.
+        if isinstance(value, int | float):  # JSON's true and false count as 1 and 0, as in Harbor.
             try:
                 metrics[key] = float(value)
             except OverflowError:

@@ -1,6 +1,6 @@
 """Returns a task's reference solution as a diff: the stored diff, or one made by running solve.sh in a separate box.
 
-Only the script's changes to text files of the workspace count, as with an agent's work.
+Only changes to the workspace count, and they must be to text files, as with an agent's work.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _SECONDS = 600.0
 
 
 async def reference_of(task: Task, environments: Environments) -> list[str]:
-    """Return one diff or, for a task with steps and solve.sh scripts, one diff for each step. All are diffs of the
-    pristine workspace.
+    """Return the reference solution as one diff or, for a task whose steps have solve.sh scripts, as one diff per step.
+    Each diff is relative to the pristine workspace.
 
-    Raises TaskError if there is no reference, if its script fails, or if its changes are not a valid diff.
+    Raises TaskError if there is no reference solution, if its script fails, or if its changes are not a valid diff.
     """
     path = task.directory / REFERENCE_DIFF
     if path.is_file():

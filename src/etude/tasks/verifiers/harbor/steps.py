@@ -1,7 +1,8 @@
-"""Grades a task of several steps step by step, each on the state in which the agent ended it.
+"""Grades Harbor tasks with several steps, from one diff for the whole task or from one diff per step.
 
-A single diff of such a task is graded with the tests of all steps (`Grader.grade`). With one diff per step, each a diff
-of the pristine workspace, each diff is graded with the tests of its own step.
+A single diff is graded with the tests of all steps (`Grader.grade`). With one diff per step, each is graded with the
+tests of its own step. Every diff is relative to the pristine workspace, so a step's diff includes the work of the steps
+before it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from etude.tasks.verdict import Evidence, Judgement, Verdict
 
 
 class Grades(Protocol):
-    """The part of `Grader` that is needed here."""
+    """The part of the `Grader` interface that `grade_steps` needs."""
 
     async def grade(self, task: Task, diff: str, *, fresh: bool = False) -> Verdict: ...
 
 
 def step_tasks(task: Task) -> list[Task]:
-    """Return one task per step. A task without steps is returned as it is."""
+    """Return one task per step of a Harbor task. A task without steps is returned as it is."""
     parts = parts_of(parse_harbor(task.config, task.directory / "task.toml"))
     if not parts[0].name:
         return [task]
@@ -30,7 +31,8 @@ def step_tasks(task: Task) -> list[Task]:
 
 
 async def grade_steps(grader: Grades, task: Task, diffs: Sequence[str], *, fresh: bool = False) -> Verdict:
-    """Grade one diff with all steps' tests, or one diff per step. Raises TaskError for any other number of diffs."""
+    """Grade one diff with the tests of all steps, or one diff per step with the tests of its step. Raises TaskError for
+    any other number of diffs."""
     steps = step_tasks(task)
     if len(diffs) == 1:
         return await grader.grade(task, diffs[0], fresh=fresh)
@@ -52,7 +54,8 @@ def _step(task: Task, name: str) -> Task:
 
 
 def _together(names: Sequence[str], verdicts: Sequence[Verdict]) -> Verdict:
-    """Combine the verdicts of all steps: all must pass, and the first that does not decides."""
+    """Combine the verdicts of all steps into one. All steps must pass; otherwise the first step that does not pass
+    gives the judgement."""
     passed = [verdict.passed for verdict in verdicts]
     worst = next((verdict for verdict in verdicts if not verdict.passed), verdicts[-1])
     reasons = ", ".join(f"{name}: {verdict.reason}" for name, verdict in zip(names, verdicts, strict=False))

@@ -1,7 +1,8 @@
-"""The verifier of Harbor tasks: their own tests/test.sh decides about a change (`type = "harbor"`).
+"""The verifier of Harbor tasks (`type = "harbor"`): a task's own tests/test.sh decides about a change.
 
-In shared mode, test.sh and the code under test share a box, and any code there can write the reward. Such a verdict is
-marked as open. It is sealed if test.sh runs in a separate box that receives only data.
+In shared mode, test.sh and the code under test share a box, and any code there can write the reward. So the verdict is
+marked as open. In separate mode, test.sh runs in a box of its own. The verdict is then sealed (safe against forgery) if
+this box receives only data.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from etude.tasks.verifiers.harbor.box_setup import variables
 _DATA = frozenset(
     (".csv", ".json", ".jsonl", ".log", ".md", ".parquet", ".png", ".svg", ".tsv", ".txt", ".xml", ".yaml")
 )
-"""Suffixes of artifacts that test.sh can only read as data. A folder, or a file of another kind, might be executed."""
+"""File name suffixes of artifacts that count as data. A folder, or a file with another suffix, might be executed by
+test.sh."""
 
 
 class HarborVerifier:
@@ -46,8 +48,8 @@ class HarborVerifier:
         return all(setup.part.verifier.separate and _only_data(setup.part) for setup in self.setups)
 
     def protects(self, path: str) -> bool:
-        """Return False: a foreign task's tests come from outside the workspace, and the task does not say which of its
-        files the agent may change."""
+        """Return False for every path. The tests of a Harbor task come from outside the workspace, and the task does
+        not say which files of the workspace the agent may change."""
         return False
 
     async def examine(self, context: GradingContext) -> Verdict:
@@ -61,8 +63,9 @@ class HarborVerifier:
         return conclude(results, [setup.part.name for setup in self.setups], self.harbor.multi_step_reward_strategy)
 
     async def _blame(self, context: GradingContext, setup: PartSetup, found: Attempt) -> Judgement:
-        """Return who is to blame for a missing reward. test.sh is run on the untouched workspace. If that gives a
-        reward, the environment works, and the change made test.sh fail."""
+        """Return what caused a missing reward: FAIL for the change, ERROR for the infrastructure. To find out, run
+        test.sh on the unchanged workspace: if that gives a reward, the change is to blame. Return PASS if there is a
+        reward."""
         if found.reward is not None:
             return Judgement.PASS
         if found.limit:
@@ -79,14 +82,14 @@ class HarborVerifier:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one part: its attempt, and what it needed to pass."""
+    """The result of one part of a Harbor task (one step, or the whole task), with what it needed to pass."""
 
     name: str
     attempt: Attempt
     needed: Mapping[str, float]
-    """The least value of each required metric."""
+    """Smallest passing value of each required metric."""
     blame: Judgement
-    """Who is to blame for a missing reward: FAIL for the agent, ERROR for the infrastructure. It is PASS if there is a
+    """Cause of a missing reward: FAIL for the agent's change, ERROR for the infrastructure. PASS if there is a
     reward."""
 
     @property
@@ -101,8 +104,9 @@ class Result:
 
 
 def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> Verdict:
-    """Combine the results of all parts into one verdict: each part must pass. `results` may be shorter than `names`, if
-    a part failed that the following ones build on."""
+    """Combine the results of all parts (steps) into one verdict. Every part must pass. The score is that of the last
+    part if `strategy` is "final", and otherwise the mean. `results` is shorter than `names` if a failed part kept the
+    following ones from running."""
     passed = [result.name for result in results if result.passed]
     missing = len(names) - len(results)
     score = results[-1].score if strategy == "final" else sum(result.score for result in results) / len(names)
@@ -144,7 +148,7 @@ def _where(result: Result) -> str:
 
 
 def require_runnable(harbor: Harbor, path: Path) -> None:
-    """Raise TaskError for settings that are valid in Harbor but cannot be run here."""
+    """Raise TaskError if a task has settings that are valid in Harbor but not supported here."""
     environments = [("environment", harbor.environment)]
     environments += [
         (f"{part.name and f'steps.{part.name}.'}verifier.environment", part.verifier.environment)
@@ -167,7 +171,8 @@ def require_runnable(harbor: Harbor, path: Path) -> None:
 
 
 def _setup_of(task: Task, harbor: Harbor, part: Part) -> PartSetup:
-    """Collect what is needed to run the tests of one part. Raises TaskError if there is no test.sh."""
+    """Collect what is needed to run test.sh for one part of a task (one step, or the whole task). Raises TaskError if
+    there is no test.sh."""
     folders = list(dict.fromkeys((task.directory / "tests", part.folder(task.directory) / "tests")))
     tests: dict[str, Path] = {}
     for folder in folders:  # A step's own tests override the shared ones.

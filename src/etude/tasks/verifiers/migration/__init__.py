@@ -1,6 +1,7 @@
 """The verifier of migrations: `type = "migration"`.
 
-The source must no longer use the old interface, and the hidden suite must pass where only the new interface exists.
+The agent's source must no longer use the old interface, and the hidden suite must pass in a box where only the new
+interface exists.
 """
 
 from etude.tasks.verifiers.migration.old_interface import OldInterface, copied_functions, old_interface_uses

@@ -1,10 +1,10 @@
-"""Checks that a program really uses the new interface, by running the suite once more with a useless version of it.
+"""Checks that a program really uses the new interface, by running the hidden suite once more with a useless stub of
+that interface.
 
-A test that still passes in that run does not depend on the new interface. With the reference, the tests that fail are
-those that depend on it. For a program that only pretends to call the new interface, and works without it, all of them
-would pass.
+A test depends on the new interface if it fails with the stub. A run with the reference solution shows which tests
+depend on it. If a program only pretends to use the new interface, these tests still pass with the stub.
 
-tests/dulled/...  files placed over the workspace and the hidden suite for that run
+tests/dulled/...  the stub: files placed over the workspace and the hidden suite for these runs
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from etude.tasks.verifiers.tests.run_output import Rows, read_rows
 
 FOLDER = "tests/dulled"
 LEAST = 0.5
-"""Share of the tests that depend on the new interface with the reference, which must also depend on it with another
-solution. It is not 1, because a program may compute a simple result by itself."""
+"""Smallest share of tests that must depend on the new interface in the agent's solution, out of those that depend on it
+in the reference solution. It is less than 1, because a program may compute a simple result by itself."""
 
 
 class StubbedInterfaceCheck:
@@ -37,8 +37,8 @@ class StubbedInterfaceCheck:
         self._dependent_lock = asyncio.Lock()
 
     async def examine(self, context: GradingContext, reference: Change) -> Verdict:
-        """Return a passing verdict for a change that depends on the new interface. Raises OSError if the reference's
-        dependent tests cannot be determined."""
+        """Return a verdict that passes if the context's change depends on the new interface. Raises OSError if a run
+        with the reference solution does not show which tests depend on it."""
         needed = await self._dependent_tests(context, reference)
         verdict, rows = await self._run(context, context.change)
         if verdict.judgement in (Judgement.ERROR, Judgement.SUSPECT):
@@ -50,11 +50,11 @@ class StubbedInterfaceCheck:
         return replace(verdict, judgement=Judgement.FAIL, reason=reason)
 
     async def _dependent_tests(self, context: GradingContext, reference: Change) -> frozenset[str]:
-        """Return the tests that depend on the new interface with the reference. The result is cached, so it is taken
-        only from a complete run."""
+        """Return the tests that fail with the reference solution when the new interface is a stub. Only a complete run
+        counts, because the result is cached."""
         async with self._dependent_lock:
             if self._dependent is None:
-                # This run is not part of the verdict, so neither its conditions nor its CPU time count.
+                # This run is not part of the verdict: it uses the usual conditions, and its CPU time is not recorded.
                 verdict, rows = await self._run(replace(context, conditions=USUAL, cpu_seconds=[]), reference)
                 failing = _failing(rows)
                 fit = verdict.judgement is Judgement.FAIL

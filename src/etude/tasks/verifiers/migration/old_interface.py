@@ -1,8 +1,8 @@
 """Finds remaining uses of an old interface in a Python file, from its syntax tree and outside of any box.
 
-It searches for imports and uses under any alias, for the interface's own names anywhere (a class of that name is a
-shim), for strings that contain these names, and for functions copied from it under other names. Code that looks names
-up at run time could use anything, so it is refused.
+Uses are: imports and references under any alias; the interface's own names anywhere (a class of that name is a shim);
+strings that contain these names; and functions copied from the interface under other names. Code that looks names up at
+run time could use anything, so it is refused.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _DYNAMIC = frozenset(
     )
 )
 _LEAST_NODES = 40
-"""Smallest function, in nodes, to compare with the old interface's. Smaller functions may be equal without being
-copies."""
+"""Smallest function, in syntax tree nodes, that is compared with functions of the old interface. Smaller functions may
+be equal without being copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class OldInterface:
-    """The interface that a migration must remove."""
+    """The old interface, which a migrated program must no longer use."""
 
     modules: tuple[str, ...]
-    """Dotted module names."""
+    """Dotted names of the interface's modules."""
     names: tuple[str, ...]
     """Names that only the old interface has: classes, functions, methods."""
     functions: frozenset[str] = frozenset()
-    """Hashes of the interface's own functions (`copied_functions`)."""
+    """Hashes of the functions that the interface defines, made by `copied_functions`."""
 
 
 def old_interface_uses(source: bytes, old: OldInterface) -> list[str]:
@@ -47,7 +47,8 @@ def old_interface_uses(source: bytes, old: OldInterface) -> list[str]:
 
 
 def copied_functions(source: bytes) -> frozenset[str]:
-    """Return hashes of a module's functions that are large enough to be recognised under other names."""
+    """Return hashes of a module's functions that do not depend on names, so that copies under other names are found.
+    Small functions are left out."""
     large = (
         node
         for node in ast.walk(ast.parse(source))
@@ -73,7 +74,7 @@ class _Finder:
         self._said = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, (*old.modules, *old.names)))})(?!\w)")
 
     def uses_at(self, node: ast.AST) -> Iterator[tuple[int, str]]:
-        """Yield the line and a description of each use at this node."""
+        """Yield the line and a description of each use of the old interface at this node."""
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Import | ast.ImportFrom):
             for name in _imports(node):
@@ -133,15 +134,16 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _is_lookup(node: ast.AST) -> bool:
-    """Return whether a node is a `getattr` whose attribute name is not a literal. Literal names are checked as
-    strings."""
+    """Return whether a node is a `getattr` call whose attribute name is not a literal. Literal names are found by the
+    check of strings."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
         return len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)
     return False
 
 
 def _docstrings(tree: ast.Module) -> set[int]:
-    """Return the ids of docstring nodes, which are skipped, because prose may mention the old interface."""
+    """Return the `id()` of every docstring node. Docstrings are skipped, because prose may mention the old
+    interface."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
@@ -152,8 +154,8 @@ def _docstrings(tree: ast.Module) -> set[int]:
 
 
 def _parts_of_longer(tree: ast.Module) -> set[int]:
-    """Return the ids of nodes that are parts of a longer string sum or dotted name. The longer one is checked, so its
-    parts need no checks of their own."""
+    """Return the `id()` of nodes that are parts of a longer string concatenation or dotted name. The longer expression
+    is checked, so its parts need no checks of their own."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):

@@ -1,8 +1,8 @@
 """The verifier of migrations: checks the source, and runs a hidden test suite in a box without the old interface.
 
-tests/old.json    modules, names and functions of the old interface; `new`: modules of which one must be used
+tests/old.json    modules, names and functions of the old interface; `new`: modules of which at least one must be used
 tests/files/...   the hidden suite, and for each file of the old interface a replacement that cannot be imported
-tests/dulled/...  a useless version of the new interface, with which the program must fail its tests
+tests/dulled/...  a useless stub of the new interface, with which the program must fail its tests
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class MigrationVerifier:
 
     @property
     def sealed(self) -> bool:
-        """Whether the suite's verdict is sealed. The check of the source runs outside the box and cannot be forged."""
+        """Whether the hidden suite's verdict is sealed (safe against forgery). The check of the source runs outside the
+        box and cannot be forged."""
         return self._tests.sealed
 
     def protects(self, path: str) -> bool:
@@ -102,7 +103,7 @@ class MigrationVerifier:
 
 
 def old_interface_file(old: OldInterface, new: Collection[str], libraries: Collection[str] = ()) -> dict[str, bytes]:
-    """Return the tests/old.json of a task, to pass to `write_task` together with the hidden suite."""
+    """Return the file tests/old.json of a task, as a mapping to pass to `write_task` together with the hidden suite."""
     listed = {
         "modules": list(old.modules),
         "names": list(old.names),

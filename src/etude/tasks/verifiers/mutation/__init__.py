@@ -1,6 +1,7 @@
 """The verifier of tasks in which the agent writes tests: `type = "mutation"`.
 
-The score is the share of hidden mutants that the tests fail on, while they pass on the true library.
+The tests must pass on the original library. Their score is the share of hidden mutants (faulty copies of the library)
+on which they fail.
 """
 
 from etude.tasks.verifiers.mutation.mutants import Mutant, mutants_of

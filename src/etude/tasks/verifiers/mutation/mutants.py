@@ -1,6 +1,7 @@
-"""Mutants of a module: copies of it with one small fault each.
+"""Makes mutants of a Python module: copies with one small fault each.
 
-They are generated deterministically, always in the same order. Only a run shows which of them a good suite fails on.
+A module always has the same mutants in the same order. Some may behave like the original, so only a run of a good test
+suite shows which mutants it can detect.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _OTHER_FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A module with one small fault."""
+    """A copy of a module with one small fault."""
 
     path: str
     line: int
-    """Line of the fault in the true module."""
+    """Line of the fault in the original module."""
     fault: str
-    """The kind of fault."""
+    """Kind of fault, such as `comparison` or `constant`."""
     source: str
     """The whole source of the faulty module."""
 

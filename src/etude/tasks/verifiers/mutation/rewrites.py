@@ -1,9 +1,9 @@
-"""Rewrites of a module that change how it is written but not what it does.
+"""Rewrites a Python module at random, so that its source changes but its behaviour does not.
 
-A suite that passes on the true module and fails on a rewrite inspects how the module is written. A rewrite has other
-names for locals, other layout, no comments and functions in another order. In places it also has equivalent code:
-comparisons with their sides exchanged, branches swapped, results named before they are returned. Rewrites are drawn
-anew for each grading.
+A test suite that passes on the original module and fails on a rewrite inspects the source. A rewrite has other names
+for locals, other layout, no comments, and functions in another order. In some places, it has equivalent code:
+comparisons with swapped operands, swapped branches, results assigned to a variable before they are returned. Each
+grading makes new rewrites.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_RENAMING = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef,
 
 
 def rewritten(source: str, rng: random.Random) -> str:
-    """Return a rewrite of a module."""
+    """Return a random rewrite of a module's source that behaves like the original."""
     tree = ast.parse(source)
     taken = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     tree.body = _reordered(tree.body, rng)
@@ -36,8 +36,8 @@ def rewritten(source: str, rng: random.Random) -> str:
 
 
 def _reordered(body: list[ast.stmt], rng: random.Random) -> list[ast.stmt]:
-    """Return the statements with each sequence of adjacent functions shuffled. Functions that need other names at
-    definition time keep their positions."""
+    """Return the statements with each run of adjacent functions shuffled. Functions with decorators or computed
+    defaults keep their positions, because these may need names that are defined before."""
     found: list[ast.stmt] = []
     run: list[ast.stmt] = []
     for node in [*body, ast.Pass()]:
@@ -57,7 +57,7 @@ def _plain_defaults(node: ast.FunctionDef) -> bool:
 
 def rename_locals(function: ast.FunctionDef, taken: set[str], rng: random.Random) -> None:
     """Rename a function's local variables in place. `taken` are names that must not be used; the new names are added to
-    it."""
+    this set."""
     inside = list(ast.walk(function))[1:]
     if any(isinstance(node, _NO_RENAMING) for node in inside):
         return
@@ -79,7 +79,7 @@ def rename_locals(function: ast.FunctionDef, taken: set[str], rng: random.Random
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Replaces code by equivalent code, at random."""
+    """Replaces comparisons, branches and return statements by equivalent code, at random."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -121,7 +121,7 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def _is_order_independent(node: ast.expr) -> bool:
-    """Return whether the expression has the same value and no effect if it is evaluated earlier or later."""
+    """Return whether evaluating the expression earlier or later gives the same value and has no side effect."""
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id == "len" and all(map(_is_order_independent, node.args))
     return isinstance(node, ast.Name | ast.Constant)

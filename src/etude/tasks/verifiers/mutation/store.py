@@ -18,7 +18,7 @@ def dump_mutants(mutants: Sequence[Mutant]) -> bytes:
 
 
 def load_mutants(path: Path) -> tuple[Mutant, ...]:
-    """Load the mutants. Raises a TaskError that names what is missing or wrong."""
+    """Load the mutants of a task from its JSON file. Raises a TaskError that names what is missing or wrong."""
     try:
         rows = json.loads(path.read_bytes())["mutants"]
         mutants = tuple(Mutant(row["path"], row["line"], row["fault"], row["source"]) for row in rows)

@@ -1,12 +1,12 @@
 """The verifier of tasks in which the agent writes tests (`type = "mutation"`).
 
-Here the test surface is reversed: only tests may be changed, and the library stays. The tests must pass on the true
-library, and on rewrites of it that behave the same. Then every mutant is tried, each in its own box. Tests that fail on
-a rewrite inspect how the library is written, and are suspect.
+The agent may change only tests, not the library. The tests must pass on the original library, and on rewrites of it
+that behave the same. Tests that fail on a rewrite inspect the library's source, and get the verdict `suspect`. Then the
+tests run on every mutant of the library, each in its own box.
 
-The outcomes can be believed because the tests are written in a restricted language (`language.py`). A task may allow
-any code (`any_code = true`). Then only the rewrites protect against tests that inspect the source, and the verdict is
-not sealed.
+The outcomes can be trusted because the tests are written in a restricted language (`language.py`). A task may allow any
+code (`any_code = true`). Then only the rewrites protect against tests that inspect the source, and the verdict is not
+sealed: it could be forged.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ class MutationConfig(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
     threshold: float = Field(0.8, gt=0, le=1)
-    """Share of the mutants that the tests must fail on."""
+    """Share of the mutants on which the tests must fail."""
     folder: str = Field("tests", min_length=1)
     """Folder of the agent's tests. The rest of the workspace is the library."""
     rewrites: int = Field(4, ge=1)
-    """Number of rewrites that the tests must pass on."""
+    """Number of rewrites of the library, equivalent to the original, on which the tests must pass."""
     any_code: bool = False
-    """Whether tests may contain any Python code. The verdict is then not sealed."""
+    """Whether tests may contain any Python code, not only the restricted language. Verdicts are then not sealed: they
+    could be forged."""
     seconds: float = Field(10.0, gt=0)
-    """CPU time limit of one run of all tests."""
+    """CPU time limit of one run of all tests, in seconds."""
     memory_mb: int = Field(256, ge=64)
 
 
@@ -128,7 +129,7 @@ class MutationVerifier:
 
 
 class _Runs:
-    """Runs the tests of one change, each run with another library in its own box."""
+    """Runs the tests of one change on different versions of the library, each in its own box."""
 
     def __init__(self, context: GradingContext, config: MutationConfig, suites: list[str]) -> None:
         self._stand = context
@@ -137,7 +138,8 @@ class _Runs:
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self, library: Mapping[str, bytes]) -> Verdict:
-        """Run the tests on a library. A passing verdict means that there was at least one test, and that all passed."""
+        """Run the tests on the library with the files in `library` replaced. A passing verdict means that there was at
+        least one test and that all passed."""
         change = Change({**self._stand.change.files, **library}, self._stand.change.touched)
         async with self._turn:
             output = await run_exam(self._stand, self._suite, Exam({}, self._suites), change)
@@ -150,9 +152,9 @@ class _Runs:
 
 
 def chance(mutants: int, needed: int, others: int) -> float:
-    """Return the probability that tests which fail at random pass: they fail on none of the `others` (the true library
-    and the rewrites) and on at least `needed` of the mutants. The failure rate is the one that is most favourable to
-    them."""
+    """Return the probability that tests with random outcomes pass the task. Such tests must fail on none of the
+    `others` (the original library and its rewrites) and on at least `needed` of the mutants. The failure rate is the
+    one that makes this most likely."""
 
     def at(rate: float) -> float:
         enough = (math.comb(mutants, n) * rate**n * (1 - rate) ** (mutants - n) for n in range(needed, mutants + 1))

@@ -1,6 +1,6 @@
 """The verifier of tasks in which the agent restructures code: `type = "refactor"`.
 
-The tests must still pass, the interface must be unchanged, and the code must be shorter and less repetitive than
+The tests must still pass, the public interface must be unchanged, and the code must be shorter and less repetitive than
 before.
 """
 

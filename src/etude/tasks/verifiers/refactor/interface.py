@@ -1,5 +1,5 @@
-"""Checks what a refactoring must preserve: the public names with their signatures, and that no code is hidden from the
-measures."""
+"""Checks that a refactoring keeps the public names and their signatures, and that it hides no code from the measures of
+size and duplication."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _HIDING = re.compile(
     r"__\w+__ | breakpoint | compile | delattr | eval | exec | getattr | globals | locals | setattr | vars",
     re.VERBOSE,
 )
-"""Matches names with which code can be hidden from the measures, or called without being named."""
+"""Matches names with which code can be hidden from the measures of size and duplication, or called without being
+named."""
 _USUAL = ("__name__", "__all__")
 _HARMLESS = frozenset(
     {"__future__", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools", "heapq", "itertools"}
@@ -22,7 +23,7 @@ _HARMLESS = frozenset(
 
 
 def changes(before: str, after: str) -> Iterator[str]:
-    """Yield the differences between two versions of a module that its users would notice."""
+    """Yield the differences between the public interfaces of two versions of a module."""
     old, new = ast.parse(before), ast.parse(after)
     kept, had = dict(_interface(new)), dict(_interface(old))
     bound = _bound(new)
@@ -35,8 +36,8 @@ def changes(before: str, after: str) -> Iterator[str]:
 
 
 def hidden_code_risks(before: str, after: str, ours: Collection[str] = ()) -> list[str]:
-    """Return the names that can hide code and are used more often than before, and newly imported modules. Imports are
-    allowed of modules that were imported before, of modules in `ours`, and of modules that cannot execute strings."""
+    """Return the names that can hide code and are used more often than before, and the newly imported modules. Modules
+    in `ours` and modules that cannot execute strings may always be imported."""
     imported = _imported(after) - _imported(before) - _HARMLESS - set(ours)
     return sorted({*imported, *(_hiding_names(after) - _hiding_names(before))})
 
@@ -53,7 +54,7 @@ def _imported(source: str) -> set[str]:
 
 
 def _interface(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield each public name of a module with its signature."""
+    """Yield each public function, class, method and variable of a module with its signature."""
     for node in tree.body:
         if isinstance(node, _Function | ast.ClassDef) and not node.name.startswith("_"):
             yield node.name, _signature(node)
@@ -78,13 +79,13 @@ def _signature(node: _Function | ast.ClassDef) -> str:
 
 
 def _bound(tree: ast.Module) -> set[str]:
-    """Return the names that a module imports."""
+    """Return the names that a module's import statements bind."""
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     return {alias.asname or alias.name for node in imports for alias in node.names}
 
 
 def _hiding_names(source: str) -> Counter[str]:
-    """Count the names in a module that can hide code."""
+    """Count how often a module uses each name that can hide code."""
     tree = ast.parse(source)
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
     names += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]

@@ -1,12 +1,13 @@
 """Measures how much code there is to read in a library, from its syntax trees alone.
 
-Size counts the nodes of all trees: names, layout and comments weigh nothing, strings and numbers in proportion to their
-length. Moving statements or an expression into a function that is called once always raises the size: the code itself
-stays the same, and a definition, a call and its arguments are added. Removing duplicated code lowers it.
+Size is the number of nodes in all trees. Long strings and numbers count as several nodes; layout, comments and the
+length of names do not count. Moving code into a function that is called once always raises the size, because a
+definition, a call and its arguments are added. Removing duplicated code lowers it.
 
-Duplicated counts repeated code: simple statements and the heads of compound ones, ignoring names, each occurrence but
-the first. Writing the same code more tersely does not lower it. The complexity of a function counts the decisions of
-all functions that it may call, so splitting a function does not make it simpler.
+Duplication is the number of nodes in repeated statements, without the first occurrence of each. It compares simple
+statements and the heads of compound ones, ignoring names. Writing the same code more tersely does not lower it. The
+complexity of a function counts the decisions of all functions that it may call, so splitting a function does not make
+it simpler.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 SMALLEST = 6
-"""Smallest statement, in nodes, whose repetition counts. Smaller statements are often equal by chance."""
+"""Smallest statement, in syntax tree nodes, whose repetition counts. Smaller statements are often equal by chance."""
 LETTERS = 6
-"""Number of characters of a string or number that weigh as much as one node."""
+"""Number of characters of a string or number that count as one additional node."""
 _SIMPLE = (
     ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, ast.Raise, ast.Assert, ast.Delete
 )  # fmt: skip
@@ -30,19 +31,20 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The measures of a library."""
+    """Size, duplication and complexity of a library's code."""
 
     size: int
     duplicated: int
-    """Nodes of repeated statements, without their first occurrence."""
+    """Syntax tree nodes in repeated statements, without the first occurrence of each."""
     complexity: int
-    """The largest complexity of any public function."""
+    """Largest number of decisions that any public function makes, including the functions that it may call."""
     densest: int
-    """Nodes of the largest simple statement or head of a compound statement."""
+    """Syntax tree nodes of the largest simple statement or head of a compound statement."""
 
 
 def measure(sources: Mapping[str, str]) -> Measures:
-    """Measure Python modules, given by path. Raises SyntaxError or ValueError if one cannot be parsed."""
+    """Measure the code of Python modules, given as sources by path. Raises SyntaxError or ValueError if one cannot be
+    parsed."""
     trees = [_without_docstrings(ast.parse(source)) for _, source in sorted(sources.items())]
     units = [unit for tree in trees for unit in _units(tree)]
     sizes = [sum(map(_weight, unit)) for unit in units]
@@ -79,7 +81,8 @@ def _weight(tree: ast.AST) -> int:
 
 
 def _units(tree: ast.AST) -> Iterator[list[ast.AST]]:
-    """Yield simple statements, and the heads of compound ones. Moving statements never splits a unit."""
+    """Yield the units that are compared to find duplicates: simple statements, and the heads of compound ones. Moving
+    statements never splits a unit."""
     for node in ast.walk(tree):
         if isinstance(node, _SIMPLE):
             yield [node]
@@ -133,7 +136,7 @@ def _decisions(tree: ast.AST) -> int:
 
 
 def _names(function: _Function) -> set[str]:
-    """Return the names that a function mentions and does not itself assign."""
+    """Return the names that a function mentions but does not assign itself."""
     names = [part for part in ast.walk(function) if isinstance(part, ast.Name)]
     own = {name.id for name in names if isinstance(name.ctx, ast.Store)}
     return {name.id for name in names} - own | {

@@ -1,8 +1,9 @@
 """The verifier of tasks in which the agent restructures code (`type = "refactor"`).
 
-The measures are taken from the source text, outside of any box. The interface must be unchanged and no code hidden. No
-function may make more decisions than the most complex one before. Size and duplication (`measure.py`) must be at most
-what the task asks for. Then the suite verifier runs the hidden tests; it also decides whether the verdict is sealed.
+First the source text is checked, outside of any box. The public interface must be unchanged. Size and duplication
+(`measure.py`) must be at most what the task asks for, and no code may be hidden from these measures. No public function
+may make more decisions than the most complex one did before. Then the suite verifier runs the hidden tests, and decides
+whether the verdict is sealed (safe against forgery).
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ statements."""
 
 
 class RefactorConfig(BaseModel):
-    """The settings in [metadata.etude.verifier] of a task with `type = "refactor"`, beside those of a hidden suite."""
+    """The settings in [metadata.etude.verifier] of a task with `type = "refactor"`, in addition to those of a hidden
+    suite."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     size: int = Field(gt=0)
-    """Largest size that the library may have after the change."""
+    """Largest size, in syntax tree nodes, that the library may have after the change."""
     duplicated: int = Field(ge=0)
-    """Largest amount of duplicated code that the library may have after the change."""
+    """Largest number of nodes in repeated statements that the library may have after the change."""
 
 
 class RefactorVerifier:
@@ -67,7 +69,7 @@ class RefactorVerifier:
         return replace(verdict, evidence=replace(verdict.evidence, score=score))
 
     def _sources(self, files: Mapping[str, bytes]) -> dict[str, str]:
-        """Return the library: the Python files outside the test surface."""
+        """Return the library's source files by path: the Python files outside the test surface."""
         return {
             path: data.decode("utf-8", "replace")
             for path, data in files.items()
@@ -77,7 +79,7 @@ class RefactorVerifier:
     def _problems(
         self, before: Mapping[str, str], after: Mapping[str, str], was: Measures, now: Measures
     ) -> Iterator[str]:
-        """Yield why the change is refused, judging by its source alone."""
+        """Yield the reasons to refuse a change that its source alone shows."""
         ours = {path.partition("/")[0].removesuffix(".py") for path in {**before, **after}}
         for path, source in after.items():
             for change in changes(before[path], source) if path in before else ():

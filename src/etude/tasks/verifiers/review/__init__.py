@@ -1,7 +1,7 @@
 """The verifier of tasks in which the agent reviews a change: `type = "review"`.
 
-Findings are compared with the lines of planted defects outside of any box. An example for each finding is run with and
-without the defect.
+Findings are compared with the lines of planted defects, outside of any box. If the task asks for examples, each
+finding's example is run on the library with and without the defect.
 """
 
 from __future__ import annotations

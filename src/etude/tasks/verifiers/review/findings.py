@@ -1,6 +1,6 @@
 """Parses the findings that an agent writes, as lines of REVIEW.md or as a list in review.json.
 
-REVIEW.md    lines `path:line: text`; the last part in backticks is the example
+REVIEW.md    lines `path:line: text`; the last part in backticks is an example that demonstrates the defect
 review.json  [{"path": ..., "line": ..., "text": ..., "example": ...}]
 """
 
@@ -15,27 +15,27 @@ _LINE = re.compile(r"\s*(?:[-*+]\s+|\d+[.)]\s+)?[`*]*(?P<path>[\w./-]+)[`*]*:(?P
 _TICKS = re.compile(r"`+")
 _MOST_FINDINGS = 200
 _MOST_BYTES = 1 << 17
-"""Largest review. It is parsed outside of any box."""
+"""Largest review, in bytes. Reviews are limited because they are parsed outside of any box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One remark of the agent's review."""
+    """One defect that the agent's review reports."""
 
     path: str
     line: int
     text: str
     example: str = ""
-    """An expression whose value the defect changes; may be empty."""
+    """A Python expression whose value the defect changes; may be empty."""
 
 
 class ReviewError(Exception):
-    """A review cannot be parsed. The message says what was expected."""
+    """Raised if a review is missing, too large or cannot be parsed. The message says what was expected."""
 
 
 def read_review(listed: bytes | None, text: bytes | None) -> list[Finding]:
     """Parse the findings from review.json (`listed`) or else REVIEW.md (`text`). Lines of REVIEW.md that do not begin
-    with a path and a line number are prose. Raises ReviewError if there is no review."""
+    with a path and a line number are ignored. Raises ReviewError if there is no valid review."""
     if len(listed or text or b"") > _MOST_BYTES:
         raise ReviewError(f"expected at most {_MOST_BYTES} bytes")
     if listed is not None:
@@ -66,11 +66,11 @@ def _path(text: str) -> str:
 
 
 def _split_example(text: str) -> tuple[str, str]:
-    """Split a line into text and example. The example is between the last pair of equally long runs of backticks,
-    pairing from the left."""
+    """Split a finding's text into text and example. The example is between the last pair of equally long runs of
+    backticks; pairs are matched from the left."""
     ticks = [match.span() for match in _TICKS.finditer(text)]
     last: dict[int, int] = {}
-    """The position of the last run of each length: a run without a later one of its length cannot open a pair."""
+    """Index of the last run of backticks of each length. A run without a later one of its length cannot open a pair."""
     for place, (start, end) in enumerate(ticks):
         last[end - start] = place
     found, place = None, 0

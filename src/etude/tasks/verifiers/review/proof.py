@@ -1,11 +1,11 @@
-"""Decides whether an example shows a defect, by running it on the library without defects and on one with only this
-defect.
+"""Decides whether an example demonstrates a defect, by running it on the library without defects and on the library
+with only this defect.
 
-Examples are expressions in the restricted language of tests that agents write, so their value depends on what the
-library does, not on how it is written or where it is stored. An example must give the same plain value, or exception,
-in two boxes of the library without defects, and another one with the defect. An example that calls everything would
-show every defect without anybody having found it. So each finding needs an example of its own, which names at most
-three names of the library, and among them the defective function or something that leads to it.
+Examples are expressions in the restricted language (`language.py`), so their value depends on what the library does,
+not on how it is written or where it is stored. An example must give the same literal value, or the same exception, in
+two boxes of the library without defects, and a different one with the defect. An example that calls everything would
+demonstrate every defect without locating any. So each finding needs an example of its own, with at most three names of
+the library. One of these must be the defective function or a name that leads to it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from etude.tasks.verifiers.review.score import Defect
 
 LONGEST = 400
 MOST_NAMED = 3
-"""The most names of the library in one example."""
+"""Maximum number of names of the library that one example may use."""
 _MOST_TRIED = 3
-"""Number of examples tried per defect. Further findings at the same lines add nothing."""
+"""Maximum number of examples that are run per defect. Further findings at the same lines do not count."""
 _ENV = {"PYTHONHASHSEED": "0"}
-"""Fixes the order of sets, so that it does not affect an example's value."""
+"""Environment variables that fix the order of sets, so that this order does not affect an example's value."""
 
 
 async def unproven_findings(
@@ -38,9 +38,9 @@ async def unproven_findings(
     slack: int,
     fixed: Mapping[str, str],
 ) -> set[tuple[int, int]] | Verdict:
-    """Return the pairs (finding, defect), by their indexes, in which a finding is at a defect but its example does not
-    show it. Return a verdict if the examples cannot be run. `slack` is how many lines a finding may be off, and `fixed`
-    are the library's files without any defect."""
+    """Return index pairs (finding, defect): the finding is at the defect, but its example does not demonstrate it.
+    Return a verdict if the examples cannot be run. `slack` is the number of lines that a finding may be off. `fixed`
+    are the library's files without any defect, by path."""
     library = names_of(fixed)
     asked: dict[int, list[int]] = {}
     wrong: set[tuple[int, int]] = set()
@@ -75,8 +75,8 @@ async def unproven_findings(
 
 
 def names_of(files: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """Return the public names of each module of a library: those it defines and those it re-exports from the
-    library."""
+    """Return the public names of each module of a library: names that it defines, and names that it imports from the
+    library's other modules."""
     library = {}
     for path, source in files.items():
         if path.endswith(".py"):
@@ -94,8 +94,8 @@ def names_of(files: Mapping[str, str]) -> dict[str, frozenset[str]]:
 def problem_of_example(
     example: str, library: Mapping[str, frozenset[str]], leading: frozenset[str] = frozenset()
 ) -> str:
-    """Return why an example is not valid, or an empty string if it is. `leading` are the names that lead to the defect,
-    if it has any."""
+    """Return why an example is not valid, or an empty string if it is. `leading` are the names through which the defect
+    can be reached; the example must use one of them, unless there are none."""
     if not example or len(example) > LONGEST:
         return "no example" if not example else f"longer than {LONGEST} letters"
     try:
@@ -123,8 +123,8 @@ def _repeated_examples(examples: Sequence[str]) -> set[int]:
 
 
 def _imports(library: Mapping[str, frozenset[str]]) -> str:
-    """Return import statements for everything that an example may name without importing it: the packages and their
-    contents."""
+    """Return import statements for all names that an example may use without importing them: the library's packages and
+    their public names."""
     tops = sorted(name for name in library if "." not in name)
     lines = [f"import {name}" for name in tops]
     lines += [f"from {name} import {', '.join(sorted(library[name]))}" for name in sorted(library) if library[name]]
@@ -134,8 +134,8 @@ def _imports(library: Mapping[str, frozenset[str]]) -> str:
 async def _answers(
     context: GradingContext, examples: Sequence[str], library: Mapping[str, frozenset[str]], files: Mapping[str, str]
 ) -> list[str] | Verdict:
-    """Return the result of each example: a plain value or the name of an exception, or an empty string for anything
-    else."""
+    """Run the examples on these files, and return one text per example: the repr of its literal value, or the exception
+    that it raises, or an empty string for anything else."""
     if not examples:
         return []
     start = {"source": _imports(library), "mode": "exec"}

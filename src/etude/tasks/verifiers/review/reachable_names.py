@@ -1,6 +1,7 @@
-"""Finds the names through which a line of a library is reached: its function, and all names that lead to that function.
+"""Finds the names through which a line of a library can be reached: the function that contains it, and everything that
+uses this function directly or indirectly.
 
-Names are compared as written, without resolving them. So there may be too many, but never too few.
+Names are compared as written, without resolving them. So the result may contain too many names, but never too few.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def names_leading_to(files: Mapping[str, str], path: str, first: int, last: int) -> frozenset[str]:
-    """Return the names that lead to these lines of a file, or an empty set if nothing there has a name."""
+    """Return the names through which the lines `first` to `last` of a file can be reached. The result is empty if the
+    lines belong to no definition or assignment."""
     found = _names_at(ast.parse(files.get(path, "")), first, last)
     uses = [pair for name, text in files.items() if name.endswith(".py") for pair in _uses(ast.parse(text))]
     while more := {name for name, named in uses if name not in found and named & found}:
@@ -34,7 +36,8 @@ def _names_at(tree: ast.Module, first: int, last: int) -> set[str]:
 
 
 def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
-    """Yield each function with the names in its body, and each module-level value with the names in its assignment."""
+    """Yield each function or class with the names that it mentions, and each module-level variable with the names in
+    its assignment."""
     for name, node in _defined(tree):
         yield name, names_in(node)
     for statement in tree.body:
@@ -45,8 +48,8 @@ def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
 
 
 def _defined(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, _Definition]]:
-    """Yield all definitions, outer ones first. Methods that Python itself calls (`__init__`) get the name of their
-    class."""
+    """Yield all functions and classes with their names, outer ones first. Special methods such as `__init__` get the
+    name of their class."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, _Definition):
             name = owner if owner and node.name.startswith("__") else node.name

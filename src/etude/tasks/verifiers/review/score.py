@@ -1,5 +1,5 @@
-"""Scores findings, and computes how often a blind guess would pass. Each located defect counts; each false alarm
-costs."""
+"""Scores the findings of a review by the planted defects that they locate and by their false alarms. Also computes how
+likely random findings are to pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEAST_WORDS = 3
 
 
 class Defect(BaseModel):
-    """A planted defect, and the lines where it is."""
+    """A defect planted in the code to review, at the lines `first` to `last` of a file."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -23,9 +23,10 @@ class Defect(BaseModel):
     first: int = Field(ge=1)
     last: int = Field(ge=1)
     tests: list[str] = Field(min_length=1)
-    """Tests that fail because of this defect alone, which proves that the defect is not a matter of taste."""
+    """Tests that fail because of this defect alone, which proves that it changes behaviour and is not a matter of
+    taste."""
     files: dict[str, str] = {}
-    """Files of the workspace with only this defect. Required if findings need examples."""
+    """Workspace files with only this defect, by path. Required if findings need examples."""
 
     def is_at(self, finding: Finding, slack: int) -> bool:
         """Return whether a finding is at this defect, at most `slack` lines above or below."""
@@ -35,25 +36,25 @@ class Defect(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How many defects a review found and missed, and its false alarms."""
+    """Numbers of found defects, missed defects and false alarms of a review."""
 
     found: int
     missed: int
     false_alarms: int
-    """Findings at no defect."""
+    """Number of findings that are not at any defect."""
 
     @property
     def value(self) -> float:
-        """The harmonic mean of precision and recall."""
+        """The F1 score: the harmonic mean of precision and recall."""
         return 2 * self.found / (2 * self.found + self.missed + self.false_alarms) if self.found else 0.0
 
 
 def score_of(
     findings: Sequence[Finding], defects: Sequence[Defect], slack: int, unproven: Collection[tuple[int, int]] = ()
 ) -> tuple[Score, list[Defect]]:
-    """Return the score, and the defects that were missed. `unproven` are the pairs (finding, defect), by their indexes,
-    in which the example does not show the defect; such a finding neither helps nor costs. A second finding at one
-    defect does neither as well."""
+    """Return a review's score and the defects that it missed. `unproven` are index pairs (finding, defect) where the
+    finding's example does not demonstrate the defect. Such a finding neither locates its defect nor counts as a false
+    alarm. A second finding at the same defect changes nothing either."""
     found: set[int] = set()
     false_alarms = 0
     for place, finding in enumerate(findings):
@@ -67,8 +68,8 @@ def score_of(
 
 
 def chance_of_guess(places: int, defects: int, threshold: float) -> float:
-    """Return the probability that marking changed places at random reaches the threshold, for the number of marks with
-    which it is most likely. Of the `places` that the change touches, `defects` have a defect."""
+    """Return the probability that findings at random places reach an F1 score of `threshold`, for the most favourable
+    number of findings. The reviewed change touches `places` places, and `defects` of them have a defect."""
 
     def chance(marked: int) -> float:
         ways = 0

@@ -1,8 +1,9 @@
-"""The verifier of code reviews (`type = "review"`): planted defects must be located and shown, false alarms cost.
+"""The verifier of code reviews (`type = "review"`): the agent must locate planted defects, and false alarms lower its
+score.
 
-Findings are text and are compared, outside the box, with lines that no box knows. A cheat can only guess, so the
-verdict is sealed if blindly marking changed lines passes at most once in a hundred times. With `examples`, a finding
-must also demonstrate its defect with an expression whose value the defect changes, which is tried in boxes.
+Findings are compared with the defects' lines outside of any box, so an agent that cheats can only guess. The verdict is
+sealed (safe against forgery) if findings at random changed lines pass at most once in a hundred times. With the setting
+`examples`, a finding must also give an expression whose value the defect changes; it is evaluated in boxes.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class _Config(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
     threshold: float = Field(0.88, gt=0.0, le=1.0)
-    """Least harmonic mean of precision and recall."""
+    """Smallest passing score, as the harmonic mean of precision and recall (F1)."""
     slack: int = Field(1, ge=0)
-    """How many lines above or below a defect a finding may be."""
+    """Number of lines that a finding may be above or below a defect."""
     examples: bool = False
     """Whether a finding counts only with an example that demonstrates its defect."""
 

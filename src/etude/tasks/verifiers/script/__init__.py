@@ -1,4 +1,5 @@
-"""Verifiers of builds and CI: the agent's build is tried on correct and on broken products.
+"""Verifiers of builds and CI: the agent's build is tried on correct and on broken products. A product is a hidden
+variant of the workspace's files.
 
 The three verifiers differ in what they run on a product: a command, a workflow's steps, or a Dockerfile's build.
 """

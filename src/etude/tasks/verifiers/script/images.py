@@ -1,11 +1,13 @@
-"""The verifier of Dockerfiles (`type = "dockerfile"`): builds every product offline, and checks the resulting image.
+"""The verifier of Dockerfiles (`type = "dockerfile"`): builds every product offline, and checks the resulting image. A
+product is a hidden variant of the workspace's files.
 
-The sandbox's builder makes the image, which is inspected from outside: folders are read out of a box, and the output
-of its commands is compared here with what only the product determines. A Dockerfile may start from `host`, from
-`scratch` and from its own stages. Any other image would be fetched because an agent named it, so it is refused.
+The sandbox's builder makes the image, which is checked from outside: folders are read out of a box, and the output of
+commands is compared with what the product requires. A Dockerfile may start from the task's `bases` (by default `host`
+and `scratch`) and from its own stages. Any other image would be fetched because an agent named it, so it is refused.
 
 task.toml            [metadata.etude.verifier]  type = "dockerfile", writes, bases, seconds, memory_mb, disk_mb
-tests/products.json  beside the usual: arguments (of the build), folders (what each must hold), answers (of commands)
+tests/products.json  fields of every product, arguments (of the build), folders (with their required files), answers
+                     (of commands)
 """
 
 from __future__ import annotations
@@ -59,24 +61,26 @@ class Answer(BaseModel):
 
 
 class ImageProduct(Product):
-    """A product for a Dockerfile."""
+    """One variant of the workspace's files to build with a Dockerfile, and what the image must contain."""
 
     arguments: dict[str, str] = {}
-    """Arguments of the build."""
+    """Build arguments by name."""
     folders: dict[str, dict[str, str]] = {}
-    """Folders by absolute path in the image, each with all files that must be below it. No other file may be there."""
+    """Required files in the image: by the folder's absolute path, then by the file's path below it. These folders must
+    contain no other files."""
     answers: list[Answer] = []
-    """Commands and their output. They start in the image's working directory, with its environment variables."""
+    """Commands with their required output. They start in the image's working directory, with its environment
+    variables."""
 
 
 class _Config(BuildConfig):
     bases: list[str] = ["host", "scratch"]
     disk_mb: int = Field(256, ge=16)
-    """Most that a build step may write, and most that commands in the image may write."""
+    """Megabytes that a build step may write, and that commands in the image may write."""
 
 
 class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
-    """Builds the agent's Dockerfile for every product and checks the images."""
+    """Builds the agent's Dockerfile for every product (a hidden variant of the workspace) and checks the images."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task, _Config, ImageProduct)
@@ -98,7 +102,8 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
             return await self._build(product, context, Path(place))
 
     async def _build(self, product: ImageProduct, context: GradingContext, build_context: Path) -> Trial:
-        """Build from scratch for every product, under the grading's conditions. A cached build would prove nothing."""
+        """Build a product's image from scratch, under the grading's conditions, and check it. A cached build would
+        prove nothing."""
         if not isinstance(context.sandboxes, TriesBuilds):
             raise RequestRefused(
                 "dockerfile tasks need a sandbox that can try builds: set sandbox.mode to embedded, on this host"

@@ -1,10 +1,10 @@
-"""Correct and broken products that an agent's build is tried on, and the verdict on the build that follows from its
-results.
+"""Tries an agent's build on correct and broken products, and derives the verdict. A product is a variant of the
+workspace's files.
 
 A build must succeed on every correct product and leave the right artifacts, and must fail on every broken one. All
 products are hidden. Each is tried in a fresh box, in random order, and nothing in a box tells which kind it is. So a
-build that always succeeds, compares a hash with that of the visible product, or contains a finished artifact fails on
-the first product for which this is wrong.
+build fails on some product if it always succeeds, compares a hash with that of the visible files, or contains a
+finished artifact.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LARGEST = 4 << 20
 
 
 class Artifact(BaseModel):
-    """What a file must contain: a text, or exactly these members of a tar or zip."""
+    """What a file must contain: a text, or exactly the given members of a tar or zip."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -48,7 +48,7 @@ class Artifact(BaseModel):
 
 
 class Product(BaseModel):
-    """One variant of the workspace's files to build."""
+    """One variant of the workspace's files on which the agent's build is tried. It is correct or broken."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -64,22 +64,22 @@ class BuildConfig(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
     writes: list[str] = Field(min_length=1)
-    """Patterns of the paths that the agent may change. All other files keep their contents."""
+    """Patterns of the paths that the agent may change. Changes to all other files are ignored."""
     seconds: int = Field(30, ge=1)
-    """CPU time limit of one run. The wall-clock limit is WALL times that."""
+    """CPU time limit of one run, in seconds. The wall-clock limit is `WALL` times as long."""
     memory_mb: int = Field(512, ge=64)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The result of trying a build on one product."""
+    """The result of trying a build on one product, which is a variant of the workspace."""
 
     problem: str = ""
     """What the build did wrong; empty if it handled the product correctly."""
     timed_out: bool = False
     """Whether the run reached its wall-clock limit."""
     starved: bool = False
-    """Whether the wall clock expired because the host gave the run no time. Then `problem` says nothing about the
+    """Whether the wall clock expired because the host gave the run no CPU time. Then `problem` says nothing about the
     build."""
     code: int | None = None
     log: bytes = b""
@@ -91,7 +91,8 @@ _Product = TypeVar("_Product", bound=Product)
 
 
 class ProductsVerifier(ABC, Generic[_Config, _Product]):
-    """Tries a build on all products and judges it. Subclasses define how one product is tried."""
+    """Base class of the build verifiers: tries the agent's build on all products (hidden variants of the workspace) and
+    judges it. Subclasses define how one product is tried."""
 
     def __init__(self, task: Task, config: type[_Config], product: type[_Product]) -> None:
         path = task.directory / FILE
@@ -102,16 +103,17 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
 
     @abstractmethod
     async def try_product(self, product: _Product, context: GradingContext, change: Change) -> Trial:
-        """Run the build on a product. `change` is the agent's change with the product's files on top."""
+        """Run the agent's build on a product. `change` is the agent's change with the product's files on top."""
 
     def invalid_reason(self, files: Mapping[str, bytes]) -> str:
-        """Return why the agent's files cannot be a build at all, or an empty string if they can. Called before any box
-        is created."""
+        """Return why the agent's files do not contain a valid build, or an empty string if they do. Called before any
+        box is created."""
         return ""
 
     @property
     def sealed(self) -> bool:
-        """Whether a build that guesses for each product if it is broken is unlikely to be right about all of them."""
+        """Whether the verdict is sealed: a build that guesses which products are broken is right about all of them with
+        a probability of at most `SEALED`."""
         return 0.5 ** len(self.products) <= SEALED
 
     def protects(self, path: str) -> bool:

@@ -1,5 +1,5 @@
-"""The verifier of build scripts (`type = "script"`): runs a command on every product, reads its artifacts from the box,
-and checks them.
+"""The verifier of build scripts (`type = "script"`): runs a command on every product (a hidden variant of the
+workspace), reads its artifacts from the box, and checks them.
 
 task.toml: the table [metadata.etude.verifier] has type = "script", command, writes, seconds and memory_mb.
 """
@@ -40,7 +40,7 @@ class ScriptVerifier(ProductsVerifier[_Config, Product]):
 
 
 async def _problem(box: Box, product: Product, done: ExecResult) -> str:
-    """Return what is wrong with a run, or an empty string if nothing is."""
+    """Return what is wrong with a run of the build command, or an empty string if nothing is."""
     if done.limit:
         return f"the script was ended by its limit of {done.limit}"
     if not product.succeeds:

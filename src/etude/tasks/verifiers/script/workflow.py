@@ -5,8 +5,9 @@ job       name, runs-on (ignored), needs, env, strategy.matrix (lists of plain v
 step      name, run, env, working-directory, shell (sh or bash); `uses: actions/checkout@...` does nothing, since every
           job starts with the workspace as it is
 
-`${{ matrix.KEY }}` in run, env and working-directory is replaced by a value of the matrix. Everything else is refused
-by name: silently skipping a step would skip a check. Parsing takes linear time, because an agent wrote the file.
+`${{ matrix.KEY }}` in run, env and working-directory is replaced by a value of the matrix. Any other key is refused
+with an error that names it, because silently skipping a step would skip a check. Parsing takes linear time, because an
+agent wrote the file.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ import yaml
 
 LARGEST = 1 << 16
 MOST_JOBS = 24
-"""The most job runs. A job counts once per combination of its matrix's values."""
+"""Maximum number of job runs. A job counts once per combination of its matrix's values."""
 MOST_STEPS = 64
 MOST_TEXT = 1 << 20
-"""The most characters of commands and variables over all job runs."""
+"""Maximum number of characters in the commands and variables of all job runs together."""
 _OPEN, _CLOSE = "${{", "}}"
 _MATRIX = re.compile(r"matrix\.([\w-]+)")
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
@@ -35,8 +36,8 @@ Values = Mapping[str, str]
 
 
 class WorkflowError(ValueError):
-    """The file is not a workflow, or asks for something that is not run here. The message names the key and what was
-    expected."""
+    """Raised if a file is not a workflow, or uses a feature that is not supported here. The message names the key and
+    what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Job:
 
 
 class _Plain(yaml.BaseLoader):
-    """Loads every YAML scalar as text. Refuses anchors, which make small files expand enormously, and duplicate
+    """Loads every YAML scalar as text. Refuses aliases, which make small files expand enormously, and duplicate
     keys."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -75,8 +76,8 @@ class _Plain(yaml.BaseLoader):
 
 
 def parse_workflow(data: bytes) -> list[Job]:
-    """Return every run of every job, each after the runs of the jobs that it needs. The first failing run fails the
-    workflow."""
+    """Return every run of every job, each after the runs of the jobs that it needs. Raises WorkflowError if the
+    workflow is invalid or not supported."""
     if len(data) > LARGEST:
         raise WorkflowError(f"expected at most {LARGEST} bytes, found {len(data)}")
     try:
@@ -106,7 +107,7 @@ def _job(name: str, found: Any) -> dict[Any, Any]:
 
 
 def _in_order(jobs: Mapping[str, Mapping[Any, Any]]) -> Iterator[str]:
-    """Yield the jobs' names, each after the jobs that it needs."""
+    """Yield the names of the jobs, each after the jobs that it needs."""
     needs = {name: _needs(name, job) for name, job in jobs.items()}
     done: set[str] = set()
     while len(done) < len(jobs):
@@ -172,7 +173,7 @@ def _step(found: Any, place: str, env: Values, substitution: _MatrixSubstitution
 
 
 class _MatrixSubstitution:
-    """Substitutes matrix values into texts, in one pass per text, with a bound on the total length."""
+    """Substitutes values of a job's matrix for `${{ matrix.KEY }}` in texts, with a bound on the total length."""
 
     def __init__(self) -> None:
         self.values: Values = {}

@@ -29,7 +29,7 @@ class _Config(BuildConfig):
 
 
 class WorkflowVerifier(ProductsVerifier[_Config, Product]):
-    """Runs the agent's workflow on every product."""
+    """Runs the agent's workflow on every product (a hidden variant of the workspace)."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task, _Config, Product)
@@ -63,10 +63,11 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
     async def _run(
         self, job: Job, context: GradingContext, change: Change, share: Share
     ) -> tuple[str, ExecResult, bytes, int]:
-        """Run a job until a step fails. Return the last step's name, its result, the output, and the job's peak memory.
+        """Run a job until a step fails. Return the last step's name, its result, the output, and the job's peak memory
+        in bytes.
 
-        All steps of all jobs share one wall clock: `share` is what the earlier jobs used, and the returned result's
-        share includes it.
+        All steps of all jobs share one wall-clock limit. `share` is the time that the earlier jobs used, and the
+        returned result's share includes it.
         """
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
         log, name, done = b"", "", _NOTHING
@@ -84,7 +85,7 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
 
 @lru_cache(maxsize=16)
 def _parsed(workflow: bytes) -> tuple[Job, ...]:
-    """Return the jobs of a workflow, cached for all products of a grading."""
+    """Return the job runs of a workflow. The result is cached for all products of a grading."""
     return tuple(parse_workflow(workflow))
 
 

@@ -1,4 +1,5 @@
-"""Hidden tests that may exist only as a patch: tests/test.patch, with the files of tests/files/ on top."""
+"""The hidden tests of a SWE-bench task: a patch, tests/test.patch, and files in tests/files/, which override the
+patch."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from etude.tasks.task import Task, TaskError
 from etude.tasks.verifiers.tests.suite import FILES
 
 TEST_PATCH = "tests/test.patch"
-"""A patch that turns the workspace's tests into those used at grading. Files that it deletes are kept, since no
-expected test is in them."""
+"""Path of the patch that turns the workspace's tests into those used at grading. Files that it deletes are kept, since
+no expected test is in them."""
 WIDE = Bounds(diff_bytes=16 << 20, files=2000, file_bytes=16 << 20, all_bytes=64 << 20, path_length=400)
-"""Bounds for patches that a task is made of. The diffs of agents have the grader's tighter bounds."""
+"""Size limits for patches that belong to a task. The diffs of agents have the grader's tighter limits."""
 
 
 class HiddenTests:
@@ -31,19 +32,19 @@ class HiddenTests:
         self.paths = frozenset(named | self._files.keys())
 
     def protects(self, path: str) -> bool:
-        """Return whether a path is one of the hidden files, or would prevent writing one: a file where one of its
-        folders must be, or a path below it."""
+        """Return whether a path is a hidden test file, lies below one, or is a parent folder of one. A file at such a
+        path could keep the hidden file from being written."""
         return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in self.paths)
 
     def test_files_over(self, workspace: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Return the hidden test files for this workspace, by path. Raises DiffError if the patch does not apply to
-        it."""
+        """Return the contents of the hidden test files, by path, for a workspace. Raises DiffError if the patch does
+        not apply to the workspace."""
         changed = change_of(self._patch, workspace, lambda path: False, WIDE).files
         return {**{path: data for path, data in changed.items() if data is not None}, **self._files}
 
 
 def read_optional(task: Task, name: str) -> str:
-    """Return a file's text, or an empty string if the file does not exist."""
+    """Return the text of a file in the task's folder, or an empty string if the file does not exist."""
     path = task.directory / name
     try:
         return path.read_bytes().decode("utf-8", "surrogateescape") if path.is_file() else ""

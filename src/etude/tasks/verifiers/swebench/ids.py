@@ -1,5 +1,5 @@
-"""Maps the test ids in SWE-bench rows to the runners' ids. Ids in rows may have been cut off, and may then stand for
-several tests."""
+"""Maps the test ids in rows of the SWE-bench dataset to the ids that test runners print. An id in a row may be
+truncated, and may then stand for several tests."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import re
 from collections.abc import Collection
 
 _METHOD = re.compile(r"(?P<name>\w+) \((?P<place>\w+(?:\.\w+)+)\)")
-"""Matches a test as unittest prints it: test_a (package.module.Class), or since Python 3.11
-(package.module.Class.test_a)."""
+"""Matches a test as unittest prints it: `test_a (package.module.Class)`, or since Python 3.11 `test_a
+(package.module.Class.test_a)`."""
 
 
 def is_cut(test: str) -> bool:
-    """Return whether the id was cut off inside its parameters. Many are, at a blank or the end of a line."""
+    """Return whether a test id was truncated inside its parameters. Many ids of SWE-bench are, at a space or a line
+    end."""
     return test.count("[") > test.count("]")
 
 
 def is_shortened(test: str) -> bool:
-    """Return whether the id's parameter was a path, of which some log parsers keep only the last part."""
+    """Return whether a test id's parameter is a path that a log parser may have shortened to its last part."""
     return bool(re.search(r"\[/[^/\]]*\]$", test))
 
 
 def may_mean(test: str, found: str) -> bool:
-    """Return whether a row's id `test` can stand for the runner's id `found`."""
+    """Return whether `test`, an id in a SWE-bench row, can stand for `found`, an id that the test runner prints."""
     if test == found:
         return True
     if is_cut(test):
@@ -34,20 +35,22 @@ def may_mean(test: str, found: str) -> bool:
 
 
 def is_ambiguous(test: str) -> bool:
-    """Return whether only a run of the tests can show which runner's ids this id stands for."""
+    """Return whether a test id of a SWE-bench row may stand for several ids of the test runner, so that only a test run
+    can resolve it."""
     return is_cut(test) or is_shortened(test)
 
 
 def runner_ids(test: str, found: Collection[str]) -> tuple[str, ...]:
-    """Return all runner's ids that a row's id stands for, each of which must pass. If there is none among `found`,
-    return the id itself, which then counts as a test that did not run."""
+    """Return the ids in `found`, as the test runner prints them, that a SWE-bench row's id stands for; all of them must
+    pass. If none match, return the row's id itself, which then counts as a test that did not run."""
     if test in found or not is_ambiguous(test):
         return (test,)
     return tuple(sorted(name for name in found if may_mean(test, name))) or (test,)
 
 
 def dotted(test: str) -> str | None:
-    """Return a unittest id in the dotted form that its loader accepts, or None if it is not a unittest id."""
+    """Return a unittest id in the dotted form that unittest's loader accepts, or None if the id is not one of
+    unittest's."""
     if method := _METHOD.fullmatch(test):
         place = method["place"].removesuffix(f".{method['name']}")
         return f"{place}.{method['name']}"

@@ -1,6 +1,6 @@
-"""Parses the logs of test runners: one test name and its outcome per line.
+"""Parses the logs of test runners, which have one test name and its outcome per line.
 
-The code under test writes these logs and could forge them, so a verdict based on them is marked as open. A test
+The code under test writes these logs and could forge them, so a verdict based on them is marked as open. A test that is
 reported twice gets the worse outcome.
 """
 
@@ -74,11 +74,12 @@ PARSERS: dict[str, _Lines] = {
     "parse_log_jest": _ticks,
     "parse_log_vitest": _ticks,
 }
-"""Parsers by the names that rows use. Only parsers that can read each line alone are included."""
+"""Log parsers by the names that SWE-bench rows use. Only log formats that can be parsed in one pass over the lines are
+included."""
 
 
 def read_log(parser: str, log: str) -> dict[str, str]:
-    """Return the outcome of each test in a log."""
+    """Return the outcome of each test in a log. `parser` is a key of `PARSERS`."""
     found: dict[str, str] = {}
     for test, outcome in PARSERS[parser](_COLOURS.sub("", log)):
         found[test] = min(found.get(test, PASSED), outcome, key=_WORST.index)

@@ -1,8 +1,8 @@
-"""The verifier of instances with a test script of their own (`type = "eval-script"`): any runner, in any language.
+"""The verifier of SWE-bench instances that bring their own test script (`type = "eval-script"`), in any language.
 
-The code under test prints the log that decides, so a verdict is marked as open. The script still runs in a fresh box of
-the pristine image, which contains nothing from the agent except its change. A test that is missing from the log never
-passes.
+The verdict is read from a log that the code under test could forge, so it is marked as open. The script runs in a fresh
+box of the pristine image, which contains nothing from the agent except its change. A test that is missing from the log
+never passes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from etude.tasks.verifiers.tests.suite import EXPECTED
 EVAL_SCRIPT = "tests/eval.sh"
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 LIMITS = Limits(memory_mb=4096, processes=512, disk_mb=2048, file_mb=512, output_bytes=16 << 20)
-"""Default limits, because rows do not say what their scripts need. The CPU time limit is the task's own."""
+"""Limits of the script's box, since SWE-bench rows do not say what a script needs. The CPU time limit comes from the
+task."""
 _MARKER = re.compile(rf"^.*{re.escape(END)}.*$", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+)$", re.MULTILINE)
-"""Matches the names of the files in the patch that the script itself applies."""
+"""Matches the names of the files in a patch that the script contains."""
 
 
 class EvalScriptVerifier:
-    """Runs an instance's own script and reads its log."""
+    """Runs a SWE-bench instance's own test script, and judges a change by the log that the script prints."""
 
     sealed = False
 
@@ -75,7 +76,7 @@ class EvalScriptVerifier:
         async with context.box(replace(LIMITS, cpu_seconds=max(1, round(seconds))), change) as box:
             for path, data in hidden.items():
                 await box.write_file(path, data, executable=data.startswith(b"#!"))
-            # One stream, so that the order is kept: with shell tracing the markers go to standard error.
+            # Merge both streams to keep the order: with shell tracing, the markers go to standard error.
             script = f"{{\n{_with_exit_marker(self.script, mark)}\n}} 2>&1"
             return await box.exec(["/bin/bash", "-c", script], timeout=wall_limit(seconds))
 
@@ -113,24 +114,25 @@ class EvalScriptVerifier:
         return verdict(Judgement.PASS, f"all {len(expected)} tests passed, by the log")
 
     def _has_accepted_outcome(self, test: str, outcomes: dict[str, str]) -> bool:
-        """Return whether a test passed. A pass_to_pass test may also be skipped."""
+        """Return whether a test passed. A pass_to_pass test may be skipped instead."""
         good = {PASSED} if test in self.fail_to_pass else {PASSED, SKIPPED}
         return all(outcomes.get(name) in good for name in runner_ids(test, outcomes))
 
 
 def wall_limit(seconds: float) -> float:
-    """Return the wall-clock limit of a script with this CPU time limit."""
+    """Return a script's wall-clock limit for a CPU time limit, both in seconds."""
     return 2 * seconds + 10
 
 
 def _with_exit_marker(script: str, mark: str) -> str:
-    """Return the script with a line after its end marker. The line prints `mark` and the exit code of the tests."""
+    """Return the script with a line added after its end marker. The added line prints `mark` and the exit code of the
+    tests."""
     return _MARKER.sub(lambda line: f"etude_code=$?\n{line[0]}\necho {mark} $etude_code", script, count=1)
 
 
 def _test_output(log: str, mark: str) -> tuple[str, int] | None:
-    """Return the output between the markers, and the exit code of the tests. Return None if the script did not come to
-    the end marker."""
+    """Return the part of the log between the START and END markers, and the exit code of the tests. Return None if the
+    script did not reach the END marker."""
     _, start, rest = log.partition(START)
     between, end, after = rest.partition(END)
     code = re.search(rf"^{mark} (\d+)$", after, re.MULTILINE)

@@ -1,8 +1,8 @@
-"""The verifier of instances whose tests one of Étude's runners can run (`type = "swebench"`).
+"""The verifier of SWE-bench instances whose tests one of Étude's runners can run (`type = "swebench"`).
 
-Rows do not contain all that a suite needs: tests may exist only as a patch, ids may be cut off, and which tests may be
-skipped depends on the image. One run of the reference finds these out before the first verdict. Afterwards the suite is
-graded like any other.
+SWE-bench rows are incomplete: tests may exist only as a patch, ids may be truncated, and which tests may be skipped
+depends on the image. Before the first verdict, one test run with the reference solution fills these gaps. Afterwards
+the suite is graded like any other hidden suite.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from etude.tasks.verifiers.tests.run_output import Rows, read_rows
 
 
 class SwebenchVerifier(TestsVerifier):
-    """Grades with a suite that a run of the reference completes."""
+    """Grades with an instance's hidden suite. Before the first verdict, a test run with the reference solution resolves
+    truncated test ids and finds the tests that may be skipped."""
 
     __test__ = False
 
@@ -45,7 +46,8 @@ class SwebenchVerifier(TestsVerifier):
         return await super().examine(context)
 
     async def _complete_suite(self, context: GradingContext) -> str:
-        """Complete the suite. Return the problem that prevents it, or an empty string."""
+        """Complete `self.suite`: add the hidden test files and the test runner's own ids. Return the problem that
+        prevents this, or an empty string."""
         pristine = context.pristine.files
         try:
             suite = replace(self.suite, files=self._hidden_tests.test_files_over(pristine))
@@ -62,8 +64,8 @@ class SwebenchVerifier(TestsVerifier):
         return ""
 
     async def _reference_run(self, context: GradingContext, suite: Suite, solution: Change) -> Rows:
-        """Run the tests on the reference. The run is not part of the verdict, so neither its conditions nor its CPU
-        time count."""
+        """Run the suite's tests with the reference solution. The run is not part of the verdict, so it uses the usual
+        conditions and its CPU time is not recorded."""
         context = replace(context, conditions=USUAL, cpu_seconds=[])
         # An id without parameters selects every case of the function.
         ids = {test.partition("[")[0] if is_ambiguous(test) else test for test in suite.expected}
@@ -75,8 +77,8 @@ class SwebenchVerifier(TestsVerifier):
 
 
 def with_runner_ids(suite: Suite, rows: Rows) -> Suite:
-    """Return the suite with the runner's own ids, without duplicates. A pass_to_pass test that the reference skips may
-    be skipped."""
+    """Return the suite with its test ids replaced by the test runner's own, without duplicates. `rows` come from a run
+    of the reference solution. A pass_to_pass test that it skips may always be skipped."""
     fails = dict.fromkeys(name for test in suite.fail_to_pass for name in runner_ids(test, rows.outcomes))
     passes = dict.fromkeys(name for test in suite.pass_to_pass for name in runner_ids(test, rows.outcomes))
     kept = tuple(name for name in passes if name not in fails)

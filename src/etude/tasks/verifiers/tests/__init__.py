@@ -1,6 +1,7 @@
 """The verifier of hidden test suites: `type = "tests"`.
 
-A suite runs in a fresh box with negative controls mixed in. Exit code, rows and report of the run must agree.
+A suite runs in a fresh box, mixed with negative controls: altered copies of its tests, which must fail. The run's exit
+code, its result rows and its final report must agree.
 """
 
 from etude.tasks.verifiers.tests.exam import Exam, plain_exam

@@ -1,7 +1,8 @@
-"""Makes altered values for negative controls: values of the same form, to expect instead of the right value.
+"""Makes altered values for negative controls: copies of a test that expect a wrong value of the same form, and must
+fail.
 
-All values made for one original differ from it and from each other at one position. The original is neither the middle
-nor an end of the range of values, so seeing all versions does not reveal the right one.
+All values made for one original differ from it and from each other at one position. The original has no special place
+among them, such as the middle of a range, so seeing all versions does not reveal the right one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _CLASSES = (string.digits, string.ascii_uppercase, string.ascii_lowercase)
 
 
 def alternatives(value: object, count: int, rng: random.Random) -> list[object]:
-    """Return up to `count` other values of the same type, all different."""
+    """Return up to `count` different values of the same type as `value`, none equal to it. The list is empty for types
+    that cannot be altered."""
     if isinstance(value, bool):
         found: list[object] = [not value]
     elif isinstance(value, int):
@@ -46,8 +48,8 @@ def alternatives(value: object, count: int, rng: random.Random) -> list[object]:
 
 
 def other_exceptions(name: str) -> list[str]:
-    """Return exceptions that are neither subclasses nor base classes of this one. Return an empty list for an exception
-    that is not built in."""
+    """Return names of built-in exceptions that are neither subclasses nor base classes of the named one. The list is
+    empty if the named exception is not built in."""
     kind = getattr(builtins, name, None)
     if not isinstance(kind, type) or not issubclass(kind, Exception):
         return []
@@ -56,8 +58,8 @@ def other_exceptions(name: str) -> list[str]:
 
 
 def _window(value: int, count: int, rng: random.Random, *, negative: bool = False) -> list[int]:
-    """Return neighbours of a number, which may be anywhere in their range. They have its sign unless `negative` is
-    set."""
+    """Return integers near `value`, from a range in which `value` has a random place. They have the same sign, unless
+    `negative` is set."""
     width = count + 8
     size, sign = (value, 1) if negative else (abs(value), -1 if value < 0 else 1)
     # For numbers up to the width, the window always starts at 0; else small numbers would be near its lower end.
@@ -66,8 +68,8 @@ def _window(value: int, count: int, rng: random.Random, *, negative: bool = Fals
 
 
 def _texts(value: str, rng: random.Random) -> list[object]:
-    """Return texts in which one character is replaced by others of its class. Digits come first, because misspelt words
-    are easy to recognise."""
+    """Return copies of a text with one character replaced by others of its class: digits, upper case or lower case. A
+    digit is replaced if there is one, because misspelt words are easy to recognise."""
     for group in _CLASSES:
         if places := [place for place, character in enumerate(value) if character in group]:
             place = rng.choice(places)
@@ -76,7 +78,8 @@ def _texts(value: str, rng: random.Random) -> list[object]:
 
 
 def _rows(items: list[object], count: int, rng: random.Random) -> list[list[object]]:
-    """Return lists in which one item is replaced by another value."""
+    """Return copies of a list with one item replaced by another value. If this item cannot be altered, return a shorter
+    and a longer list."""
     if not items:
         return [[0], [1], [""], [None]]
     place = rng.randrange(len(items))

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Near:
-    """A number that is equal to every number within a tolerance."""
+    """A number that compares equal to every number within a tolerance."""
 
     number: float
     within: float
@@ -23,8 +23,8 @@ class Near:
 
 
 def near(value: Any, rel: float | None = None, abs: float | None = None) -> Any:
-    """Return the value with the tolerances of pytest.approx. Numbers in lists, tuples and dictionaries become
-    approximate one by one."""
+    """Return the counterpart of `pytest.approx(value, rel, abs)`: each number becomes a `Near`, also inside lists,
+    tuples and dictionaries."""
     if isinstance(value, list | tuple):
         return type(value)(near(item, rel, abs) for item in value)
     if isinstance(value, dict):
@@ -36,7 +36,7 @@ def near(value: Any, rel: float | None = None, abs: float | None = None) -> Any:
 
 
 def exactly(value: Any) -> Any:
-    """Return the value without its tolerances."""
+    """Return the value with each `Near` in it replaced by its plain number."""
     if isinstance(value, Near):
         return value.number
     if isinstance(value, list | tuple):

@@ -1,5 +1,5 @@
-"""Finds what the names in a test stand for, as far as the source shows: names bound exactly once, at the outermost
-level of the test function or the module."""
+"""Finds the expressions that the names in a test stand for, from the source alone. Only names that are bound exactly
+once, at the outermost level of the test function or the module, are resolved."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding:
-    """The expression that a name stands for, and the code that can use the name."""
+    """The expressions that a name stands for, and the part of the code that can use the name."""
 
     expressions: tuple[ast.expr, ...] | None
-    """The expressions to remove from the source in order to remove the value. None if the value is not written as a
-    literal."""
+    """The expressions to remove from the source so that the name's value is no longer in it. None if the source does
+    not spell out the value."""
     within: ast.AST
-    """The node that contains every use of the name."""
+    """The syntax tree node that contains every use of the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The names of a module, or of one test function together with its module."""
+    """The names of a module, or of one test function together with those of its module."""
 
     function: Function | None
     """The test function; None for a module."""
     tree: ast.Module
     taken: frozenset[str]
-    """All names that are bound in any way, so that they do not stand for a builtin."""
+    """All names that this scope binds in any way. They may hide builtins of the same name."""
     loads: Mapping[str, Sequence[ast.Name]]
-    """Every use of each name in the module."""
+    """The nodes that read a name, anywhere in the module, by that name."""
     bindings: dict[str, Binding] = field(default_factory=dict)
-    """What each name stands for, for names that are bound once."""
+    """The binding of each name that is bound exactly once."""
     values: dict[str, object] = field(default_factory=dict)
-    """The values of names, where they are known."""
+    """The values of the names whose value can be computed from the source."""
 
     def uses(self, name: str, within: ast.AST) -> Iterable[ast.Name]:
-        """Yield every use of a name inside a node."""
+        """Return the nodes inside `within` that read a name."""
         if within is self.tree:
             return self.loads.get(name, ())
         return (node for node in _loads(within) if node.id == name)
@@ -82,7 +82,8 @@ def _with(scope: Scope, place: Function | ast.Module, changing: Collection[str])
 
 
 def uses_taken(node: ast.expr, scope: Scope) -> bool:
-    """Return whether an expression calls a function by the name of a builtin that is rebound here."""
+    """Return whether an expression calls a function by a name that the scope binds. Such a name may not stand for the
+    builtin."""
     called = {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
     return not called.isdisjoint(scope.taken)
 
@@ -100,8 +101,8 @@ def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _bound(scope: Function | ast.Module) -> Iterator[str]:
-    """Yield every name, once per binding. An inner function or class counts only with its own name, not with the names
-    inside it."""
+    """Yield the names that a function or module binds, once per binding. An inner function or class counts only with
+    its own name, not with the names inside it."""
     if not isinstance(scope, ast.Module):
         found = scope.args
         every = [*found.posonlyargs, *found.args, *found.kwonlyargs, found.vararg, found.kwarg]

@@ -1,7 +1,7 @@
-"""Evaluates expressions that depend only on what is written: literals, operators, and pure builtin functions.
+"""Evaluates constant Python expressions: literals, operators, and calls of pure builtin functions.
 
-None of the test's code is run. The syntax tree is walked, any unknown node raises `NotConstant`, and values have at
-most `LARGEST` parts, so that no expression takes long.
+None of the test's code is run: the evaluation walks the syntax tree, and any unknown node raises `NotConstant`. Values
+have at most `LARGEST` items, characters or bits, so that no expression takes long.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from etude.tasks.verifiers.tests.approximate import near
 
 LARGEST = 10_000
-"""The most items, characters or bits of a value."""
+"""Largest size of a value: its number of items, characters or bits."""
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
@@ -49,12 +49,12 @@ _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 
 
 class NotConstant(Exception):
-    """The value of the expression cannot be computed from the source alone."""
+    """Raised if the value of an expression cannot be computed from the source alone."""
 
 
 def evaluate(node: ast.expr, names: Mapping[str, object]) -> Any:
-    """Return the value of an expression. `names` are the names with known values. The caller makes sure that builtins
-    are not rebound."""
+    """Return the value of an expression. Raises NotConstant if it is not constant. `names` maps names to their known
+    values. The caller must make sure that the code does not rebind builtins."""
     try:
         return _bounded(_value(node, names))
     except NotConstant:
@@ -105,8 +105,8 @@ def _value(node: ast.expr, names: Mapping[str, object]) -> Any:
 
 
 def bind(target: ast.expr, value: Any) -> dict[str, object]:
-    """Return the names that a loop's target binds in one round, with their values. Raises NotConstant if the value does
-    not fit the target."""
+    """Return the names that a loop's target binds in one iteration, with their values. Raises NotConstant if the value
+    does not fit the target."""
     if isinstance(target, ast.Name):
         return {target.id: value}
     if isinstance(target, ast.Tuple | ast.List) and isinstance(value, str | list | tuple):
@@ -118,7 +118,7 @@ def bind(target: ast.expr, value: Any) -> dict[str, object]:
 
 
 def _bindings_per_round(loop: ast.comprehension, names: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-    """Yield the known names of each round of a comprehension's loop."""
+    """Yield the known names and their values for each iteration of a comprehension's loop."""
     if loop.ifs or loop.is_async:
         raise NotConstant("a loop with conditions")
     for item in _bounded(list(evaluate(loop.iter, names))):

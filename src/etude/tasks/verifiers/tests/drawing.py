@@ -1,7 +1,8 @@
-"""Draws the exam of a grading: which comparisons are made outside the box, and which tests appear in several versions.
+"""Draws the exam of each grading at random: which comparisons are made outside the box, and which tests run together
+with altered copies.
 
-Only one version of such a test is right; names are fresh and the order is random. Code that forges its results has to
-guess which one: with k altered copies, the probability is one in k + 1 per test.
+Only one version of such a test expects the right value; all versions have new names and a random order. Code that
+forges its results has to guess which version this is: with k altered copies, the probability is one in k + 1 per test.
 """
 
 from __future__ import annotations
@@ -24,29 +25,32 @@ from etude.tasks.verifiers.tests.suite import Suite
 from etude.tasks.verifiers.tests.withholding import ReportingRewrite
 
 COST = {True: 2.0, False: 0.2}
-"""Time that controls may add, as a share of the suite's test time plus one second. The larger share (True) applies
-until a verdict is sealed, the smaller one (False) from there to the aim."""
+"""Time that altered copies may add to a run, as a multiple of the suite's test time plus one second. The key True
+applies to copies without which the verdict would not be sealed (safe against forgery), the key False to further
+copies."""
 DETECTORS = 2
-"""Number of tests that appear in two versions only to catch code that passes everything."""
+"""Smallest number of altered copies in an exam, if there is time for them. They catch code that makes every test
+pass."""
 
 
 def guess(copies: Sequence[int]) -> float:
-    """Return a blind forger's probability of picking the right version of every test, given the number of altered
-    copies of each."""
+    """Return the probability of guessing the right version of every test. `copies` has the number of altered copies of
+    each test."""
     return math.prod(1 / (count + 1) for count in copies)
 
 
 def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[AlterableTest, int], float]:
-    """Return the number of altered copies of each test, and the probability of a pass that remains for a blind forger.
+    """Return the number of altered copies of each test, and the probability that remains for code to pass by guessing.
 
-    A test gets no copies if its expected value is withheld and hard to guess. Among the others, copies are added one by
-    one to the test with the fewest, quick tests first, until the aim is reached or the time is spent.
+    A test gets no copies if its expected value is withheld from the box and hard to guess. Among the others, copies are
+    added one by one to the test with the fewest, quick tests first, until the probability is at most `aim` or the time
+    is used up.
     """
     deciding = [item for item in pool.alterable if item.decides]
     counts = {item: 0 for item in deciding if item.alterations and item.chance > aim}
     spent, affordable = 0.0, pool.seconds + 1
     chances = [item.chance for item in deciding if item not in counts]
-    # Easily guessed answers may all be right with one strategy, so together they count as one guess.
+    # One strategy may guess all easy answers at once, so together they count as one guess.
     easy = min((chance for chance in chances if chance > SEALED), default=1.0)
     fixed = easy * math.prod(chance for chance in chances if chance <= SEALED)
     while (left := fixed * guess(list(counts.values()))) > aim:
@@ -70,12 +74,14 @@ def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[Alt
 
 
 def chance_left(pool: Pool) -> float:
-    """Return a blind forger's probability of a pass in exams of this pool."""
+    """Return the probability that code which solves nothing passes by guessing, in a grading whose tests are drawn from
+    `pool`."""
     return choose(pool, random.Random(0))[1] if pool.alterable else 1.0
 
 
 def draw_exam(suite: Suite, pool: Pool, rng: random.Random) -> Exam:
-    """Draw the exam of one grading."""
+    """Draw the exam of one grading at random: the suite's tests, some of them altered or with expected values withheld
+    from the box. `pool` holds what may be altered or withheld."""
     if not pool.alterable:
         return plain_exam(suite)
     counts, left = choose(pool, rng)
@@ -86,7 +92,7 @@ def draw_exam(suite: Suite, pool: Pool, rng: random.Random) -> Exam:
 
 
 class _Drawing:
-    """The exam that is being drawn."""
+    """Builds the exam of one grading, one test function at a time."""
 
     def __init__(self, suite: Suite, pool: Pool, rng: random.Random) -> None:
         self._suite, self._pool, self._rng = suite, pool, rng

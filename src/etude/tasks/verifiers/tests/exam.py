@@ -1,6 +1,6 @@
 """An exam is what one grading runs: files to place over the workspace, and the required outcome of every test.
 
-Test ids in the box may differ from the task's own: drawing an exam renames tests and adds others.
+Test ids in the box may differ from the task's own, because drawing an exam renames tests and adds altered copies.
 """
 
 from __future__ import annotations
@@ -13,32 +13,31 @@ from etude.tasks.verifiers.tests.suite import Suite
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """A comparison made outside the box, whose expected values do not enter the box."""
+    """A comparison that is made outside the box. Its expected values do not enter the box."""
 
     key: str
-    """The key under which the test reports its values."""
+    """Key under which the test reports its values."""
     values: tuple[object, ...]
-    """The values that the test must report in this order. If it reports more, it must repeat them in complete
-    rounds."""
+    """Values that the test must report, in this order. It may report the whole sequence several times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exam:
-    """What one grading runs."""
+    """The test files and tests that one grading runs, with the required outcomes."""
 
     files: Mapping[str, bytes]
     tests: Mapping[str, str]
     """Tests that must pass, as a mapping from the id in the box to the task's own id."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """Tests that must fail, as a mapping from the id in the box to the task's own id of the test that was altered."""
+    """Altered tests that must fail, as a mapping from the id in the box to the task's own id of the original test."""
     withheld: Mapping[str, tuple[Withheld, ...]] = field(default_factory=dict)
-    """Withheld comparisons, by the id of their test in the box."""
+    """Comparisons to make outside the box, by the id that their test has in the box."""
     keeper: str = ""
     """Name of the builtin function that tests in the box call to report a value instead of comparing it."""
     may_skip: frozenset[str] = frozenset()
     """The task's own ids of tests that may be skipped."""
     guess: float = 1.0
-    """Probability that code passes which solves nothing and forges its results."""
+    """Probability that code which solves nothing passes by forging its results."""
 
     @property
     def ids(self) -> list[str]:
@@ -46,5 +45,5 @@ class Exam:
 
 
 def plain_exam(suite: Suite) -> Exam:
-    """Return the suite unchanged, as an exam."""
+    """Return an exam (what one grading runs) that consists of the unchanged suite."""
     return Exam(suite.files, {test: test for test in suite.expected}, may_skip=suite.may_skip)

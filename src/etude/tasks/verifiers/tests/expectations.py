@@ -1,8 +1,8 @@
-"""Finds what the test functions of a Python file expect, and where in the source it is written.
+"""Finds the values and exceptions that the test functions of a Python file expect, and where they are in the source.
 
 A site is one assertion that compares an expression with a known value, or that names an exception. A value is known if
-it is a literal or can be computed from literals, also row by row in a table. Only assertions that are clearly part of a
-test count: none in a nested function, and none whose failure the test itself might catch.
+it is a literal or can be computed from literals, also for each row of a table. Assertions are left out if they are in a
+nested function, or if the test itself might catch their failure.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ class TestFunction:
     """A test function, and its sites: the assertions that expect a known value or an exception. Positions are byte
     offsets in the source."""
 
-    __test__ = False  # Not a test, whatever its name.
+    __test__ = False  # pytest must not collect this class.
 
     path: tuple[str, ...]
-    """The names of its classes, then its own."""
+    """Names of the enclosing classes (in JavaScript, of the enclosing suites), outermost first, then of the
+    function."""
     span: tuple[int, int]
-    """The range from the first decorator to the end of the last line, without leading indentation."""
+    """Byte range from the first decorator to the end of the last line, without the first line's indentation."""
     name: tuple[int, int]
-    """The range of the function's name."""
+    """Byte range of the function's name."""
     indent: int
     sites: tuple[Site, ...] = field(default=())
 
 
 def test_functions(source: bytes) -> list[TestFunction]:
-    """Return the test functions in source order, or an empty list if the source cannot be parsed."""
+    """Return the test functions of a Python source in their order, or an empty list if the source cannot be parsed."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -73,7 +74,7 @@ def test_functions(source: bytes) -> list[TestFunction]:
 
 
 class _Finder:
-    """Finds the sites of one test function."""
+    """Finds the sites of one test function: its assertions that expect a known value or an exception."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class _Finder:
         self._tables: list[Table] = []
 
     def all_sites(self) -> Iterator[Site]:
-        """Yield all sites of the function, in the order of the source."""
+        """Yield all sites (assertions with a known expectation) of the function, in the order of the source."""
         found = list(self._sites(self._function.body))
         candidates = [one for one in found if isinstance(one, Candidate)]
         sites = withholdable_sites(candidates, self._scope, self._parameters, self._span)
@@ -124,8 +125,9 @@ class _Finder:
         yield from self._sites_in_block(node.body, [] if table is None else [*self._tables, table])
 
     def _sites_in_block(self, body: list[ast.stmt], tables: list[Table]) -> Iterator[Site | Candidate]:
-        """Yield the sites in a block with these tables. Where rounds may be skipped, `tables` is empty, because the
-        rows of outer tables are then not known either."""
+        """Yield the sites (assertions with a known expectation) in a block. `tables` are the tables of the loops around
+        it. They must be empty if the block may be skipped in some iterations, because the values that reach it are then
+        unknown."""
         outer, self._tables = self._tables, tables
         yield from self._sites(body)
         self._tables = outer
@@ -170,12 +172,14 @@ class _Finder:
 
 
 def _is_subtest(node: ast.expr) -> bool:
-    """Return whether a failure in the with-block is still a failure of the test."""
+    """Return whether a with statement's context manager opens a subtest, so that a failure inside it still fails the
+    test."""
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("subTest", "test")
 
 
 def _tolerance(call: ast.Call) -> ast.expr | None:
-    """Return the allowed difference of an `assertAlmostEqual`, or None if it is not a plain constant."""
+    """Return the allowed difference of an `assertAlmostEqual` as an expression, or None if it is not a plain
+    constant."""
     given = {keyword.arg: keyword.value for keyword in call.keywords} | dict(
         zip(["places"], call.args[2:], strict=False)
     )

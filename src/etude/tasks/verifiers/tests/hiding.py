@@ -1,9 +1,9 @@
 """Decides which expected values can be removed from a test, among those that are not literals but can be computed from
 the source.
 
-A name used only for expected values is removed together with its value. Then neither the test's source nor its frame
-contains the answer. A name that is also used otherwise stays; then the expected value must not be that name's value or
-a part of it.
+If a name is used only in expected values, its own value is removed too, so that neither the test's source nor its frame
+contains the answer. If a name has other uses, it stays. An expected value can then be removed only if it is neither
+that name's value nor a part of it.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from etude.tasks.verifiers.tests.visible_answers import reveals, visible_values
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """An equality assertion, where one operand may have a known value."""
+    """An equality assertion of a test, one operand of which may have a known value."""
 
     statement: ast.stmt
-    """The assertion."""
+    """Syntax tree node of the assertion."""
     sides: tuple[tuple[ast.expr, ast.expr], ...]
-    """Pairs (expected, compared): each operand may be the expected one."""
+    """Pairs (expected, compared): either operand may be the expected value."""
     tables: tuple[Table, ...]
-    """Tables of the surrounding loops with known rows, innermost last."""
+    """Tables with known rows that the loops around the assertion iterate over, innermost last."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """An assertion where the value of one operand is known, so it can be withheld."""
+    """An assertion where the value of one operand is known, so that it can be withheld from the box."""
 
     statement: ast.stmt
     expected: ast.expr
     compared: ast.expr
     rounds: Sequence[Mapping[str, object]]
-    """The known names in each round of the surrounding loops."""
+    """The known names and their values, for each iteration of the surrounding loops."""
     values: tuple[object, ...]
-    """The expected value in each round."""
+    """The expected value in each iteration of the surrounding loops."""
     bindings: Mapping[str, Binding]
-    """What the names in the expected operand stand for."""
+    """The bindings of the names in the expected operand."""
     by_row: bool
-    """Whether the rounds are the rows of a parametrised test."""
+    """Whether `rounds` are the rows of a parametrised test rather than loop iterations."""
 
 
 def withholdable_sites(
@@ -55,8 +55,8 @@ def withholdable_sites(
     parameters: Parameters | None,
     span: Callable[[ast.expr | ast.stmt], ByteSpan],
 ) -> dict[Candidate, Site]:
-    """Return the sites of the candidates whose values can be removed together. A table that another assertion uses
-    stays as it is."""
+    """Return a site (an assertion with a known expected value) for each candidate whose expected value can be removed,
+    such that all of these can be removed together. A table that other assertions use is not changed."""
     withholdable = {one: known for one in candidates if (known := _known(one, scope, parameters))}
     while True:
         gone = set(_removed_uses(list(withholdable.values()), scope))
@@ -92,7 +92,7 @@ def _known(one: Candidate, scope: Scope, parameters: Parameters | None) -> _Know
         tables = list(one.tables)
         if parameters is not None and by_row:
             if any(not names.isdisjoint(table.columns) for table in tables):
-                continue  # It depends on both a parametrised row and a loop within the test.
+                continue  # The value depends on both a parametrised row and a loop within the test.
             tables = [parameters.table]
         while tables and names.isdisjoint(tables[0].columns):
             tables.pop(0)  # The value does not depend on this outer table.
@@ -113,7 +113,7 @@ def _known(one: Candidate, scope: Scope, parameters: Parameters | None) -> _Know
 
 
 def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[dict[str, object]]:
-    """Yield the known names of each round of nested loops over these tables."""
+    """Yield the known names and their values for each iteration of nested loops over these tables."""
     count = 1
     for table in tables:
         count *= len(table.rows)
@@ -129,7 +129,7 @@ def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[di
 
 
 def _removed_uses(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
-    """Yield the uses of names that disappear when the assertions are removed, or that only label a subtest."""
+    """Yield the nodes that disappear when the assertions are removed, and those that only label a subtest."""
     for one in known:
         stays = set(ast.walk(one.compared))
         yield from (node for node in ast.walk(one.statement) if node not in stays)
@@ -139,7 +139,8 @@ def _removed_uses(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
 
 
 def _expressions_to_remove(one: _Known, scope: Scope, gone: set[ast.AST]) -> list[ast.expr] | None:
-    """Return the expressions to remove together with an assertion, or None if the value could still be found."""
+    """Return the expressions to remove together with an assertion, or None if the expected value would remain visible.
+    `gone` are the nodes that disappear anyway."""
     found: list[ast.expr] = []
     for name, binding in one.bindings.items():
         if all(use in gone for use in scope.uses(name, binding.within)):
@@ -154,13 +155,13 @@ def _expressions_to_remove(one: _Known, scope: Scope, gone: set[ast.AST]) -> lis
 
 
 def _names_a_value(node: ast.expr, scope: Scope, values: tuple[object, ...]) -> bool:
-    """Return whether a name in this expression stands for one of the values."""
+    """Return whether a name in this expression has a value that reveals one of `values`."""
     names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
     return any(reveals(scope.values.get(name), value) for name in names for value in values)
 
 
 def _survives_repr(value: object) -> bool:
-    """Return whether the value is equal to what its repr evaluates to."""
+    """Return whether the value is equal to the value that its repr evaluates to."""
     value = exactly(value)
     try:
         return bool(ast.literal_eval(repr(value)) == value)

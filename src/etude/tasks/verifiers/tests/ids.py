@@ -1,4 +1,5 @@
-"""The naming schemes of test runners. They give the test id of a function in a file, and the id of a renamed copy."""
+"""Builds and takes apart the test ids of pytest, unittest and Node: the id of a function's test, and the id of a
+renamed copy."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from etude.tasks.verifiers.tests.suite import SuiteConfig
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """The test ids of one suite's runner."""
+    """Builds and takes apart test ids in the format of one suite's test runner."""
 
     config: SuiteConfig
 
@@ -18,15 +19,17 @@ class Ids:
         return {"pytest": "::", "unittest": ".", "node": " > "}[self.config.runner]
 
     def address(self, test: str) -> str:
-        """Return the id of the function that the test is a case of."""
+        """Return the id of the test function, which is the test's id without parameters."""
         return test.partition("[")[0] if self.config.runner == "pytest" else test
 
     def row(self, test: str) -> str:
-        """Return pytest's name for the row of a parametrised test, or an empty string for other tests."""
+        """Return the part of a pytest id that names the row of a parametrised test (the text in brackets), or an empty
+        string for other tests."""
         return test[len(self.address(test)) + 1 : -1]
 
     def addresses(self, file: str, path: tuple[str, ...]) -> list[str]:
-        """Return the possible ids of a function. A dotted id can start at any folder on Python's path."""
+        """Return the possible ids of a test function in a file. `path` has the names of its classes and its own.
+        Several ids are possible with unittest, where an id can start at any folder on Python's path."""
         if self.config.runner != "unittest":
             return [self.separator.join([file, *path])]
         below = [folder.strip("/") + "/" for folder in self.config.path if folder not in (".", "")]
@@ -34,6 +37,6 @@ class Ids:
         return [".".join([place.removesuffix(".py").replace("/", "."), *path]) for place in sorted(places)]
 
     def renamed(self, test: str, name: str) -> str:
-        """Return the id of the same test in a copy of its function with the name `name`."""
+        """Return the id that a test has in a copy of its function with the name `name`."""
         address = self.address(test)
         return address.rpartition(self.separator)[0] + self.separator + name + test[len(address) :]

@@ -1,7 +1,7 @@
-"""Finds the tests of a JavaScript file and what they expect, from its tokens.
+"""Finds the tests of a JavaScript file and the values that they expect, from the file's tokens.
 
 A test is a call `test("name", ...)` or `it("name", ...)` that contains `assert.equal(something, literal)` or a similar
-assertion. This is not a parser: a file with unbalanced brackets gives no tests.
+assertion. The file is not fully parsed. A file with unbalanced brackets gives no tests.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Finds names in a JavaScript test that stand for literals: `const name = literal`, and the columns of a table in `for
-(const [a, b] of [[1, 2], ...])`, if the test goes through all rows."""
+(const [a, b] of [[1, 2], ...])`, if the loop visits every row."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ _MAY_SKIP_ROWS = frozenset((b"if", b"break", b"continue", b"return", b"switch", 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A name that stands for one literal, or for one literal per row."""
+    """A name in a JavaScript test that stands for one literal, or for one literal per iteration of a loop."""
 
     name: bytes
     values: tuple[object, ...]
-    """The values in the order of the rounds."""
+    """The values in the order of the loop's iterations."""
     blanks: tuple[Edit, ...]
-    """Edits that replace the literals by null."""
+    """Edits of the source that replace the literals by null."""
     first: int
     """Index of the first token at which the name is known; `last` is the index after the last such token."""
     last: int
 
     def has_no_other_use(self, tokens: Sequence[Token], reported: Sequence[tuple[ByteSpan, ByteSpan]]) -> bool:
-        """Return whether no token mentions the name, except in the statements `reported`, which are removed. The
-        expressions that these statements compare stay, so a mention in them counts as a use."""
+        """Return whether the name occurs only in `reported`, a list of pairs (statement, compared expression). These
+        statements are removed except for their compared expressions, so an occurrence in a compared expression counts
+        as a use."""
         return all(
             any(_in(token, statement) and not _in(token, compared) for statement, compared in reported)
             for token in tokens[self.first : self.last]
@@ -75,8 +76,8 @@ def _loop(tokens: Sequence[Token], closing: dict[int, int], place: int) -> Itera
 
 
 def _table(tokens: Sequence[Token], closing: dict[int, int], place: int) -> int | None:
-    """Return the index of the table's opening bracket. The table is written in the loop itself, or in a constant that
-    is used only there. Return None if it is neither."""
+    """Return the index of the opening bracket of a loop's table. The table may be written in the loop itself, or in a
+    constant that is used nowhere else. Return None for any other expression."""
     if tokens[place].text == b"[":
         return place
     uses = [at for at, token in enumerate(tokens) if token.text == tokens[place].text]
@@ -89,7 +90,7 @@ def _table(tokens: Sequence[Token], closing: dict[int, int], place: int) -> int 
 
 
 def _rows(tokens: Sequence[Token], closing: dict[int, int], table: int) -> list[list[list[Token]]]:
-    """Return the cells of each row, or an empty list if any row is not a list."""
+    """Return the tokens of each cell, row by row, or an empty list if any row is not an array literal."""
     found, place = [], table + 1
     while place < closing[table]:
         if tokens[place].text == b",":
@@ -103,7 +104,7 @@ def _rows(tokens: Sequence[Token], closing: dict[int, int], table: int) -> list[
 
 
 def _values(cells: Sequence[list[Token]]) -> tuple[object, ...]:
-    """Return the cells' values, or an empty tuple if any value is unknown."""
+    """Return the values of cells, or an empty tuple if any of them is not a literal."""
     try:
         read = [value_of(cell) for cell in cells]
     except (ValueError, IndexError):

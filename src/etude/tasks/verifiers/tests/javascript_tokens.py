@@ -1,4 +1,4 @@
-"""A JavaScript tokenizer, and the values of literals. It is not a parser, but it matches brackets."""
+"""Splits JavaScript into tokens, matches brackets, and evaluates literals. It is not a full parser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMED = {b"true": True, b"false": False, b"null": None}
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token with its byte range in the source."""
+    """One JavaScript token with its byte range in the source."""
 
     kind: str
     text: bytes
@@ -45,7 +45,8 @@ def tokens_of(source: bytes) -> Iterator[Token]:
 
 
 def closing_of(tokens: list[Token]) -> dict[int, int] | None:
-    """Return the index of the closing bracket for each opening one, or None if brackets do not match."""
+    """Map the index of each opening bracket to that of its closing bracket. Return None if the brackets do not
+    match."""
     found: dict[int, int] = {}
     stack: list[int] = []
     for place, token in enumerate(tokens):
@@ -59,7 +60,8 @@ def closing_of(tokens: list[Token]) -> dict[int, int] | None:
 
 
 def arguments_of(tokens: Sequence[Token], closing: dict[int, int], bracket: int) -> list[list[Token]]:
-    """Return the tokens of each argument of a call or item of a list. `bracket` is the index of the opening bracket."""
+    """Return the tokens of each argument of a call, or of each item of a list. `bracket` is the index of the opening
+    bracket."""
     found: list[list[Token]] = [[]]
     place = bracket + 1
     while place < closing[bracket]:
@@ -74,8 +76,8 @@ def arguments_of(tokens: Sequence[Token], closing: dict[int, int], bracket: int)
 
 
 def value_of(tokens: list[Token]) -> tuple[object, list[Token]]:
-    """Return the value of the literal at the start, and the tokens after it. Raises ValueError for computed values and
-    IndexError for truncated ones."""
+    """Return the value of the literal at the start of `tokens`, and the tokens after it. Raises ValueError if the value
+    is computed, and IndexError if the literal is truncated."""
     first, rest = tokens[0], tokens[1:]
     if first.text in _NAMED:
         return _NAMED[first.text], rest

@@ -1,8 +1,9 @@
-"""Derives the verdict from a box's output. The functions are pure, so that every kind of forged output can be tested.
+"""Derives the verdict on a test run from a box's output. The functions are pure, so that every kind of forged output
+can be tested.
 
-A pass requires that exit code, rows and report agree, that every expected test has a row with the outcome passed, that
-every withheld comparison holds, and that every negative control failed. Missing results are never a pass. Results that
-an honest solution cannot produce are `suspect`.
+A pass requires that exit code, result rows and final report agree, and that every expected test passed. Every
+comparison made outside the box must hold, and every negative control (an altered test) must have failed. Missing
+results are never a pass. Results that an honest solution cannot produce are `suspect`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _LIMITS = {
 
 
 def judge_run(exam: Exam, output: RunOutput, touched: tuple[str, ...] = ()) -> Verdict:
-    """Return the verdict on one run of an exam. `touched` are the paths of the test surface that the diff named."""
+    """Return the verdict on one run of an exam (the tests of one grading). `touched` are the protected paths that the
+    agent's diff names."""
     rows = read_rows(output.rows, output.nonce)
     passed = {ours for test, ours in exam.tests.items() if _accepted(exam, rows, test, ours)}
     failed = tuple(sorted(set(exam.tests.values()) - passed))
@@ -83,7 +85,8 @@ def judge_run(exam: Exam, output: RunOutput, touched: tuple[str, ...] = ()) -> V
 
 
 def _accepted(exam: Exam, rows: Rows, test: str, ours: str) -> bool:
-    """Return whether a test of the exam passed, or was skipped and may be. `ours` is the task's own id of the test."""
+    """Return whether a test passed, or was skipped and is allowed to be. Its comparisons outside the box must hold as
+    well. `test` is its id in the box, `ours` the task's own id."""
     outcome = rows.outcomes.get(test)
     if not all(holds(withheld, rows, test) for withheld in exam.withheld.get(test, ())):
         return False
@@ -93,14 +96,17 @@ def _accepted(exam: Exam, rows: Rows, test: str, ours: str) -> bool:
 
 
 def holds(withheld: Withheld, rows: Rows, test: str) -> bool:
-    """Return whether the test reported the expected values, every time and in complete rounds."""
+    """Return whether a test reported the expected values of a comparison made outside the box: every time and in order.
+    The sequence of values may be repeated. The last repetition may be incomplete only at the limit of `MOST_TOLD`
+    reports."""
     count = len(rows.reported(test, withheld.key))
     ended = count % len(withheld.values) == 0 or count == MOST_TOLD
     return count > 0 and ended and not missed(withheld, rows, test)
 
 
 def missed(withheld: Withheld, rows: Rows, test: str) -> list[object]:
-    """Return those of the expected values that the test did not report, or reported differently."""
+    """Return the expected values of a comparison made outside the box that a test did not report, or reported
+    differently."""
     reported, values = rows.reported(test, withheld.key), withheld.values
     rounds = [reported[place :: len(values)] for place in range(len(values))]
     pairs = zip(values, rounds, strict=True)

@@ -1,4 +1,4 @@
-"""Fresh names for tests, composed of words from the names of the other tests in the file."""
+"""Makes new names for tests, from words in the names of the other tests in the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _SPARE = ("case", "value", "result", "input", "output", "empty", "single", "many
 
 
 class Names:
-    """Draws names that resemble the given ones. All drawn names differ from each other and from the given ones."""
+    """Draws random test names that resemble the known ones. Each differs from the known names and from all names drawn
+    before."""
 
     def __init__(self, known: Iterable[str], rng: random.Random) -> None:
         self._taken = set(known)

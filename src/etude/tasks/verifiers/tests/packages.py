@@ -1,4 +1,4 @@
-"""Brings pytest into images that have none: the files of the pytest installed here, as a layer over the image."""
+"""Collects the files of the pytest that is installed here, to add them as a layer to images that have no pytest."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from pathlib import Path
 from etude.tasks.task import TaskError
 
 _DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
-"""All that pytest imports on Python 3.11 and newer. They are pure Python, so any interpreter of these versions can use
-them."""
+"""All distributions that pytest imports on Python 3.11 and newer. They are pure Python, so any interpreter of these
+versions can use them."""
 _UNUSED = re.compile(r"pygments/(styles|lexers|formatters)/(?!(__init__|_mapping|default|diff|python|terminal)\.py)")
-"""Matches files to leave out; they make up eight tenths of the bytes."""
+"""Matches files of pygments that pytest does not need. They make up eight tenths of the bytes."""
 FOLDER = "/opt/etude-pytest"
 
 
 @functools.cache
 def pytest_files() -> dict[str, bytes]:
-    """Return the files of the layer. Raises TaskError if pytest is not installed beside Étude."""
+    """Return the files of pytest and the distributions it imports, by path. Raises TaskError if one of them is not
+    installed beside Étude."""
     found: dict[str, bytes] = {}
     for distribution in _DISTRIBUTIONS:
         try:
@@ -41,8 +42,9 @@ def pytest_files() -> dict[str, bytes]:
 
 
 def _compiled(name: str, place: Path) -> dict[str, bytes]:
-    """Return a module's bytecode if it is present and up to date. It is marked as valid whatever the source's time is
-    in the box. Nobody in the box may write bytecode, and compiling pytest takes longer than most suites."""
+    """Return a module's bytecode file, if it exists and is up to date. Its header is set so that Python accepts it
+    whatever the source's time is. The box needs it, because nobody there may write bytecode, and compiling pytest takes
+    longer than most suites."""
     if place.suffix != ".py":
         return {}
     cached = Path(importlib.util.cache_from_source(str(place)))

@@ -1,5 +1,6 @@
-"""The pool of a suite: everything that may be altered or withheld, each item proven by a run. Exams are drawn
-from it."""
+"""The pool of a hidden suite: its test functions, with the expected values that a grading may alter or withhold from
+the box. Trial runs have shown each of them to be usable. The exam (the tests) of each grading is drawn from the
+pool."""
 
 from __future__ import annotations
 
@@ -21,39 +22,39 @@ from etude.tasks.verifiers.tests.withholding import edits_outside, with_matching
 
 @dataclass(frozen=True, slots=True)
 class AlterableTest:
-    """One test function of the suite, and what can be altered or withheld in it."""
+    """One test function of a suite, with what can be altered in it or withheld from the box."""
 
     file: str
     function: TestFunction
     tests: tuple[str, ...]
-    """The task's test ids of this function. There are several if the function is parametrised."""
+    """The task's ids of this function's tests. There are several if the function is parametrised."""
     decides: bool
-    """Whether some of its tests are in fail_to_pass."""
+    """Whether any of the function's tests is in fail_to_pass."""
     seconds: float = 0.0
     alterations: tuple[Edit, ...] = ()
-    """Edits that give one site another expected value. All edits are of the same site: with several sites, the original
-    would stand out as the version closest to all others."""
+    """Edits that replace the expected value of one assertion by another. All edits are in the same assertion: otherwise
+    the original would stand out as the version closest to all others."""
     withheld: tuple[Site, ...] = ()
-    """Sites whose comparison can be made outside the box."""
+    """Assertions whose comparison can be made outside the box."""
     chance: float = 1.0
-    """Probability of guessing those withheld values that the code does not produce without a solution."""
+    """Probability of guessing those withheld values that the unsolved code does not produce anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """All alterable tests of a suite."""
+    """The test functions of a suite that gradings can alter, and the files they are in."""
 
     sources: Mapping[str, bytes] = field(default_factory=dict)
-    """The test files by path."""
+    """Contents of the test files, by path."""
     alterable: tuple[AlterableTest, ...] = ()
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of all test functions, by file."""
     seconds: float = 0.0
-    """Time of the suite's tests with the reference."""
+    """Seconds that the alterable tests take with the reference solution."""
 
 
 def alterable_tests(suite: Suite, file: str, sources: Mapping[str, bytes]) -> list[AlterableTest]:
-    """Return the file's test functions that have expected ids."""
+    """Return the test functions of a file that contain expected tests of the suite, with no alterations chosen yet."""
     ids = Ids(suite.config)
     wanted: dict[str, list[str]] = {}
     for test in suite.expected:
@@ -74,7 +75,7 @@ def alterable_tests(suite: Suite, file: str, sources: Mapping[str, bytes]) -> li
 
 
 def _is_named_in(file: str, sources: Mapping[str, bytes]) -> bool:
-    """Return whether another file mentions this file's name, and so might import its contents in some way."""
+    """Return whether another file mentions this file's name, and so might import it."""
     path = PurePosixPath(file)
     name = path.parent.name if path.stem == "__init__" else path.stem
     encoded = name.encode("utf-8", "surrogateescape")
@@ -84,16 +85,17 @@ def _is_named_in(file: str, sources: Mapping[str, bytes]) -> bool:
 
 @lru_cache(maxsize=8)
 def test_functions(file: str, source: bytes) -> Sequence[TestFunction]:
-    """Return the test functions of a file. The result is cached, because parsing takes as long as all other work with a
-    file."""
+    """Return the test functions of a Python or JavaScript file. The result is cached, because parsing takes as long as
+    all other work with a file."""
     if file.endswith(".py"):
         return tuple(expectations.test_functions(source))
     return tuple(javascript.test_functions(source)) if file.endswith((".js", ".mjs", ".cjs")) else ()
 
 
 def chance_of_all(answers: Sequence[tuple[Site, object]]) -> float:
-    """Return the probability of guessing all answers. Guessing a value gives it for all sites that expect it; what
-    remains to guess is which site expects which value."""
+    """Return the probability of guessing the expected values in `answers`, pairs of an assertion and its value. A value
+    that several assertions expect has to be guessed once; what remains to guess is which assertion expects which
+    value."""
     chances = [(repr(value), chance_of(value, site)) for site, value in answers]
     alone = math.prod(chance for _, chance in chances)
     counts = Counter(value for value, _ in chances)
@@ -106,8 +108,8 @@ def chance_of_all(answers: Sequence[tuple[Site, object]]) -> float:
 
 
 def chance_of(value: object, site: Site | None = None) -> float:
-    """Return the probability of guessing a value. It is a rough figure, higher for values that code returns by default,
-    and for values that the compared expression itself contains."""
+    """Return the probability of guessing a value. It is a rough figure, higher for values that code often returns by
+    default, and for values that the assertion's compared expression contains."""
     if value is None or isinstance(value, bool) or (site is not None and repr(value) in site.given):
         return 0.5
     if value in (0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):

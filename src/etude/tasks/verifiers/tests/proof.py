@@ -1,7 +1,9 @@
-"""Saves a pool, so that later processes need not prove it again.
+"""Saves the pool of a suite (the tests that gradings may alter or withhold), so that later processes need not make it
+again with trial runs.
 
-Only decisions are saved, as positions in the sources; the rest of a pool is read from the sources again. Invariant: a
-loaded pool draws the same exams as the saved one, and a damaged file counts as missing.
+Only the chosen alterations and withheld values are saved, as positions in the sources; the rest of a pool is parsed
+from the sources again. Invariant: a loaded pool draws the same exams as the saved one, and a damaged file counts as
+missing.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from etude.tasks.verifiers.tests.suite import Suite
 
 
 def dump_proof(pool: Pool, guess: float) -> bytes:
-    """Serialise a pool. `guess` is a blind forger's probability of a pass in its exams."""
+    """Serialise the pool of a suite. `guess` is the probability that code passes by guessing instead of solving the
+    task."""
     rows = [
         {
             "file": item.file,
@@ -37,7 +40,7 @@ def dump_proof(pool: Pool, guess: float) -> bytes:
 
 
 def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool | None:
-    """Return the saved pool, or None if the data is damaged."""
+    """Return the pool of a suite that an earlier process saved, or None if the data is damaged."""
     kept = _verified(data)
     if not kept:
         return None
@@ -50,13 +53,14 @@ def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool 
 
 
 def guess_of(data: bytes) -> float:
-    """Return the forger's probability stored in a proof, or 1.0 if the proof is damaged."""
+    """Return the probability that code passes by guessing, as it was saved with a suite's pool. Return 1.0 if the data
+    is damaged."""
     return float(_verified(data).get("guess", 1.0))
 
 
 def proof_inputs(suite: Suite, reference: str, user: str) -> str:
-    """Return a digest of everything that a proof depends on, except the environment. Limits are left out: the proof was
-    made within them."""
+    """Return a digest of everything that the saved proof of a suite depends on, except the environment. Resource limits
+    are left out, because the trial runs stayed within them."""
     config = suite.config.model_dump_json(exclude={"seconds", "memory_mb", "disk_mb", "processes"})
     digest = hashlib.sha256(f"{_code()} {sys.version} {user} {config}\n".encode())
     for ids in (suite.fail_to_pass, suite.pass_to_pass, sorted(suite.may_skip), [reference]):
@@ -67,7 +71,7 @@ def proof_inputs(suite: Suite, reference: str, user: str) -> str:
 
 
 def _verified(data: bytes) -> dict[str, Any]:
-    """Return the contents of a proof, or an empty table if it is damaged."""
+    """Return the contents of a saved pool of tests, or an empty dictionary if the checksum is wrong."""
     digest, _, payload = data.partition(b"\n")
     found = digest.decode("ascii", "replace") == hashlib.sha256(payload).hexdigest()
     return dict(json.loads(payload)) if found else {}
@@ -87,8 +91,8 @@ def _with_stored_choices(row: Mapping[str, Any], item: AlterableTest) -> Alterab
 
 @cache
 def _code() -> str:
-    """Return a digest of the code that makes proofs and that runs in the box. Another version of Étude proves
-    everything again."""
+    """Return a digest of the source of the test suite verifier and of the programs that run in the box. If either
+    changes, pools that were saved before are no longer used."""
     digest = hashlib.sha256()
     for package in ("etude.tasks.verifiers.tests", "etude.tasks.box"):
         for file in sorted(resources.files(package).iterdir(), key=lambda file: file.name):

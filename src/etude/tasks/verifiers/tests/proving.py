@@ -1,7 +1,9 @@
-"""Proves which alterations and withheld comparisons of a suite can be used, with two runs of all of them.
+"""Finds out which altered tests of a suite, and which comparisons outside the box, can be used for grading. All of them
+are run twice.
 
-With the reference, every altered copy must fail whose original passes, and the reported values must be as expected.
-Without any change, copy and original must fail at the same line, so that a failure does not tell them apart.
+In the run with the reference solution, an altered copy of a test must fail where its original passes, and the values
+reported for comparisons outside the box must be the expected ones. In the run without any change, copy and original
+must fail at the same line, so that a failure does not show which one is altered.
 """
 
 from __future__ import annotations
@@ -26,25 +28,26 @@ from etude.tasks.verifiers.tests.suite import Suite
 from etude.tasks.verifiers.tests.withholding import ReportingRewrite, consistent_sites, edits_outside
 
 GUESS = 1e-3
-"""The aim: the largest acceptable probability that a blind forger passes."""
+"""Largest acceptable probability that code which solves nothing passes by forging its results."""
 MOST = 127
-"""The most alterations tried per site of a fail_to_pass test."""
+"""Maximum number of alterations tried per assertion of a fail_to_pass test."""
 DETECTORS, FEW = 6, 2
-"""DETECTORS: number of other tests of which some appear in two versions, to catch code that passes everything. FEW:
-alterations tried per site of them."""
+"""DETECTORS: number of pass_to_pass tests that are altered on trial, to catch code that makes every test pass. FEW:
+alterations tried per assertion of these tests."""
 Run = Callable[[Exam, bool], Awaitable[RunOutput]]
-"""A function that runs an exam, with the reference (True) or without any change (False)."""
+"""A function that runs the tests of an exam: with the reference solution (True), or without any change (False)."""
 _KEEPER = "_told"
 
 
 async def prove(suite: Suite, sources: Mapping[str, bytes], run: Run, rng: random.Random) -> Pool:
-    """Prove the pool of a suite. `sources` are the test files as they are in the workspace at grading."""
+    """Return the pool of a suite: the tests that gradings can alter or withhold from the box, as trial runs show.
+    `sources` are the test files as grading places them in the workspace."""
     # This runs in the event loop's thread, although parsing a large suite takes seconds: Python 3.11 parses in one
     # thread at a time, or raises SystemError.
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
     unproven = [one for file in sorted(sources) for one in alterable_tests(suite, file, sources)]
     pool = await _try(_Trial(suite, sources, unproven, rng), run)
-    # Tests whose answer cannot be withheld after all, and for which no alterations were tried.
+    # Try alterations of tests for which none were tried, but whose answer cannot be withheld after all.
     undecided = [one for one in pool.alterable if one.decides and one.chance > GUESS and not one.alterations]
     again = await _try(_Trial(suite, sources, undecided, rng, prefer_withholding=False), run)
     better = {(one.file, one.function.path): one for one in again.alterable}
@@ -62,22 +65,21 @@ async def _try(trial: _Trial, run: Run) -> Pool:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """One test function with all versions of it that the trial runs."""
+    """One test function, with the altered and rewritten versions of it that a trial runs."""
 
     alterable: AlterableTest
     rewrite: ReportingRewrite
-    """The rewrite that reports values instead of comparing them."""
+    """Rewrite of the function that reports values instead of comparing them."""
     ids_in_box: Mapping[str, str]
-    """The ids of the reporting version in the box, by the task's ids. Empty if nothing can be withheld."""
+    """Test ids that the rewritten function has in the box, by the task's ids. Empty if no value can be withheld."""
     original: tuple[str, ...]
-    """Ids of the unaltered copy. Empty if nothing is altered."""
+    """Test ids of the renamed but otherwise unaltered copy. Empty if no alterations are tried."""
     altered: Mapping[str, Edit]
-    """Alterations, by the function name of their copy."""
+    """Alterations to try, by the function name of their copy."""
 
 
 class _Trial:
-    """One exam with all versions of some tests that might be used. Running it takes little longer than the tests
-    alone."""
+    """One exam that contains all versions of some tests that gradings might use, to try them in one run."""
 
     def __init__(
         self,
@@ -88,7 +90,8 @@ class _Trial:
         *,
         prefer_withholding: bool = True,
     ) -> None:
-        """With `prefer_withholding`, no alterations are tried for a test whose answer can be withheld."""
+        """Build the exam of the trial. With `prefer_withholding`, no alterations are tried for a test whose expected
+        values can be withheld from the box and are hard to guess."""
         self._suite, self._rng, self._ids, self._held_back = suite, rng, Ids(suite.config), prefer_withholding
         self._sources = sources
         self._tried: list[_Tried] = []
@@ -120,7 +123,7 @@ class _Trial:
                 names.draw(): edit
                 for edit in _candidates(unproven, self._alteration_count(unproven, reported), self._rng)
             }
-            # Edits outside of the function would remove what other versions of the test need.
+            # Edits outside the function would remove code that other versions of the test need.
             if any(edits_outside(site, function) for site in reported):
                 reported = [] if edits and not self._held_back else reported
                 edits = {} if self._held_back else edits
@@ -140,7 +143,8 @@ class _Trial:
         return groups, tried
 
     def _alteration_count(self, unproven: AlterableTest, reported: list[Site]) -> int:
-        """Return how many alterations to try per site: none if the answer can be withheld and is hard to guess."""
+        """Return how many alterations to try per assertion of a test. It is 0 if the expected values can be withheld
+        and are hard to guess."""
         if not unproven.decides:
             return FEW if unproven in self._detectors else 0
         if self._held_back and chance_of_all([(site, value) for site in reported for value in site.values]) <= GUESS:
@@ -148,7 +152,8 @@ class _Trial:
         return min(MOST, math.ceil(math.exp(-math.log(GUESS) / len(self._suite.fail_to_pass))) - 1)
 
     def result(self, solved: Rows, unsolved: Rows) -> Pool:
-        """Return the pool that follows from the run with the reference and the run without any change."""
+        """Return the tests that gradings can alter or withhold, judging by two runs of the trial: `solved` with the
+        reference solution, `unsolved` without any change."""
         found, total = [], 0.0
         for tried in self._tried:
             seconds = self._seconds(tried, solved)
@@ -158,7 +163,7 @@ class _Trial:
                 replace(
                     tried.alterable,
                     seconds=seconds,
-                    # A test that fails under another name is not renamed in exams.
+                    # A test whose renamed copy fails cannot be renamed in exams, so it gets no alterations.
                     alterations=self._alterations(tried, solved, unsolved) if _passed(tried.original, solved) else (),
                     withheld=reported,
                     chance=chance_of_all(wrong),
@@ -167,7 +172,8 @@ class _Trial:
         return Pool(self._sources, tuple(found), seconds=total)
 
     def _seconds(self, tried: _Tried, solved: Rows) -> float:
-        """Return the time of one version: the median of all, because single ones may have waited for a busy machine."""
+        """Return the seconds that one version of a test takes. It is the median of all versions, because a busy machine
+        may have delayed single ones."""
         copies = [[self._ids.renamed(test, name) for test in tried.alterable.tests] for name in tried.altered]
         versions = [tried.original or tuple(tried.ids_in_box.values()), *copies]
         return median(sum(solved.seconds.get(test, 0.0) for test in version) for version in versions)
@@ -175,8 +181,8 @@ class _Trial:
     def _withheld_sites(
         self, tried: _Tried, solved: Rows, unsolved: Rows
     ) -> tuple[tuple[Site, ...], list[tuple[Site, object]]]:
-        """Return the sites whose answers can be withheld, and those of their answers that the code does not give
-        without a solution."""
+        """Return the assertions whose expected values can be withheld from the box. Also return those of their values
+        that the code does not produce without a solution, as pairs of assertion and value."""
         if not _passed(tried.ids_in_box.values(), solved):
             return (), []
         refuted, missing = set(), []
@@ -190,7 +196,8 @@ class _Trial:
         return tuple(kept), [(sites[key], value) for key, value in missing if sites[key] in kept]
 
     def _alterations(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[Edit, ...]:
-        """Return the proven alterations of the site that has the most of them."""
+        """Return the alterations of a test that gradings can use. Of several assertions, only the one with the most
+        such alterations counts."""
 
         def failure_of(test: str) -> tuple[str | None, int | None]:
             return unsolved.outcomes.get(test), unsolved.places.get(test)
@@ -213,7 +220,7 @@ def _passed(tests: Iterable[str], rows: Rows) -> bool:
 
 
 def _candidates(unproven: AlterableTest, wanted: int, rng: random.Random) -> list[Edit]:
-    """Return the alterations to try: up to `wanted` for each site."""
+    """Return the alterations of a test to try: up to `wanted` for each of its assertions."""
     found: list[Edit] = []
     for site in unproven.function.sites:
         if site.literal is None:

@@ -1,5 +1,5 @@
-"""Rewrites test functions. A copy has another name, another expected value, or reports a value instead of comparing
-it."""
+"""Makes rewritten copies of test functions, with another name, another expected value, or a call that reports a value
+instead of comparing it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from etude.tasks.verifiers.tests.site import Edit, Site
 
 
 def copy_of(source: bytes, function: TestFunction, name: str, edits: Iterable[Edit] = ()) -> bytes:
-    """Return the source of a function under another name, with some edits."""
+    """Return the source of a function with another name and with `edits` applied."""
     start, end = function.span
     return _edited(source, start, end, [(function.name, name.encode()), *edits])
 
 
 def source_text(site: Site, value: object) -> str:
-    """Return a value as source text at the site. All values are written the same way, so that quotes do not reveal the
-    original."""
+    """Return a value as source text for an assertion. Original and altered values are all written in this form, so that
+    quotes do not reveal the original."""
     return json.dumps(value, ensure_ascii=False) if site.json else repr(value)
 
 
 def rewritten_literal(function: TestFunction, literal: tuple[int, int]) -> Edit:
-    """Return an edit that writes the site's own value in the same way as its alterations."""
+    """Return an edit that writes an assertion's own expected value in the same form as altered values. `literal` is the
+    position of the value."""
     site = next(site for site in function.sites if site.literal == literal)
     return literal, (site.exception or source_text(site, site.value)).encode()
 
 
 def report_edit(source: bytes, site: Site, keeper: str, key: str) -> Edit:
-    """Return an edit that replaces an assertion by a call of the builtin `keeper` with the compared value. The expected
-    value is removed."""
+    """Return an edit that replaces an assertion by a call of the builtin `keeper`, which reports the compared value
+    under `key`. The expected value is removed."""
     assert site.statement is not None
     start, end = site.compared
     return site.statement, f'{keeper}("{key}", ('.encode() + source[start:end] + b"))"
@@ -40,8 +41,8 @@ def report_edit(source: bytes, site: Site, keeper: str, key: str) -> Edit:
 def compose(
     file: str, source: bytes, groups: Mapping[TestFunction, list[bytes]], edits_outside: Iterable[Edit] = ()
 ) -> bytes:
-    """Return the file with each of these functions replaced by copies of it, in this order, and with some edits outside
-    of the functions. Raises ValueError if the result is not valid."""
+    """Return a test file with each function in `groups` replaced by its copies, in their order, and with the edits
+    outside of these functions applied. Raises ValueError if this is impossible or gives invalid Python."""
     edits = list(edits_outside)
     for function, copies in groups.items():
         start = function.span[0]

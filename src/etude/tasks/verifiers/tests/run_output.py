@@ -1,4 +1,5 @@
-"""The output of a box in which tests ran, and its parsing. No part of the output can be believed alone."""
+"""The output of a box in which tests ran, and its parsing. No part of the output can be trusted alone, because the code
+under test may have written it."""
 
 from __future__ import annotations
 
@@ -10,26 +11,26 @@ OUTCOMES = frozenset(("passed", "failed", "error", "skipped", "xfailed", "xpasse
 
 @dataclass(frozen=True, slots=True)
 class RunOutput:
-    """What one run of an exam left."""
+    """The unparsed output of one test run in a box."""
 
     nonce: str
     code: int
     """Exit code as reported by pid 1 of the box."""
     rows: bytes = b""
-    """The bytes that were written to the file descriptor for rows."""
+    """Bytes written to the file descriptor for result rows, which has one JSON row per line."""
     report: bytes | None = None
-    """The file that the runner wrote at its end; None if there is none."""
+    """Contents of the report file that the runner wrote at its end; None if there is no such file."""
     limit: str = ""
-    """Name of the limit that ended the run, as in ExecResult; empty if none did."""
+    """Name of the resource limit that ended the run, as in ExecResult; empty if none did."""
     starved: bool = False
-    """Whether the wall clock expired because the host did not give the run its fair share of time."""
+    """Whether the wall clock expired because the host did not give the run its fair share of CPU time."""
     log: bytes = b""
     seconds: float = 0.0
 
 
 @dataclass(slots=True)
 class Rows:
-    """The parsed rows of one run."""
+    """The parsed result rows of one test run."""
 
     ready: bool = False
     broken: str = ""
@@ -37,25 +38,28 @@ class Rows:
     outcomes: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
-    """Line, counted from the start of its function, at which a test failed. Missing if unknown."""
+    """Line at which each test failed, counted from the start of its function. A test is missing here if its line is
+    unknown."""
     values: dict[str, dict[str, list[object]]] = field(default_factory=dict)
-    """Values reported for comparisons made outside the box: by test, then by key. A test's values come before its own
-    row. A runner that reports all values at its end puts them under an empty test name."""
+    """Values reported for comparisons made outside the box: by test, then by key. In the output, a test's values come
+    before its own row. Values after the last test's row are under an empty test name."""
     end: int | None = None
     """Exit code of the runner; None if the run did not come to its end."""
     memory_bytes: int = 0
     """Peak memory of the runner's process, as the run itself reports it."""
     tampered: str = ""
-    """The first row that no runner would write; everything after it is ignored."""
+    """Problem with the first row that no runner would write; empty if there is none. Everything after this row is
+    ignored."""
 
     def reported(self, test: str, key: str) -> list[object]:
-        """Return the values that a test reported under a key."""
+        """Return the values that a test reported under a key. If the runner reported all values at its end, return
+        those under this key."""
         return self.values.get(test, {}).get(key) or self.values.get("", {}).get(key, [])
 
 
 def read_rows(data: bytes, nonce: str) -> Rows:
-    """Parse the rows, stopping at the first that no runner would write. A last line without a newline was cut off and
-    is ignored."""
+    """Parse the result rows, stopping at the first that no runner would write. A last line without a newline was
+    truncated and is ignored."""
     rows = Rows()
     prefix = f"{nonce} ".encode()
     for line in data.split(b"\n")[:-1]:
@@ -72,7 +76,7 @@ def read_rows(data: bytes, nonce: str) -> Rows:
 
 
 def _take(rows: Rows, row: dict[str, object]) -> str:
-    """Add a row. Return what is wrong with it, or an empty string."""
+    """Add a row to `rows`. Return what is wrong with the row, or an empty string."""
     kinds = row.keys() & {"ready", "broken", "test", "value", "end"}
     if len(kinds) != 1:
         return "a row of no kind"

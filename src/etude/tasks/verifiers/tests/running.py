@@ -1,7 +1,8 @@
-"""Runs an exam once in a fresh box: writes the inputs, runs the command, and collects the outputs.
+"""Runs an exam (the tests of one grading) in a fresh box: writes the inputs, runs the command, and collects the
+outputs.
 
-The host supervises. The exit code is what pid 1 of the box reports. Rows come over the pipe that was standard output
-before any code of the workspace ran. The report is read after the whole process tree has ended.
+There are three outputs. The exit code is the one that pid 1 of the box reports. Result rows come over the pipe that was
+standard output before any code of the workspace ran. The report file is read after all processes have ended.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _LARGEST_REPORT = 16 << 20
 
 
 async def run_exam(context: GradingContext, config: SuiteConfig, exam: Exam, change: Change | None = None) -> RunOutput:
-    """Run an exam on a change, by default the context's. A SandboxError or OSError means an infrastructure fault."""
+    """Run an exam (the tests of one grading) on a change, by default the context's own, and return the output. Raises
+    SandboxError or OSError for an infrastructure fault."""
     wall = WALL * config.seconds + 10  # A runner takes a while to start.
     nonce, place = secrets.token_hex(16), f"/tmp/{secrets.token_hex(6)}"
     limits = Limits(
@@ -70,8 +72,8 @@ async def run_exam(context: GradingContext, config: SuiteConfig, exam: Exam, cha
 
 
 def command(config: SuiteConfig) -> list[str]:
-    """Return the command that runs the tests. The script is passed on the command line, so the box contains no file of
-    Étude's that could be replaced."""
+    """Return the command that runs the tests. The runner's script is passed on the command line, so that no file in the
+    box can be replaced to change it."""
     if config.runner == "node":
         return [config.node, "--input-type=module", "-e", NODE]
     # -I would also ignore PYTHONHASHSEED. An empty PYTHONPATH, -s and cwd isolate the interpreter instead.
@@ -79,8 +81,8 @@ def command(config: SuiteConfig) -> list[str]:
 
 
 def environment(config: SuiteConfig, place: str) -> dict[str, str]:
-    """Return the environment variables of the run: a new, empty home and temporary folder, the image's programs, and no
-    path into the workspace before the runner has started."""
+    """Return the environment variables of a test run. They set an empty home and temporary folder below `place`, a PATH
+    of the image's programs, and no import path into the workspace. The suite's own settings override them."""
     fixed = {
         "HOME": f"{place}/home",
         "TMPDIR": f"{place}/tmp",
@@ -93,15 +95,16 @@ def environment(config: SuiteConfig, place: str) -> dict[str, str]:
 
 
 async def with_pytest(context: GradingContext) -> GradingContext:
-    """Return the context with an image to which Étude's pytest was added. The layer is the same for all images and is
-    reused."""
+    """Return the context with an image to which Étude's own pytest is added. The added layer is the same for all images
+    and is reused."""
     pristine = context.pristine
     image = await context.sandboxes.add_image(packages.pytest_files(), base=pristine.image, workdir=packages.FOLDER)
     return replace(context, pristine=replace(pristine, image=image))
 
 
 async def _write_suite(box: Box, workdir: str, files: Mapping[str, bytes]) -> None:
-    """Write the hidden suite. Its files belong to the workspace's owner, not to the user that runs the tests."""
+    """Write the hidden suite's files to the workspace. They belong to the workspace's owner, not to the user that runs
+    the tests."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path, content in files.items():

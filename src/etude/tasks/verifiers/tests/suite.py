@@ -33,15 +33,15 @@ class SuiteConfig(BaseModel):
     """The image's interpreter: a name searched for on PATH, or an absolute path outside the workspace."""
     node: str = Field("node", min_length=1)
     pytest: Literal["image", "brought"] = "image"
-    """Which pytest runs: "image" is the image's own; with "brought" the grader adds one to an image that has none."""
+    """Which pytest to run: "image" uses the one in the image, "brought" adds the grader's to an image that has none."""
     path: list[str] = ["."]
     """Folders of the workspace that are put on Python's path."""
     arguments: list[str] = []
-    """More command line arguments for the runner (pytest only)."""
+    """Additional command line arguments for the runner (pytest only)."""
     env: dict[str, str] = {}
     """Environment variables that override the image's and the grader's."""
     seconds: float = Field(60.0, gt=0)
-    """CPU time limit of all tests together. The wall clock is a safety net, a multiple of it."""
+    """CPU time limit of all tests together, in seconds. The wall-clock limit is a multiple of it, as a safety net."""
     memory_mb: int = Field(1024, ge=64)
     disk_mb: int = Field(256, ge=16)
     processes: int = Field(128, ge=8)
@@ -65,7 +65,7 @@ class Suite:
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...] = ()
     may_skip: frozenset[str] = frozenset()
-    """Tests of pass_to_pass that may also be skipped, or fail where the test itself expects a failure."""
+    """Tests of pass_to_pass that may also be skipped or end as xfailed (an expected failure)."""
 
     @property
     def expected(self) -> tuple[str, ...]:
@@ -103,8 +103,8 @@ def read_suite(task: Task) -> Suite:
 
 
 def test_files(suite: Suite) -> frozenset[str]:
-    """Return the workspace paths of files that may contain the expected tests. A dotted id does not show which part of
-    it is the file."""
+    """Return the workspace paths of files that may contain the expected tests. With unittest, these are several per
+    test, because a dotted id does not show where the file's name ends."""
     if suite.config.runner != "unittest":
         mark = "::" if suite.config.runner == "pytest" else " > "
         return frozenset(test.partition(mark)[0] for test in suite.expected)
@@ -119,8 +119,8 @@ def suite_files(
     pass_to_pass: Collection[str] = (),
     may_skip: Collection[str] = (),
 ) -> dict[str, bytes]:
-    """Return the files of a hidden suite, to pass to `write_task`. The task also needs `task.verifier = {"type":
-    "tests", "runner": ...}`."""
+    """Return the files with which a task stores a hidden suite, to pass to `write_task`. The task also needs
+    `task.verifier = {"type": "tests", "runner": ...}`."""
     expected = {"fail_to_pass": sorted(fail_to_pass), "pass_to_pass": sorted(pass_to_pass)}
     if may_skip:
         expected["may_skip"] = sorted(may_skip)

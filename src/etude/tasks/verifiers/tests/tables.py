@@ -1,4 +1,4 @@
-"""Tables that a test goes through row by row: a loop over literals, or `pytest.mark.parametrize`."""
+"""Finds tables that a test checks row by row: in a loop over literals, or with `pytest.mark.parametrize`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from etude.tasks.verifiers.tests.constants import NotConstant, bind, evaluate
 from etude.tasks.verifiers.tests.site import ByteSpan
 
 LONGEST = 500
-"""The most rows of a table."""
+"""Maximum number of rows of a table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A table with known rows."""
+    """A table that a test checks row by row, with rows known from the source."""
 
     rows: list[dict[str, object]]
-    """For each round, the names whose value is known, with their values."""
+    """For each row, the columns whose value is known, with their values."""
     columns: Mapping[str, Binding]
-    """What each column's name stands for."""
+    """The expressions that each column's name stands for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameters:
-    """A table from which the runner makes one test per row."""
+    """The table of a parametrised test, from which pytest makes one test per row."""
 
     table: Table
     row_ids: tuple[frozenset[str], ...]
-    """The possible names of each row in the runner."""
+    """For each row, the names that pytest may give it in test ids."""
     renaming: tuple[tuple[ByteSpan, bytes], ...] = field(default=())
-    """Edits that rename the rows to `row_name`, which reveals nothing about their contents."""
+    """Edits that rename the rows to row1, row2 and so on, which reveals nothing about their contents."""
 
 
 def row_name(row: int) -> str:
@@ -41,7 +41,7 @@ def row_name(row: int) -> str:
 
 
 def loop_table(loop: ast.For, scope: Scope, names: Mapping[str, object]) -> Table | None:
-    """Return the table of a loop, or None if its rows are unknown or may be skipped."""
+    """Return the table that a loop iterates over, or None if its rows are unknown or may be skipped."""
     if any(isinstance(node, ast.Break | ast.Continue | ast.Return) for part in loop.body for node in ast.walk(part)):
         return None
     try:
@@ -58,8 +58,8 @@ def loop_table(loop: ast.For, scope: Scope, names: Mapping[str, object]) -> Tabl
 
 
 def parameters(scope: Scope, source: bytes, span: Callable[[ast.expr], ByteSpan]) -> Parameters | None:
-    """Return the table of the function's only parametrize decorator. Return None if there is none, if there are
-    several, or if it cannot be read."""
+    """Return the table of the test function's parametrize decorator. Return None if there is no such decorator, if
+    there are several, or if the table cannot be read from the source."""
     assert scope.function is not None
     marks = [mark for mark in scope.function.decorator_list if "parametrize" in ast.unparse(mark)]
     if len(marks) != 1 or not isinstance(mark := marks[0], ast.Call) or len(mark.args) != 2:
@@ -126,8 +126,8 @@ def _table(
 
 
 def _written_rows(table: ast.expr, scope: Scope) -> Sequence[ast.expr | list[ast.expr]] | None:
-    """Return the rows as expressions, if the table is written in the loop itself or in a constant that is used only
-    there. Otherwise return None."""
+    """Return a table's rows as expressions, if the table is written in place or in a constant that is used nowhere
+    else. Otherwise return None."""
     if isinstance(table, ast.Call) and isinstance(table.func, ast.Attribute) and table.func.attr == "items":
         held = _resolve_name(table.func.value, scope)
         if isinstance(held, ast.Dict) and all(held.keys):
@@ -167,7 +167,7 @@ def _targets(target: ast.expr) -> list[ast.Name]:
     return found
 
 
-# -- pytest's names for rows
+# -- the names that pytest gives to rows
 
 
 def _argument_names(given: object) -> list[str]:
@@ -180,7 +180,8 @@ def _argument_names(given: object) -> list[str]:
 def _unwrap_param(
     row: ast.expr | list[ast.expr],
 ) -> tuple[ast.expr | list[ast.expr], list[ast.expr] | None, str | None]:
-    """Return a row; and for a `pytest.param` its cells and its id, else None for both."""
+    """Return a row, followed by its cells and its id if it is a `pytest.param`. For other rows, cells and id are
+    None."""
     if not isinstance(row, ast.Call):
         return row, None, None
     keywords = {keyword.arg: keyword.value for keyword in row.keywords}
@@ -209,7 +210,8 @@ def _cell_id(value: object, otherwise: str) -> str:
 
 
 def _guesses(cell: ast.expr, name: str, row: int) -> Iterator[str]:
-    """Yield the possible names of a cell with an unknown value. Functions and classes appear by their name."""
+    """Yield the names that pytest may give to a cell whose value is unknown. A function or class may appear by its own
+    name."""
     yield f"{name}{row}"
     if isinstance(cell, ast.Name | ast.Attribute):
         yield cell.attr if isinstance(cell, ast.Attribute) else cell.id

@@ -30,17 +30,20 @@ from etude.tasks.verifiers.tests.running import run_exam, with_pytest
 from etude.tasks.verifiers.tests.suite import read_suite, test_files
 
 PROOF = 4.0
-"""CPU time limit of a run that proves a suite's controls, as a multiple of the suite's own limit."""
+"""CPU time limit of the trial runs that show which tests can be altered at grading, as a multiple of the suite's own
+limit."""
 
 
 class TestsVerifier:
-    """Grades a change with an exam drawn from the hidden suite.
+    """Grades a change with an exam: the hidden suite, with some tests randomly altered or their expected values
+    withheld from the box.
 
-    Before the first verdict it runs the reference to prove the pool that exams are drawn from, or loads the proof of an
-    earlier process. A task without a reference is graded with its suite unchanged, and its verdicts are not sealed.
+    Before the first verdict, trial runs with the reference solution show what can be altered or withheld, unless an
+    earlier process has stored this. A task without a reference solution is graded with its suite unchanged, and its
+    verdicts are not sealed: they could be forged.
     """
 
-    __test__ = False  # Not a test, whatever its name.
+    __test__ = False  # pytest must not collect this class.
 
     def __init__(self, task: Task) -> None:
         self.suite = read_suite(task)
@@ -57,8 +60,8 @@ class TestsVerifier:
         return self._guess <= SEALED
 
     def load_stored_proof(self, folder: Path) -> bool:
-        """Set `sealed` from the proof that an earlier run stored in this folder, if there is one. Return whether
-        `sealed` is known now."""
+        """Set `sealed` (whether verdicts are safe against forgery) from the proof that an earlier run stored in
+        `folder`, if there is one. Return whether `sealed` is known now."""
         try:
             reference = (self._task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -74,8 +77,8 @@ class TestsVerifier:
         return path in self._test_files or is_protected(path) or steers_runner(path) or self._is_in_the_way(path)
 
     def _is_in_the_way(self, path: str) -> bool:
-        """Return whether a path is a hidden file, or would prevent writing one: a file where one of its folders must
-        be, or a path below it."""
+        """Return whether a path is a hidden test file, lies below one, or is a parent folder of one. A file at such a
+        path could keep the hidden file from being written."""
         return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in self._hidden)
 
     async def examine(self, context: GradingContext) -> Verdict:
@@ -87,8 +90,8 @@ class TestsVerifier:
         return judge_run(exam, await run_exam(context, self.suite.config, exam), context.change.touched)
 
     async def with_brought_pytest(self, context: GradingContext) -> GradingContext:
-        """Return the context with pytest added to the image, if the task asks for it. Otherwise return the context
-        itself."""
+        """Return the context with pytest added to the image, if the task's settings ask for it. Otherwise return the
+        context itself."""
         config, image = self.suite.config, context.pristine.image
         if config.runner != "pytest" or config.pytest != "brought":
             return context
@@ -121,14 +124,14 @@ class TestsVerifier:
         return pool
 
     async def _prove(self, context: GradingContext, sources: Mapping[str, bytes], solution: Change) -> Pool:
-        # These runs are not part of the verdict, so neither their conditions nor their CPU time count.
+        # These runs are not part of the verdict: they use the usual conditions, and their CPU time is not recorded.
         apart = replace(context, conditions=USUAL, cpu_seconds=[])
         longest = PROOF * self.suite.config.seconds
         took = longest
 
         async def run(exam: Exam, solved: bool) -> RunOutput:
             nonlocal took
-            # Unsolved code may never end, so it gets what the solution needed and a little more.
+            # Unsolved code may never end, so it gets a multiple of the time that the solution needed.
             seconds = longest if solved else min(longest, PROOF * took + 1)
             config = self.suite.config.model_copy(update={"seconds": seconds})
             output = await run_exam(apart, config, exam, solution if solved else Change())

@@ -1,5 +1,5 @@
-"""Finds answers that remain in the box although the expected value was removed: the compared expression may contain
-them."""
+"""Finds expected values that remain visible in the box after they were removed from an assertion, because the compared
+expression contains them too."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from etude.tasks.verifiers.tests.constants import NotConstant, evaluate
 def visible_values(
     compared: ast.expr, rounds: Sequence[Mapping[str, object]], values: Sequence[object]
 ) -> frozenset[str]:
-    """Return the reprs of those values that the compared expression also contains in the same round. Code may return
-    part of its input without solving anything."""
+    """Return the reprs of the expected values that the compared expression contains too, in the same loop iteration.
+    Such a value is easy to guess, since code may return part of its input without solving anything."""
     found = zip(rounds, values, strict=True)
     return frozenset(
         repr(value) for names, value in found if any(reveals(part, value) for part in _known(compared, names))
@@ -21,8 +21,8 @@ def visible_values(
 
 
 def reveals(visible: object, value: object) -> bool:
-    """Return whether `value` can be found in `visible`. Values that code returns by default are no secret and do not
-    count."""
+    """Return whether `visible` is equal to `value` or contains it. Values that code often returns by default, such as
+    0, are no secret and never count as revealed."""
     if value in (None, 0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):
         return False
     items = list(value) if isinstance(value, list | tuple) else None

@@ -15,41 +15,42 @@ from etude.tasks.verifiers.tests.tables import row_name
 
 @dataclass(frozen=True, slots=True)
 class ReportingRewrite:
-    """The rewrite of one test function that reports the values of some sites."""
+    """A rewrite of one test function in which some assertions report their compared value instead of checking it."""
 
     source: bytes
     function: TestFunction
     sites: Mapping[str, Site]
-    """The sites, by the key under which each reports its value."""
+    """Assertions to rewrite, by the key under which each reports its value."""
     keeper: str
     """Name of the builtin that the rewritten function calls to report a value."""
 
     @property
     def edits_inside(self) -> list[Edit]:
-        """The edits within the function's own lines."""
+        """The edits of this rewrite within the function."""
         return [report_edit(self.source, site, self.keeper, key) for key, site in self.sites.items()] + [
             edit for edit in _blanks(self.sites.values()) if _is_within(edit, self.function)
         ]
 
     @property
     def edits_outside(self) -> list[Edit]:
-        """The edits elsewhere in the file."""
+        """The edits of this rewrite elsewhere in the file."""
         return [edit for edit in _blanks(self.sites.values()) if not _is_within(edit, self.function)]
 
     def id_in_box(self, ids: Ids, test: str) -> str:
-        """Return the id in the box of one of the function's tests."""
+        """Return the id that one of the function's tests has in the box. `test` is the task's id."""
         for site in self.sites.values():
             if site.renamed and (row := site.row_of(ids.row(test))) is not None:
                 return f"{ids.address(test)}[{row_name(row)}]"
         return test
 
     def withheld(self, ids: Ids, test: str) -> tuple[Withheld, ...]:
-        """Return the comparisons to make outside the box for one test."""
+        """Return the comparisons to make outside the box for one test of the function."""
         return tuple(Withheld(key, _values(site, ids, test)) for key, site in self.sites.items())
 
 
 def with_matching_rows(function: TestFunction, tests: Collection[str], ids: Ids) -> TestFunction:
-    """Return the function without those sites of a table whose rows do not match the ids of these tests."""
+    """Return the function without those assertions about table rows that cannot be matched one to one with the ids in
+    `tests`."""
     row_ids = [ids.row(test) for test in tests]
 
     def fits(site: Site) -> bool:
@@ -61,13 +62,14 @@ def with_matching_rows(function: TestFunction, tests: Collection[str], ids: Ids)
 
 
 def without_outside_edits(function: TestFunction) -> TestFunction:
-    """Return the function without sites that would edit the file outside the function."""
+    """Return the function without the assertions that can be withheld only with edits outside the function."""
     kept = [site for site in function.sites if not edits_outside(site, function)]
     return replace(function, sites=tuple(consistent_sites(kept, function.sites)))
 
 
 def consistent_sites(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
-    """Return those of `kept` whose edits remove nothing that a dropped site still needs. `every` are all sites."""
+    """Return the assertions in `kept` that can be withheld together. An assertion is left out if its edits would remove
+    text that another assertion, in `every` but outside the result, still needs."""
     kept, every = list(kept), list(every)
     needed = {edit for site in every if site not in kept for edit in site.blanks}
     left = [site for site in kept if needed.isdisjoint(site.blanks)]
@@ -75,7 +77,7 @@ def consistent_sites(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
 
 
 def edits_outside(site: Site, function: TestFunction) -> bool:
-    """Return whether a site's edits lie outside the function."""
+    """Return whether withholding the expected value of an assertion needs edits outside the function."""
     return not all(_is_within(edit, function) for edit in site.blanks)
 
 

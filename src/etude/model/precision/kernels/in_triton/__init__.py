@@ -1,5 +1,4 @@
-"""The kernels written in Triton. Importing this package imports Triton. `kernels.reference` is what they are tested
-against."""
+"""The kernels written in Triton, tested against `kernels.reference`. Importing this package imports Triton."""
 
 from etude.model.precision.kernels.in_triton.grouped import grouped_mm, grouped_wgrad
 from etude.model.precision.kernels.in_triton.permute import gate_gradients, permute, unpermute

@@ -2,8 +2,8 @@
 
 Kernels get numbers as integer words with the same bits (int16 for bf16, int32 for fp32), so that moving a number never
 rounds it. Compiled kernels convert with the device's own instructions: PTX specifies that they round to nearest, ties
-to even, and saturate. Triton's interpreter does not round to nearest when it narrows a number, so under it these
-functions round by integer arithmetic.
+to even, and saturate. Triton's interpreter does not round to nearest when it narrows a number, so these functions round
+by integer arithmetic when interpreted.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ INFINITY = tl.constexpr(0x7F800000)
 SMALLEST_FP8_SCALE = tl.constexpr(2.0**-126)
 SMALLEST_OUTER = tl.constexpr(2.0**-120)
 NAN = tl.constexpr(0x7FC00000)
-"""The bits of NaN. A float NaN is unequal to itself, so Triton would treat it as a constant that changed."""
+"""The fp32 bits of NaN, as an integer. A float NaN is unequal to itself, so Triton would take it for a constant that
+changed."""
 
 
 @triton.jit
 def wide(words):
-    """Convert the words of bf16 or fp32 numbers to fp32."""
+    """Convert integer words, the bits of bf16 or fp32 numbers, to fp32."""
     if words.dtype == tl.int16:
         return (words.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
@@ -30,7 +31,7 @@ def wide(words):
 
 @triton.jit
 def bf16_words(values):
-    """Convert fp32 to the words of the nearest bf16 numbers. NaN stays NaN."""
+    """Convert fp32 to the nearest bf16 numbers, returned as integer words. NaN stays NaN."""
     if COMPILED:
         return values.to(tl.bfloat16).to(tl.int16, bitcast=True)
     else:
@@ -41,7 +42,7 @@ def bf16_words(values):
 
 @triton.jit
 def words_for(out, values):
-    """Convert fp32 to words of the type that the pointer `out` has."""
+    """Convert fp32 to the integer words that the pointer `out` stores: int16 for bf16, int32 for fp32."""
     if out.dtype.element_ty == tl.int16:
         return bf16_words(values)
     else:
@@ -50,7 +51,7 @@ def words_for(out, values):
 
 @triton.jit
 def magnitudes(values):
-    """Return the bits of |values| as integers. They have the order of the magnitudes, then infinity, then NaN."""
+    """Return the bits of |values| as integers. They sort as the magnitudes do, followed by infinity and then NaN."""
     return values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
@@ -72,7 +73,7 @@ def e4m3_codes(values):
 
 @triton.jit
 def normal_e4m3(codes):
-    """Convert E4M3 codes from 8 to 126, the normal positive numbers, to fp32. Code 127 is NaN."""
+    """Convert E4M3 codes of normal positive numbers (8 to 126) to fp32, and code 127 to NaN."""
     bits = (codes.to(tl.int32) << 20) + (120 << 23)
     return tl.where(codes == 0x7F, NAN, bits).to(tl.float32, bitcast=True)
 
@@ -90,7 +91,8 @@ def e2m1_codes(values):
 
 @triton.jit
 def e8m0_not_below(largest):
-    """Return the E8M0 code (int32) of absmax / 448 rounded up to a power of two; `largest` has the bits of absmax."""
+    """Return the E8M0 code (int32) of absmax / 448, rounded up to a power of two. `largest` is the bits of absmax, an
+    fp32 number."""
     codes = tl.maximum(((largest + 0x1FFFFF) >> 23) - 8, 0)
     return tl.where(largest < INFINITY, codes, 254 + (largest > INFINITY).to(tl.int32))
 
@@ -114,7 +116,7 @@ def power_of_e8m0(codes):
 def scale_for(largest, divisor: tl.constexpr, least: tl.constexpr):
     """Return absmax / divisor in fp32 by IEEE 754 division, at least `least`; NaN if absmax is not finite.
 
-    `largest` has the bits of absmax.
+    `largest` is the bits of absmax, an fp32 number.
     """
     scale = tl.maximum(tl.div_rn(largest.to(tl.float32, bitcast=True), divisor), least)
     return tl.where(largest < INFINITY, scale.to(tl.int32, bitcast=True), NAN).to(tl.float32, bitcast=True)

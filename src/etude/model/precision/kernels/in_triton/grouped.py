@@ -1,8 +1,8 @@
 """Grouped matmuls with unequal numbers of rows per expert, in Triton.
 
 `grouped_mm` computes the forward pass and the gradient of the input (dgrad): rows [R, K] times the experts' weights [E,
-N, K]. `grouped_wgrad` computes the gradient of the weights and contracts over each expert's rows: bf16 in row order,
-quantised formats as columns, which are quantised along tokens.
+N, K]. `grouped_wgrad` computes the gradient of the weights and contracts over each expert's rows; its operands in
+quantised formats are quantised along the tokens.
 
 Programs are persistent: as many as fit on the device, each processing several tiles. Tiles are ordered so that those
 computed at the same time share rows and weights. The number of tiles per expert is computed on the device, so the CPU
@@ -38,7 +38,8 @@ from etude.model.precision.kernels.in_triton.launch import on_device, words
 from etude.model.precision.mxfp8 import MXFP8
 
 FEWEST_EXPERTS = 64
-"""Smallest number of experts for which a kernel is compiled, so that most models share one compiled kernel."""
+"""Minimum value of the kernels' compile-time constant for the number of experts, so that most models share one compiled
+kernel."""
 
 
 def _config(
@@ -118,8 +119,8 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
     """Multiply [M, R] by [N, R] to bf16 [E, M, N]; both operands contract their last axis over each expert's rows.
 
-    The result is zero for an expert without rows. bf16 operands are transposes of contiguous rows. In quantised
-    operands the number of an expert's rows is a multiple of the block size.
+    The result is zero for an expert without rows. bf16 operands must be transposes of contiguous rows. In quantised
+    operands the number of an expert's rows must be a multiple of the block size.
     """
     match a, b:
         case Tensor(), Tensor():
@@ -179,7 +180,7 @@ def _wgrad_of_codes(kind: str, a: BlockFP8 | MXFP8, b: BlockFP8 | MXFP8, ends_e:
 
 
 def _operands(a: Tensor | Quantised, b: Tensor | Quantised) -> tuple[str, Tensor, Tensor, Tensor, Tensor]:
-    """Return the kind of kernel, and codes and scales of both operands (for bf16 the numbers, twice)."""
+    """Return the kind of kernel, then codes and scales of a and of b. A bf16 operand is returned in place of both."""
     match a, b:
         case Tensor(), Tensor() if a.dtype == b.dtype == torch.bfloat16:
             return "bf16", a, a, b, b
@@ -211,20 +212,21 @@ def _launch(kernel: Any, kind: str, like: Tensor, *args: Any, **meta: Any) -> No
 
 @cache
 def _tuned(kernel: Any, kind: str) -> Any:
-    """Return the kernel with autotuning: for each width and depth, the first call measures all configurations."""
+    """Return the kernel with autotuning: the first call for a width and depth of operands measures all
+    configurations."""
     return triton.autotune(CONFIGS[kind], key=["columns", "inner", "TURNED"])(kernel)
 
 
 @cache
 def _workspace(device: torch.device) -> Callable[[int, int, int | None], Tensor]:
-    """Return the function with which Triton allocates memory for tensor descriptors."""
+    """Return an allocator on the device, with which Triton gets memory for tensor descriptors."""
     return lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device)
 
 
 @triton.jit
 def _operand(x):
-    """Return an operand for tl.dot. Under the interpreter bf16 is widened to fp32, since it would multiply bf16 words
-    as integers."""
+    """Return x as an operand for tl.dot. Triton's interpreter would multiply the words of bf16 as integers, so bf16 is
+    widened to fp32 for it."""
     if COMPILED or x.dtype != tl.bfloat16:
         return x
     else:
@@ -233,7 +235,7 @@ def _operand(x):
 
 @triton.jit
 def _times_powers(codes, scales):
-    """Multiply E4M3 codes [m, k] by E8M0 scales [m, k / 32] to bf16, exact except for subnormals of bf16."""
+    """Return E4M3 codes [m, k] times E8M0 scales [m, k / 32] in bf16, exact except for subnormals of bf16."""
     parts = tl.reshape(codes.to(tl.float32), (codes.shape[0], scales.shape[1], 32))
     values = tl.reshape(parts * tl.expand_dims(power_of_e8m0(scales), 2), codes.shape)
     if COMPILED:
@@ -314,7 +316,7 @@ def _grouped_mm(
 
 @triton.jit
 def _tile_position(tile, tile_rows, tile_columns):
-    """Return the row and column of the tile with this number in a grid of tile_rows x tile_columns.
+    """Return the row and column of tile number `tile` in a grid of tile_rows x tile_columns.
 
     Tiles are numbered in bands of 8 rows, column by column within a band, so that tiles with adjacent numbers share
     rows and weights in the cache.

@@ -21,7 +21,7 @@ from etude.model.precision.kernels.in_triton.bits import wide, words_for
 from etude.model.precision.kernels.in_triton.launch import on_device, words
 
 STRIDE = 1024
-"""How many numbers of a row a program moves per loop iteration."""
+"""Numbers of a row that a Triton program moves per loop iteration."""
 
 
 def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
@@ -73,7 +73,7 @@ def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None
 def gate_gradients(grad_nd: Tensor, y_rd: Tensor, placement: Placement) -> Tensor:
     """Return the gradients [N, K] of the gates of `unpermute`, summed in fp32.
 
-    `grad_nd` is the gradient of its result, `y_rd` the rows that it summed.
+    `grad_nd` is the gradient of the result of `unpermute`, `y_rd` the rows that it summed.
     """
     grad_nd, y_rd = grad_nd.contiguous(), y_rd.contiguous()
     (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]

@@ -1,11 +1,11 @@
 """Quantisers in Triton, bit-equal to the references in plain torch.
 
-x is read once, even if both its rows and its columns are quantised. If x is a SwiGLU product, the same kernel computes
+x is read once, even if both x and its transpose are quantised. If x is a SwiGLU product, the same kernel computes
 SwiGLU.
 
 "Columns" means the quantised transpose of x: the operand of a matmul that contracts over the rows of x. Its blocks of
-32 or 128 numbers lie along tokens, so each expert's tokens must begin at a multiple of the block size (`place(...,
-multiple=)` ensures it).
+32 or 128 numbers lie along tokens, so each expert's tokens must begin at a multiple of the block size
+(`place_pairs(..., multiple=)` ensures it).
 
 There are two kernels. `_quantise_tiles` is for formats whose scales cover no more than a tile. `_quantise_rows` is for
 formats whose scales depend on a whole row (NVFP4, FP8 per row); a program keeps the row in registers.
@@ -48,18 +48,18 @@ LONGEST_ROW = 16384
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Block size of a format, and the tiles in which it is quantised."""
+    """Block size of a format, and the tile sizes with which `_quantise_tiles` quantises to it."""
 
     tall: int
-    """Rows per block."""
+    """Number of rows per block of the format."""
     wide: int
-    """Columns per block."""
+    """Number of columns per block of the format."""
     mx: bool
     """Whether scales are powers of two (E8M0) instead of fp32."""
     rows: tuple[int, int, int]
-    """Rows and columns of a tile and number of warps, if only rows are quantised."""
+    """Rows and columns of a tile and number of warps, if only x is quantised."""
     both: tuple[int, int, int]
-    """The same, if rows and columns are quantised."""
+    """Rows and columns of a tile and number of warps, if x and its transpose are quantised."""
 
 
 # Tile heights, widths and warps with the fewest instructions per number on Hopper, without register spills.
@@ -71,7 +71,7 @@ TILINGS = {
 
 
 def quantise(x: Tensor, format: str, *, outer: Tensor | None = None) -> Quantised:
-    """Quantise x along its last axis. `outer` is as in `quantise_nvfp4`."""
+    """Quantise x along its last axis. `outer`, for the nvfp4 formats only, is used instead of computed outer scales."""
     if outer is not None and not format.startswith("nvfp4"):
         raise CannotQuantise(f"{format} has no outer scale; only the nvfp4 formats take `outer`")
     if format in TILINGS:
@@ -80,7 +80,7 @@ def quantise(x: Tensor, format: str, *, outer: Tensor | None = None) -> Quantise
 
 
 def quantise_both(x: Tensor, format: str) -> tuple[Quantised, Quantised]:
-    """Quantise x and its transpose, reading x once."""
+    """Quantise x and its transpose, each along its last axis, reading x once."""
     return _both(_by_tiles(x, None, _tiled(format), columns=True))
 
 
@@ -184,7 +184,8 @@ def _by_rows(x: Tensor, up: Tensor | None, format: str, outer: Tensor | None) ->
 
 
 def _given(x: Tensor, up: Tensor | None, block: int, format: str) -> tuple[Tensor, Tensor]:
-    """Return the words of x and of `up` (of x again without `up`), after checking that a kernel accepts them."""
+    """Check that a kernel accepts x and `up`, and return the integer words of both; x stands for `up` if that is
+    None."""
     if up is not None and (x.dtype != torch.bfloat16 or up.dtype != torch.bfloat16 or up.shape != x.shape):
         raise CannotQuantise(
             f"SwiGLU takes two bf16 tensors of one shape, not {_description(x)} and {_description(up)}"
@@ -210,7 +211,7 @@ def _empty(x: Tensor, shape: list[int], tiling: Tiling) -> Quantised:
 
 @triton.jit
 def _numbers(x, up, at, inside, SWIGLU: tl.constexpr):
-    """Load the numbers at offsets `at` where `inside`; with SWIGLU, return silu(x) * up."""
+    """Load x at offsets `at` as fp32, 0 where not `inside`; with SWIGLU, return silu(x) * up."""
     values = wide(tl.load(x + at, inside, 0))
     if SWIGLU:
         values = swiglu(values, wide(tl.load(up + at, inside, 0)))
@@ -219,7 +220,7 @@ def _numbers(x, up, at, inside, SWIGLU: tl.constexpr):
 
 @triton.jit
 def _blocks(values, TALL: tl.constexpr, WIDE: tl.constexpr, MX: tl.constexpr):
-    """Quantise [h, w] to codes [h, w] and scales [h / TALL, w / WIDE]."""
+    """Quantise a tile [h, w] to E4M3 codes [h, w] and scales [h / TALL, w / WIDE]."""
     height: tl.constexpr = values.shape[0] // TALL
     width: tl.constexpr = values.shape[1] // WIDE
     parts = tl.reshape(values, (height, TALL, width, WIDE))
