@@ -95,8 +95,8 @@ def chat_command(options: ChatOptions) -> int:
 
 
 def _why_lines(options: ChatOptions) -> str | None:
-    """Return the reason for using line mode, to be printed: empty if the user asked for line mode, None if the chat
-    uses the full-screen interface instead."""
+    """Return why the chat uses line mode, as text to print; the text is empty if the user asked for line mode. Return
+    None if the chat uses the full-screen interface."""
     if options.plain or options.yes:
         return ""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -119,7 +119,7 @@ def _saved(options: ChatOptions) -> SavedSession | None:
 
 
 async def _on_screen(options: ChatOptions, front: Front, run_screen: RunScreen) -> int:
-    """Run one session after another in the full-screen interface, each time the user switches to another."""
+    """Run a session in the full-screen interface, then every session that the user switches to."""
     async with AsyncExitStack() as stack:
         if options.folder is None:
             where = Where(_sample(stack), None, options.shell)
@@ -181,7 +181,7 @@ async def _question(question: str) -> str:
 
 
 async def _settle(session: ChatSession, console: Console) -> None:
-    """Mark the session's changes as accepted. In the user's own folder, each was approved when it was made."""
+    """Mark the changes as accepted, for an agent in the user's own folder: the user approved each when it was made."""
     if changed := await session.apply():
         console.print(f"changed {visible(', '.join(changed))}", style="dim", markup=False)
 

@@ -33,7 +33,7 @@ class Show(Observer):
 
 
 def _called(event: ToolEvent) -> str:
-    """Return the call as one string that begins with the tool's name. In the compact format, the arguments begin with
-    it already."""
+    """Return the call as one string that begins with the tool's name. In the compact format, `event.arguments` already
+    begins with the name."""
     first, *_ = event.arguments.split(maxsplit=1) or [""]
     return event.arguments if first == event.name else f"{event.name} {event.arguments}"

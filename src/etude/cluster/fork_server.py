@@ -37,8 +37,8 @@ COMMAND = (
     "-c",
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from etude.cluster import fork_server as f; f.main()",
 )
-"""Command line that runs `main`. It avoids `-m`, so that pickles name this module's classes as in every other
-process."""
+"""Command line that runs `main` with the arguments that follow it. It avoids `-m`, which would name this module
+`__main__`: pickles would then name its classes differently than in other processes."""
 CONTROL = "control.sock"
 """Name of the fork server's socket in the cluster's folder."""
 BACKLOG = 1024
@@ -254,8 +254,8 @@ def read_frame(connection: socket.socket) -> bytes:
 
 def main() -> None:
     """Run the fork server (`COMMAND serve CONTROL FD PATHS`) or one service in a fresh interpreter (`COMMAND service
-    SPEC FD PATHS`). FD is the listening socket. PATHS is the driver's sys.path as JSON; COMMAND removes it before this
-    runs."""
+    SPEC FD PATHS`). FD is the listening socket. PATHS is the driver's sys.path as JSON; COMMAND's code sets it and
+    removes it from the arguments before it calls this."""
     role, place, descriptor = sys.argv[1:]
     listener = socket.socket(fileno=int(descriptor))
     folder = Path(place).parent

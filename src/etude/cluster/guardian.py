@@ -72,7 +72,7 @@ def processes_of(folder: Path, spared: str) -> list[str]:
     """Return the identities of a cluster's living processes, except the spared one, the guardian and this process.
 
     Ray's own processes are recognised by the folder: it is in their command line until they set their own title, and by
-    then they have a log file open below it. Services record themselves, since their output goes elsewhere.
+    then they have a log file open below it. The output of services goes elsewhere, so they are found by their records.
     """
     found = {who for who in recorded(folder) if alive(who)}
     for entry in Path("/proc").iterdir():

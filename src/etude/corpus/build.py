@@ -50,7 +50,7 @@ class Provenance:
     near_duplicates: int = 0
     held_out: int = 0
     kept: int = 0
-    """Number of documents in the train split."""
+    """Number of documents left for the train split, after duplicates and held-out documents are taken out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,14 @@ PADDING = -1
 
 
 class Piece(NamedTuple):
+    """A run of adjacent (token, next token) pairs of one document. Pair i predicts token i + 1 from token i."""
+
     document: int
     start: int
-    """Index in the document of the piece's first pair, context included."""
+    """Index in the document of the piece's first pair, which may be context only."""
     stop: int
     trained_from: int
-    """Index in the document of the first pair to train on; earlier pairs of the piece are context only."""
+    """Index in the document of the first pair to train on. Earlier pairs of the piece are context, without loss."""
 
 
 @dataclass(frozen=True, slots=True)

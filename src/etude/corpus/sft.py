@@ -22,7 +22,8 @@ _SPLIT = "train"
 
 
 class TraceRows:
-    """The token ids and loss weights of the segments of demonstrations, which row streams read as documents."""
+    """Demonstrations in the form that row streams read: one document per trace segment, with its token ids and loss
+    weights."""
 
     def __init__(self, traces: Sequence[Trace], *, other_token_loss: float) -> None:
         self._tokens: list[NDArray[np.int64]] = []

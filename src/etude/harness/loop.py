@@ -289,9 +289,10 @@ class _Run:
         await self.answered(turn, events)
 
     async def answered(self, turn: Turn, interrupted: Sequence[ToolEvent] = (), *, over: bool = False) -> bool:
-        """Complete a turn: append nudges, unless the run is `over`, and call the observer.
+        """Complete a turn: append nudges, unless `over` says that the run ends now, and call the observer.
 
-        Return whether there were nudges.
+        `interrupted` are the tool events of calls that the end of the run interrupted. Return whether nudges were
+        appended.
         """
         tools, self.told = [*self.outcome.tools[self.told :], *interrupted], len(self.outcome.tools)
         told = [] if over else [self.tell(text) for text in self.nudges.after(turn, tools)]

@@ -1,8 +1,8 @@
 """Budgets of a run of the agent loop, and its outcome.
 
 Turns, tool calls, sampled tokens, command seconds and money are the model's budgets: using one up is the model's
-failure. The wall-clock limit is a safety net: reaching it is an infrastructure error. Only the running time of commands
-counts as command seconds, and not on a host that was short of CPU time.
+failure. The wall-clock limit is a safety net: reaching it is an infrastructure error. Command seconds are the running
+time of commands, without other tools. A command that ran while the host was short of CPU time does not count.
 """
 
 from __future__ import annotations

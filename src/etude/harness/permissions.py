@@ -46,7 +46,7 @@ class RequestedAction:
     shown: str = ""
     """Details to show to the user: the diff of a write, or the running command that receives the input."""
     plain: bool = True
-    """Whether `what` is a command; False for input to a running command."""
+    """For "execute": whether `what` is a command. False if it is input to a running command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class Rule:
         return f"{self.kind}:{self.pattern}" if self.pattern else self.kind
 
     def allows(self, action: RequestedAction) -> bool:
-        """Return whether the rule by itself covers the whole action. `Permissions.verdict` handles rules for the first
-        words of a command."""
+        """Return whether this rule alone covers the whole action. A rule for the first words of a command never does;
+        such rules are handled by `Permissions.verdict`."""
         if action.kind != self.kind:
             return False
         if not self.pattern:
@@ -204,8 +204,9 @@ class AskedWeb:
 
 
 def always_rules(action: RequestedAction) -> list[Rule]:
-    """Return the rules that the answer "always" adds. They allow writes to all files of the folder, commands that begin
-    with these words, or this host."""
+    """Return the rules that the answer "always" to this action adds. They allow all writes in the folder, all commands
+    that begin with this command's words, or all pages of this host. A command that `commands_in` cannot split, or an
+    input to a command, gets a rule for exactly this text."""
     if action.kind == "write":
         return [Rule("write")]
     if action.kind == "fetch":

@@ -1,8 +1,8 @@
 """A chat session: the agent works on a copy-on-write view of the user's folder until `apply` writes its changes.
 
-Invariant: only `apply` writes the user's files. It writes only changes that `diff` shows, and only to files that still
-have the contents that the agent started from. With `permissions` the agent works in the folder itself instead, and the
-user is asked before each change.
+Invariant of sessions without `permissions`: only `apply` writes the user's files. It writes only changes that `diff`
+shows, and only to files that still have the contents that the agent started from. With `permissions` there is no view:
+the agent works in the folder itself, and each change needs the user's permission.
 """
 
 from __future__ import annotations
@@ -244,8 +244,8 @@ class ChatSession:
             self._record.signal("edits_rejected", files=list(_known((await self._open()).changed())))
 
     def agree_to_training(self) -> None:
-        """Record, for a resumed session, that the user generally consents to training, unless the user has already
-        answered for this session."""
+        """Log, in a resumed session, the consent to training that the user has given for all sessions. Nothing is
+        logged if this session has the consent already, or if the user has answered for this session."""
         saved = self._saved
         if self._record is not None and saved is not None and not saved.consent and saved.training_answer is None:
             self._record.signal("consent", given=True)

@@ -36,8 +36,8 @@ class ToolResult:
 
 
 class Toolbox(ToolContext):
-    """The tools of one run on one workspace. `tools` has the implementations for schemas of tools that are not built
-    in."""
+    """The tools of one run on one workspace. The argument `tools` has implementations, by name, of tools that are not
+    built in."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Toolbox(ToolContext):
         self.schemas = {schema.name: schema for schema in schemas}
 
     def scope(self, call: ToolCall) -> CallScope:
-        """Return the files that a call may use, as far as its arguments tell before it runs."""
+        """Return, before a call runs, which files it may use. Its tool's schema and its arguments determine this."""
         schema = self.schemas.get(call.name)
         if schema is None or call.arguments is None:
             return CallScope("none")
@@ -75,8 +75,8 @@ class Toolbox(ToolContext):
         return self.bounded(await self.carry_out(call), max_tokens=max_tokens, count=count)
 
     async def carry_out(self, call: ToolCall) -> Output:
-        """Run a call and return its complete output. Callers limit it later with `bounded`, since a turn's calls share
-        one limit."""
+        """Run a call and return its complete output. The caller then cuts the output with `bounded`, since all calls of
+        a turn share one token limit."""
         schema = self.schemas.get(call.name)
         if schema is None:
             return _refusal(self.say("unknown_tool", name=call.name, tools=", ".join(self.schemas)), valid=False)

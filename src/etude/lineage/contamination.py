@@ -39,11 +39,11 @@ def task_functions(task: Task) -> dict[Fingerprint, str]:
 
 
 def forbidden_by(task: Task) -> dict[str, str]:
-    """Return the fingerprints that this held-out task forbids in training data, each with the function's place in the
-    task.
+    """Return the fingerprints that training data may not contain because of this held-out task, each with the
+    function's place in the task.
 
-    Shapes and instances are kept in one mapping: they are equal only for functions without numbers, where both mean the
-    same.
+    They are instances if training has seen the task's family, else shapes. Callers may mix both in one set: a shape
+    equals an instance only for a function without numbers, where both mean the same.
     """
     family_seen = task.cell is not None and task.cell.family_seen
     found = task_functions(task)
@@ -98,7 +98,7 @@ def _require_unlearnt(task: Task, learnt: _Learnt) -> None:
 
 
 def _require_true(task: Task, cell: Cell, learnt: _Learnt) -> None:
-    """Raise LineageError if a train task has the family or kind that `cell` marks as unseen in training.
+    """Raise LineageError if `cell` says that training has not seen the task's family or kind, but a train task has it.
 
     The reverse is not checked: a small set of train tasks may lack a rare kind that counts as seen.
     """
@@ -114,8 +114,8 @@ def _require_true(task: Task, cell: Cell, learnt: _Learnt) -> None:
 
 
 def without_held_out(gathered: Gathered, held_out: Iterable[Task]) -> tuple[Gathered, dict[str, int]]:
-    """Return the corpus without documents that contain a function which these tasks forbid, and the number of dropped
-    documents by source."""
+    """Return the corpus without the documents that contain a function of these held-out tasks (see `forbidden_by`), and
+    the number of dropped documents by source."""
     forbidden = set().union(*map(forbidden_by, held_out))
     dropped: Counter[str] = Counter()
 

@@ -145,7 +145,8 @@ class _Rounds:
         return made.kept
 
     def _fresh_tasks(self, number: int, folder: Path) -> list[Task]:
-        """Generate this round's train tasks: a block of the source's tasks that follow those of the recipe.
+        """Generate this round's train tasks. They follow the recipe's train tasks, and those of earlier rounds, in the
+        endless sequence that the task source can make.
 
         The tasks need no gate: a demonstration that passes grading proves that its task can be solved.
         """

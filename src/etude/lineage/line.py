@@ -37,8 +37,8 @@ class Stage:
     """Files and folders in the run folder that later stages read. Their common digest is recorded."""
     run: Callable[[RunContext], Awaitable[dict[str, Any]]]
     require: Callable[[RunContext], None] | None = None
-    """Check that raises if this stage or a later one could not work with the earlier stages' outputs. It is called
-    before the stage is recorded, so that the stage's part of the recipe can still be changed."""
+    """Check of the earlier stages' outputs, which raises if this stage or a later one could not work with them. It runs
+    before the stage is recorded as begun, so that the stage's part of the recipe can still be changed."""
     needs: tuple[str, ...] = ()
     """Names of the earlier stages whose outputs this stage reads."""
     beside: tuple[str, ...] = ()

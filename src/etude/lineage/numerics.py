@@ -109,8 +109,8 @@ def examine(
 
 
 def examine_checkpoint(folder: Path) -> NumericsReport:
-    """Check the stored numbers, codes and scales of a checkpoint that need not belong to a run. No forward pass is
-    made."""
+    """Check the tensors that a checkpoint stores: plain numbers, quantised values (codes) and their scales. No forward
+    pass is made, so the checkpoint need not belong to a run."""
     report = NumericsReport(str(folder), "", str(folder), "", "")
     report.faults, report.doubts = checkpoint_faults(folder), checkpoint_doubts(folder)
     return report
@@ -128,10 +128,10 @@ def held_out_sequences(found: Finished, positions: int, count: int) -> list[Tens
 
 
 def _engine_faults(answers: Mapping[str, Sequence[Scored]]) -> list[Fault]:
-    """Return a fault for each way of feeding the engine whose log-probs are not all finite.
+    """Return a fault for each way of feeding the engine (in chunks, one by one) whose log-probs are not all finite.
 
-    The engine projects queries into the latent space (model/attention.py), so it can overflow where the trainer does
-    not.
+    The engine can overflow where the trainer does not, because it projects queries into the latent space
+    (model/attention.py).
     """
     logprobs = {way: torch.cat([one.logprobs_t for one in scored]) for way, scored in answers.items()}
     return [

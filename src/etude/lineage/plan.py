@@ -21,21 +21,23 @@ _BYTES_PER_PARAMETER = 4 + 8 + 4 + 2
 """Bytes of memory per parameter: fp32 master weight (4), two optimizer moments (8), gradient (4) and a bf16 copy
 (2)."""
 _STAGE_TOKENS = {"pretrain": 1.65, "long": 2.6, "mtp": 1.35, "sft": 3.0}
-"""Cost of training on one token, per stage, relative to a forward and backward pass of the network alone. The surplus
-is the optimizer, draft heads and longer rows."""
+"""Cost of training on one token, per stage, relative to a forward and backward pass of the network alone. What exceeds
+1 is spent on the optimizer, draft heads and longer rows."""
 _ROLLOUT_TOKENS = 0.7
-"""Cost of sampling and training on one RL rollout, relative to training on a whole context of tokens."""
+"""Cost of sampling and training on one RL rollout, relative to a forward and backward pass over as many tokens as fit
+into the context."""
 _TRIED_TOKENS = 0.5
-"""Cost of sampling one rollout of an evaluation, relative to training on a whole context of tokens."""
+"""Cost of sampling one rollout of an evaluation, in the unit of `_ROLLOUT_TOKENS`."""
 _ROLLOUT_GRADINGS, _TRIED_GRADINGS = 0.7, 1.0
 """Cost of one rollout's sandboxes, in units of one grading. The first value is for RL, where equal changes are graded
-once; the second is for an evaluation, which also grades first edits."""
+once. The second is for an evaluation, which also grades each rollout's first edit by itself."""
 _GATE_GRADINGS = 3.3
-"""Cost of gating one task, in units of one grading, on top of grading its reference solution: grading an empty change,
-checking for leaks, and the slowdown from keeping all cores busy."""
+"""Cost of gating one task (checking that it can be solved and graded), in units of one grading, without the gradings of
+its reference solution. It covers grading an empty change, checking for leaks, and the slowdown from keeping all cores
+busy."""
 _SHOWN_GRADINGS, _EPISODE_GRADINGS = 2.2, 0.2
-"""Cost of demonstrations, in units of one grading. The first value is per task, whose episodes share results of
-commands; the second is added per episode."""
+"""Cost of demonstrations, in units of one grading. The first value is paid once per task, because all demonstrations
+(episodes) of a task share the results of commands. The second is paid for every episode."""
 _CORPUS_DOCUMENTS = 1.7
 """Cost of one generated document in the whole corpus stage (generating, comparing, vocabulary, tokenising), relative to
 generating it alone."""
@@ -107,8 +109,8 @@ def _corpus_documents(recipe: Recipe) -> float:
 
 
 def _demonstration_gradings(recipe: Recipe) -> float:
-    """Return the cost of the demonstrations stage, in units of one grading. Tasks are demonstrated a second time only
-    after all tasks of the recipe's kinds."""
+    """Return the cost of the demonstrations stage, in units of one grading. A task is demonstrated a second time only
+    once every task of the recipe's kinds has a demonstration."""
     count, kinds = recipe.sft.demonstrations, recipe.sft.kinds
     tasks = recipe.tasks.train * len(set(kinds or SEEN_KINDS)) / len(SEEN_KINDS)
     return min(count, tasks) * _SHOWN_GRADINGS + count * _EPISODE_GRADINGS

@@ -125,8 +125,8 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
 
 
 def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
-    """Write a weight version that RL published to `folder` as a checkpoint, from which an engine can also be
-    restarted."""
+    """Read a weight version that RL published, and write it as a checkpoint to `folder`. An engine that starts from the
+    checkpoint can be restarted."""
     model = load_hf(context.paths.model("sft"), context.compute().dtype)
     compute_with(model, context.recipe.precision)
     serve(model)
@@ -185,8 +185,8 @@ async def start_engine(
     """Start an engine that serves a finished model as weight version `version`. With `store`, it can load newer
     versions.
 
-    By default it uses one thread (engine.threads): sandboxes and grading need cores too, and both were slower when a
-    small model used all.
+    By default it uses one thread (engine.threads), because sandboxes and grading need cores too: both were slower when
+    the engine of a small model used all cores.
     """
     recipe, compute = context.recipe, context.compute()
     return await start_supervised(

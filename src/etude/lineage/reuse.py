@@ -1,10 +1,11 @@
 """Takes a finished stage over from another run (the donor) if this run would produce the same.
 
-Invariant: a stage is taken only if the donor finished it with the same parts of the recipe (including the seed) for the
-stage and for every stage it depends on, from inputs with the same digests, with the same compute settings, and only if
-its files still have their recorded digest. Files are first collected in a temporary folder, then moved into place, and
-the record is written last, so a stage that was taken only in part counts as not done. The record keeps the digest of
-the code that made the stage.
+Invariant: a stage is taken only if the donor finished it from inputs with the same digests, with the same compute
+settings where the stage depends on them, and if its files still have their recorded digest. The two recipes must also
+agree in the seed and in all parts that the stage, or a stage it depends on, uses.
+
+Files are first collected in a temporary folder, then moved into place. The record is written last, so a stage that was
+taken only in part counts as not done. The record keeps the digest of the code that made the stage.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ class Donor:
     """The donor's recipe; None if this version of Étude cannot read it. Then no stage of the donor is taken."""
 
     def says_of_compute(self, ours: Recipe) -> Recipe:
-        """Return our recipe, with the donor's compute section if ours asks for what the donor's probe chose.
+        """Return our recipe. If its compute section asks for exactly what the donor's probe chose, the donor's section
+        takes its place.
 
-        Digests of both recipes can then be compared, even if one names a dtype and the other leaves it to the probe.
+        Digests of both recipes can then be compared, even if ours names the dtype that the donor left to its probe.
         """
         dtype = self.state.compute.get("dtype_name")
         if self.recipe is None or dtype is None:
@@ -75,7 +77,8 @@ class Reuse:
         self._donors = donors
 
     def adopt_compute(self, context: RunContext) -> None:
-        """Adopt the probed compute settings of the first donor that fits the recipe, if this run has none yet.
+        """Adopt the probed compute settings of the first donor whose recipe agrees in its compute section, if this run
+        has no settings yet.
 
         This run's own probe might choose another dtype or thread count, and then no trained stage could be taken.
         """
@@ -153,8 +156,8 @@ def _recipe_of(paths: RunPaths) -> Recipe | None:
 
 
 def _place(root: Path, stage: Stage, donor: Donor) -> tuple[int, str] | None:
-    """Link the stage's files into `root` if their digest is as recorded, and return None. Otherwise return how close
-    the donor came and the reason."""
+    """Link the donor's files of the stage into `root` and return None. If they no longer have their recorded digest,
+    return a closeness and a reason instead, as `_unlike` does."""
     aside = root / _ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     source = donor.paths.root

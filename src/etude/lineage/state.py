@@ -38,7 +38,7 @@ class StageRecord:
     """Number of sessions that worked on the stage: more than one if it was interrupted and resumed."""
     done: bool = False
     inputs: dict[str, str] = field(default_factory=dict)
-    """Output digests of the stages that this stage reads, by stage name, as of its last start."""
+    """Output digests of the stages that this stage reads, by stage name, as of when it last started or resumed."""
     output: str = ""
     """Digest of the files that the stage left for later stages."""
     result: dict[str, Any] = field(default_factory=dict)

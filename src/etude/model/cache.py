@@ -18,8 +18,8 @@ from etude.model.step import Step
 
 
 class LatentCache:
-    """Cache of the latents of all layers, [layers, slots + 1, context, latent width]. The last layer is the first MTP
-    head's, if the network has one."""
+    """Cache of the latents of all layers, [layers, slots + 1, context, latent width]. The extra slot receives
+    the latents of padding. If the network has MTP heads, the last layer belongs to the first of them."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class LatentCache:
     def copy_prefix(self, source: int, targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions of one slot to other slots.
 
-        The MTP head's latent at a position also depends on the next token. So the head's latent at length - 1 is only
-        valid for a target whose next token equals that of the source. For other targets, run `Transformer.draft`, which
-        alone reads these latents, again from position length - 1.
+        The first MTP head's latent at a position also depends on the token one position later. So its latent at
+        length - 1 is valid only for targets whose next token equals that of the source. For other targets, run
+        `Transformer.draft` again from position length - 1; nothing else reads the head's latents.
         """
         prefix = self.latents[:, source, :length].clone()
         self.latents[:, torch.as_tensor(targets, device=self.latents.device), :length] = prefix.unsqueeze(1)

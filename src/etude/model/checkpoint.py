@@ -176,8 +176,11 @@ def _take(name: str, target: Tensor, tensors: dict[str, Tensor], config: ModelCo
 
 
 def _unfold_embedding(config: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
-    """Undo the embedding scale that was multiplied into the stored embedding, changing `tensors` in place. Return the
-    configuration that matches."""
+    """Divide the stored embedding by the embedding scale, changing `tensors` in place, and return the configuration.
+
+    If the network was tied but embedding and head no longer match, the scale stays in the tensor, and the returned
+    configuration is untied with scale 1.
+    """
     if config.embedding_scale == 1 or _HEAD not in tensors or _EMBED not in tensors:
         return config
     if config.tie_word_embeddings:

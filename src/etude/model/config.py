@@ -2,7 +2,8 @@
 
 Invariant: `from_hf(to_hf(config)) == config`, and a setting that is not implemented raises UnsupportedCheckpoint, which
 names it. Field names are those of the published `config.json`. Two of our own settings are stored there under the key
-"etude": the embedding scale, and whether the embedding was tied (checkpoint.py folds the scale into the tensors).
+"etude": the embedding scale, and whether the embedding was tied. The tensors do not show these, because checkpoint.py
+folds the scale into the written embedding.
 """
 
 from __future__ import annotations

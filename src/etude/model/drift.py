@@ -173,7 +173,8 @@ def _own_error(experts: Experts, exact: Routed) -> Tensor:
 
 
 def _values(experts: Experts) -> list[Tensor]:
-    """Return the experts' weights after rounding to their number format, in fp32 if they are rounded."""
+    """Return the experts' weights as their matmuls use them: quantised and dequantised to fp32, or as they are if
+    `numerics` is None."""
     groups = (experts.gate_proj, experts.up_proj), (experts.down_proj,)
     if experts.numerics is None:
         return [weight for group in groups for weight in group]

@@ -16,7 +16,7 @@ class ReplayMismatch(ModelError):
 
 
 class CacheOverrun(ModelError):
-    """A step has more tokens than fit into the latent cache."""
+    """A step has a token at a position beyond the context length of the latent cache."""
 
 
 class CannotQuantise(ModelError):
@@ -24,7 +24,8 @@ class CannotQuantise(ModelError):
 
 
 class PoisonedWeights(ModelError):
-    """Weights are not finite or were clipped. Such weights are neither written to a checkpoint nor loaded from one."""
+    """Raised instead of saving, loading or publishing weights that have numbers which are not finite, or rows that were
+    clipped to the largest value of their type."""
 
 
 class KernelUnavailable(ModelError):

@@ -1,17 +1,18 @@
 """The matmuls of the routed experts, all reached through `expert_matmul`.
 
-Emulated low precision is implemented in `precision/rounded.py`, layers built from low-precision kernels in
-`precision/kernels`; weights that are stored as codes bypass this module. Otherwise one of five functions computes the
-same result:
+Emulated low precision is delegated to `precision/rounded.py`, and layers built from low-precision kernels to
+`precision/kernels`. Weights that are stored quantised (`ServedExperts` in rounding.py) do not pass through this module.
+In all other cases one of five functions computes the same result:
 - `experts_reference`: one expert after the other, plain torch. It is the specification that low-precision kernels are
   tested against.
 - `experts_grouped`: tokens sorted by expert, grouped matmuls. Fastest for training batches.
-- `experts_wide`: all experts as one wide SwiGLU with a gate per block. It computes experts that no token chose, yet is
+- `experts_wide`: all experts joined to one wide SwiGLU. Each expert's share of the hidden activations is multiplied by
+  the token's gate, which is 0 for experts that it did not choose. This computes every expert for every token. Yet it is
   fastest for the few dozen tokens of a small model's decode step, where the number of calls dominates the cost.
 - `experts_padded`: every expert gets as many rows as the busiest one, rounded up, so that three batched matmuls
   suffice. Fastest for a few hundred tokens of a small model, where each grouped matmul would be too small.
-- `experts_tiled`: one tile of every expert at once, repeated as often as the busiest expert needs. A token's result
-  depends on that token alone. Used only when requested (`invariant`).
+- `experts_tiled`: each call computes one tile (a fixed number of rows) of every expert, and there are as many calls as
+  the busiest expert has tiles. So a token's result depends on that token alone. Used only with `invariant`.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ shape, which padding avoids, is small relative to the work."""
 SMALL_WIDTH = 4096
 """Maximum total inner width of a layer's experts for which `experts_wide` and `experts_padded` pay off."""
 ROWS_STEP = 32
-"""Multiple to which an expert's rows are padded on a CPU, so that few matmul shapes occur: the first matmul of a shape
-takes 0.6 ms there, a later one 0.03 ms."""
+"""`experts_padded`, and on a CPU also `experts_grouped`, pad an expert's rows to a multiple of this, so that few matmul
+shapes occur. On a CPU the first matmul of a shape takes 0.6 ms, a later one 0.03 ms."""
 
 
 def expert_matmul(
@@ -54,8 +55,8 @@ def expert_matmul(
     """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
 
     gate and up are [E, I, D], down is [E, D, I]; the experts of one token are distinct. If `kernels` are given, they
-    compute the layer in their format. Otherwise `numerics` says how the matmuls are rounded; None computes them in the
-    dtype of x.
+    compute the layer in their format. Else, if `numerics` is given, it emulates low precision. Else the matmuls are
+    computed in the dtype of x; with `invariant`, a token's result then does not depend on the other tokens.
     """
     if kernels is not None:
         return experts_by_kernels(x_nd, experts_nk, gates_nk, (gate, up, down), kernels)

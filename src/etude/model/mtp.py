@@ -1,7 +1,8 @@
-"""Multi-token prediction (MTP), as published.
+"""Multi-token prediction (MTP), as published: heads that predict tokens further ahead than the next one.
 
-Head k (from 0) reads the trunk's hidden state and the token k + 1 ahead, and predicts the token k + 2 ahead. Embedding
-and output head are shared with the trunk; each later head reads the normed hidden states of the head before it.
+At position t, head k (from 0) reads a hidden state and the embedding of token t + k + 1, and predicts token t + k + 2.
+Head 0 reads the trunk's hidden state at t; each later head reads the normed hidden state of the head before it. All
+heads share the trunk's embedding and output head.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from etude.model.router import Routing
 
 
 class SharedHead(nn.Module):
-    """The norm that an MTP head applies before the output head, which it shares with the trunk."""
+    """The norm at the end of an MTP head, under its published name. The output head that follows is the trunk's and not
+    part of this module."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -28,8 +30,8 @@ class SharedHead(nn.Module):
 
 
 class MtpLayer(nn.Module):
-    """One MTP head: combines an embedded token with an earlier position's hidden state and runs one transformer
-    layer."""
+    """One MTP head: combines the embedding of a token with the hidden state of an earlier position, and runs one
+    transformer layer on the result."""
 
     def __init__(self, config: ModelConfig, head: int) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
 """Batch-invariant attention: a token's result depends only on the tokens before it in its own sequence.
 
-The tokens of a row are cut into pieces of a few queries, and its keys into chunks that start at position 0. Every piece
-is paired with every chunk up to the piece's last token, and each matmul takes a fixed number of pairs (tiles.py
-explains why). Each pair has its own softmax; the softmaxes of a piece are combined from the first chunk to the last. A
-chunk that is masked for a query adds exact zeros to it, so the result depends neither on the other queries of the piece
-nor on the longest row of the batch.
+The tokens of a row are cut into pieces of a few queries, and its keys into chunks that start at position 0. A pair is
+one piece with one chunk; a piece has a pair with every chunk up to the piece's last token. Each matmul computes a fixed
+number of pairs (tiles.py explains why). Each pair has its own softmax; the softmaxes of a piece are combined from the
+first chunk to the last. A chunk that is masked for a query adds exact zeros to the query's result. So the result
+depends neither on the other queries of the piece nor on the longest row of the batch.
 
 An engine's keys are in the latent cache, a trainer's in the forward pass itself. Both use this code, so that both
 compute the same bits.
@@ -25,30 +25,34 @@ QUERY_ROWS = 16
 KEYS = 64
 """Number of keys per chunk."""
 PAIRS = 128
-"""Number of pairs of a piece and a chunk that one matmul computes."""
+"""Number of pairs (one piece of queries, one chunk of keys) that one matmul computes."""
 UNSEEN = -1e30
-"""Maximum score of a query for which all keys of a chunk are masked. It is finite, so that the difference of two such
-scores is never NaN."""
+"""Stands for a query's maximum score over a chunk in which all keys are masked for it. It is finite, because the
+difference of two infinite maxima would be NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """How a list of tokens is cut into pieces of queries, and which chunks of keys each piece attends to."""
+    """How a list of tokens is cut into pieces of queries, and which chunks of keys each piece attends to.
+
+    A pair is one piece with one chunk that it attends to. Indices: p pieces, q queries of a piece, c chunks, n pairs,
+    s keys of a chunk, t tokens.
+    """
 
     tokens_pq: Tensor
     """Index in the token list of each query of each piece; 0 for the unused queries of an incomplete piece."""
     places_t: Tensor
     """Index of each token in the flattened list of all pieces' queries."""
     piece_n: Tensor
-    """Index of each pair's piece. Padding pairs, which fill up the last matmul, have 0 and do not occur in
-    `pairs_pc`."""
+    """Index of the piece of each pair. Padding pairs, which fill up the last matmul, have piece 0; `pairs_pc` does not
+    refer to them."""
     keys_ns: Tensor
-    """Index of each key of each pair in the flat list of latents."""
+    """For each pair, the indices of its chunk's keys in the flat list of latents."""
     hidden_nqs: Tensor
     """Whether each key of a pair is masked for each query of the pair."""
     pairs_pc: Tensor
-    """Index of the pair that each piece forms with each chunk; one past the last pair if the piece ends before the
-    chunk."""
+    """Index of the pair of each piece with each chunk. If the piece ends before the chunk, there is no such pair and
+    the entry is one past the last pair."""
 
     @classmethod
     def cut(cls, first_r: Tensor, starts_r: Tensor, lengths_r: Tensor, base_r: Tensor, heads: int) -> Pieces:
@@ -86,8 +90,8 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Attention context of a batch-invariant forward pass without a cache: the keys that each token of [B, T] packed
-    documents attends to. Each document is a row."""
+    """Attention context of a batch-invariant forward pass without a cache, over packed documents [B, T]. A token
+    attends to its own document up to itself. What `Pieces.cut` calls a row is one document here."""
 
     pieces: Pieces
     bias: Tensor

@@ -68,8 +68,8 @@ def place_pairs(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Place
 class Spread(torch.autograd.Function):
     """Copy each token to its row at each of its experts. Unused rows are zero if `zeros`, else arbitrary.
 
-    The gradient is computed by a gather as well: on a CPU that is much faster than autograd's scattered sum, and its
-    order of summation is fixed.
+    The gradient of a token is computed by gathering its rows and adding them. On a CPU that is much faster than
+    autograd's scatter-add, and the order of summation is fixed.
     """
 
     @staticmethod
@@ -90,8 +90,8 @@ class Spread(torch.autograd.Function):
 
 
 class Gather(torch.autograd.Function):
-    """Return the row of each token-expert pair. Pairs have distinct rows, so the gradient is a copy, and zero for
-    unused rows."""
+    """Gather the row of each token-expert pair, in the order of the pairs. No two pairs share a row, so the gradient is
+    copied back row by row; unused rows get zero."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, row_of_pair: Tensor) -> Tensor:

@@ -47,7 +47,8 @@ class ServedExperts(nn.Module):
 
     gate_up: Operand
     down: Operand
-    """Dequantised weights (`gate_up` and `down`), set by `prepare` if no kernels are used; kernels read the codes."""
+    """`gate_up` and `down` are the dequantised weights. `prepare` sets them only if no kernels are used; kernels read
+    the codes."""
 
     def __init__(self, experts: Experts, numerics: Numerics) -> None:
         super().__init__()
@@ -154,7 +155,8 @@ def restore(model: nn.Module) -> None:
 def served_state(model: nn.Module) -> dict[str, Tensor]:
     """Return the state dict that the model would have after `serve`, without changing the model.
 
-    A weights version for engines has this content. Weights that are not finite or were clipped raise PoisonedWeights.
+    Trainers publish this state to engines as a weights version. Weights that are not finite or were clipped raise
+    PoisonedWeights.
     """
     weights = model.state_dict()
     state = dict(weights)

@@ -25,9 +25,9 @@ from etude.model.errors import ReplayMismatch
 from etude.model.tiles import linear, sigmoid
 
 UNKNOWN = 0xFFFF
-"""Replayed expert id that means "not recorded": the engine's network never processed the position, and the router
-chooses its experts. Equals the trace's UNKNOWN_EXPERT, which is not imported because this package must run with torch
-alone (`make gpu`)."""
+"""Replayed expert id that means "not recorded", because the engine's network never processed the position. The router
+then chooses the experts itself. Equals the trace's UNKNOWN_EXPERT, which is not imported because this package must run
+with torch alone (`make gpu`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class Routing:
     experts_nk: Tensor
     gates_nk: Tensor
     overridden_n: Tensor | None = None
-    """Whether each token uses a replayed expert that this router would not have chosen; None without replay."""
+    """For each token, whether it uses a replayed expert that this router would not have chosen; None without replay."""
     refused_n: Tensor | None = None
-    """Whether router replay in mode "filter" replaced a recorded expert of each token; None without replay."""
+    """For each token, whether replay in mode "filter" replaced one of its recorded experts; None without replay."""
 
 
 class Router(nn.Module):
@@ -132,7 +132,7 @@ def _merge(
     """Combine replayed experts with the router's own choice.
 
     Return the experts to use, and two booleans per token: whether it uses a replayed expert that the router would not
-    have chosen, and whether the filter replaced one of its replayed experts.
+    have chosen, and whether mode "filter" replaced one of its replayed experts.
     """
     known_n1 = (replayed_nk != UNKNOWN).all(-1, keepdim=True)
     wanted_nk = torch.where(known_n1, replayed_nk, own_nk)

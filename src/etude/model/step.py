@@ -27,14 +27,14 @@ from etude.model.errors import CacheOverrun
 from etude.model.pieces import Pieces
 
 NARROW, WIDE = 2, 8
-"""Tokens per narrow and per wide piece. Narrow pieces are for decoding rows (a pending token and a draft); if most rows
-have no draft, narrow pieces have 1 token instead."""
+"""Tokens per narrow and per wide piece. Narrow pieces are for decoding rows, which feed a pending token and perhaps a
+draft. If most rows have no draft, narrow pieces have 1 token instead."""
 PIECES_STEP = 8
-"""The number of narrow or wide pieces is rounded up to a multiple of this."""
+"""If there are more narrow pieces than this, their number is rounded up to a multiple of it; likewise wide pieces."""
 WINDOW_STEP = 64
 """The context window of a part is rounded up to a multiple of this."""
 CHUNK = 64
-"""Tokens (padding included) of adjacent pieces that get the same context window. Finer windows would save less
+"""Pieces get their context window in groups of this many tokens, padding included. Smaller groups would save less
 attention work than the additional calls cost."""
 LATENTS_AT_ONCE = 1 << 17
 """Maximum number of latents that a part gathers from the cache. It bounds the memory that attention needs."""
@@ -65,7 +65,7 @@ class Part:
     slots_p: Tensor
     """Cache slot of each piece."""
     bias_pns: Tensor
-    """Mask to add to the attention scores, per token and head: 0 for visible positions, -inf for the others."""
+    """Mask to add to the attention scores, [pieces, tokens * heads, window]: 0 where a token may attend, else -inf."""
     scratch_pws: Tensor
     """Buffer into which each layer gathers the latents that the pieces attend to. All layers and steps share its
     memory."""
@@ -160,9 +160,10 @@ def _require_room(cache: Cache, ends_b: Tensor) -> None:
 
 
 def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
-    """Divide pieces, sorted by the ends `ends_p` of their rows, into parts with one context window each.
+    """Divide pieces into parts with one context window each. `ends_p` are the ends of the pieces' rows, in ascending
+    order except for padding pieces (end 0), which come last.
 
-    A new part begins where the context window grows by a step, or where a part would gather too many latents.
+    A new part begins where the rounded context window grows, or where a part would exceed LATENTS_AT_ONCE.
     """
     width = positions_pn.shape[1]
     pieces, chunk = ends_p.numel(), CHUNK // width

@@ -41,11 +41,11 @@ class Output:
     load_le: Tensor
     """Number of tokens routed to each expert of each MoE layer. Padding (negative document ids) does not count."""
     overridden_bt: Tensor | None = None
-    """Whether each token uses, in any layer, a replayed expert that the router would not have chosen; None without
-    replay."""
+    """For each token, whether it uses in any layer a replayed expert that the router would not have chosen; None
+    without replay."""
     refused_bt: Tensor | None = None
-    """Whether router replay in mode "filter" replaced a recorded expert of each token in any layer; None without
-    replay."""
+    """For each token, whether router replay in mode "filter" replaced one of its recorded experts in any layer; None
+    without replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +262,7 @@ def _positions(tokens_bt: Tensor, positions_bt: Tensor | None, documents_bt: Ten
 
 
 def _in_any_layer(marks: list[Tensor | None], batch: int, length: int) -> Tensor | None:
-    """Return a mask [batch, length] of the tokens marked in at least one layer; None if no layer has marks."""
+    """Combine the layers' booleans per token: return a mask [batch, length] that is True where any layer's is True.
+    Layers with None are skipped; None if all are None."""
     marked = [mark_n for mark_n in marks if mark_n is not None]
     return torch.stack(marked).any(0).view(batch, length) if marked else None

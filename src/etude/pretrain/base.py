@@ -1,8 +1,8 @@
 """Base pretraining: next-token prediction on packed rows, beginning with look-up documents.
 
-The first steps read only short look-up documents (a listing, then questions about its lines), in rows of half the
-length and twice the number, so a step costs the same. They teach a small model to copy, which later learning builds on.
-After every step the routers' biases move towards even load.
+The first steps read only short look-up documents (a listing, then questions about its lines). They teach a small model
+to copy, which later learning builds on. Their rows have half the length and twice the number, so a step costs the same.
+After every step the routers' biases are changed towards an even load of the experts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Continued SFT in rounds: each round trains on a set of traces and publishes one version of the weights.
 
-A round is one pass over its traces with the SFT loss. Its checkpoint is on disk before its version is published, and
-both before the call returns. So a service that dies resumes after the last complete round, and a finished round is
-never repeated. The caller of `train` passes the share of the total time that is used up, by which the learning rate
-decays.
+A round is one pass over its traces with the SFT loss. Its checkpoint is written before its version is published, and
+both happen before the call returns. So a service that dies resumes after the last complete round, and a finished round
+is never repeated. The learning rate decays with the share of the total time that is used up, which the caller passes to
+`train`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_state_dict
 
 _UNKNOWN_END = 1_000_000
-"""Total steps assumed in the first round, so large that the learning rate does not decay: how many steps will fit in
-the time is not known yet."""
+"""Total number of steps that the learning rate's schedule assumes in the first round, when nobody knows yet how many
+steps will fit in the time. It is so large that the rate does not decay."""
 
 
 class ContinuedTrainer:
@@ -60,8 +60,8 @@ class ContinuedTrainer:
     ) -> dict[str, Any]:
         """Train round `number` (counted from 0) and publish version `number` + 1.
 
-        The round trains on all traces of the folder `demonstrations` and on those of the folder `samples` whose ids are
-        in `passed`.
+        The round trains on all traces in the folder `demonstrations`, and on those traces in the folder `samples` whose
+        ids are in `passed` (samples that solved their task).
         """
         if number == self.rounds - 1:
             return self.metrics
@@ -126,6 +126,7 @@ class ContinuedTrainer:
 
     @torch.no_grad()
     def _publish(self, state: dict[str, torch.Tensor]) -> None:
-        """Publish `state` as the version of the last finished round, unless this run published it before a restart."""
+        """Publish `state` as version `self.rounds`, unless the store has that version: it was published before a
+        restart."""
         if self.rounds not in self.store.versions():
             self.store.publish(self.rounds, from_state_dict(state))

@@ -17,8 +17,9 @@ from etude.training import kl_to_teacher
 def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, Tensor]:
     """Return the mean over heads of KL(main head || MTP head), and the load of the heads' experts.
 
-    The main head's distribution gets no gradient. The trunk gets one through the hidden states and the shared embedding
-    and output head; to prevent that, call this inside `trunk_frozen` and on a detached output.
+    The main head's distribution gets no gradient. But the MTP heads use the trunk's hidden states, embedding and output
+    head, so the loss also has a gradient for the trunk. To prevent that, call this inside `trunk_frozen` and on a
+    detached output.
     """
     drafts = model.mtp_logits(output, rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
     losses = []

@@ -2,7 +2,7 @@
 
 Half of the rows come from documents longer than the base length, so that late positions occur at all; the other half
 from the base mixture, so that nothing is unlearnt. The stage measures the loss on held-out documents at positions
-beyond the base length: of the base model without YaRN before training, and of the extended model after it.
+beyond the base length. The loss before training is that of the base model without YaRN.
 """
 
 from __future__ import annotations

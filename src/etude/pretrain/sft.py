@@ -2,8 +2,8 @@
 low.
 
 The MTP heads are distilled on the same rows, so that drafts stay good while the trunk changes. The distillation loss
-has gradients for the heads only. Its one influence on the trunk is through the gradient norm, by which all gradients
-are clipped together.
+gives gradients to the heads only. It influences the trunk in one way: the heads' gradients count in the global norm, by
+which all gradients are clipped together.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def plan(context: StageContext) -> StagePlan:
 
 
 def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> StepLoss:
-    """Return the weighted mean next-token loss on demonstrations. Its gradient includes that of the MTP heads' loss,
-    which its value does not."""
+    """Return the loss on demonstrations. Its value is the weighted mean next-token loss alone. Its gradient also
+    includes that of the MTP heads' loss."""
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
     loss = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
     metrics = {}

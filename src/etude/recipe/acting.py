@@ -64,8 +64,8 @@ class SandboxRecipe(Section):
     runtime: str = ""
     """Container runtime for "oci" boxes, such as crun, runsc or kata; empty means the container engine's default."""
     base: str = ""
-    """Base image of "oci" boxes: the name of an image that the engine has, or a tar file. Empty means this host's
-    system folders, read-only."""
+    """Base image of "oci" boxes: the name of an image that the container engine has, or a tar file. Empty means this
+    host's system folders, read-only."""
     memory_mb: int = Field(256, ge=16)
     """Memory limit of one box in MB."""
     processes: int = Field(32, ge=1)

@@ -41,11 +41,12 @@ class PrecisionRecipe(Section):
     """
     invariant: bool = False
     """Batch invariance: a sequence has bit-identical logits in training and in the engine, whatever else is in its
-    batch and however it is split into forward passes. It begins with the stage `since`, is slower, and is tested on
-    CPUs only."""
+    batch and however the sequence is split into forward passes. This holds from the stage `since` on. It is slower, and
+    tested on CPUs only."""
     reciprocal_bits: int | None = Field(None, ge=1, le=24)
-    """For studies: compute NVFP4's codes and block scales with reciprocals of this many bits instead of divisions, as
-    fast-math kernels do. 22 is what fast division on GPUs guarantees (an error of 2 ulp). Unset: divide exactly."""
+    """For studies: compute NVFP4's codes (4-bit numbers) and block scales with reciprocals of this many bits instead of
+    divisions, as fast-math kernels do. 22 is what fast division on GPUs guarantees (an error of 2 ulp). Unset: divide
+    exactly."""
 
     @property
     def rounds(self) -> bool:
@@ -54,7 +55,7 @@ class PrecisionRecipe(Section):
 
     @property
     def by_kernels(self) -> bool:
-        """Whether expert layers run on this package's kernels: Triton, or their reference without emulation."""
+        """Whether expert layers call Étude's own kernels: Triton, or their reference where `emulate` is off."""
         return not self.emulate if self.rounds else self.kernels in ("triton", "reference")
 
     def __str__(self) -> str:

@@ -36,19 +36,19 @@ class LengthCostRecipe(Section):
     q: float = Field(0.5, ge=0)
     """How much the length cost flattens as effort grows: linear at 0, logarithmic at 1, bounded above 1."""
     thinking_tokens: float = Field(0.01, ge=0)
-    """Weight of one thinking token in a rollout's effort, which the length cost penalises. The unit is arbitrary; by
-    default one turn is 1."""
+    """Weight of one thinking token in the effort that the length cost penalises. The unit of effort is arbitrary; by
+    default one turn counts 1."""
     call_tokens: float = Field(0.01, ge=0)
-    """Weight of one token of a tool call in a rollout's effort, which the length cost penalises."""
+    """Weight of one token of a tool call in the effort that the length cost penalises."""
     output_tokens: float = Field(0.002, ge=0)
-    """Weight of one token of tool output in a rollout's effort, which the length cost penalises."""
+    """Weight of one token of tool output in the effort that the length cost penalises."""
     message_tokens: float = Field(0.01, ge=0)
-    """Weight of one token of the model's messages, outside thinking and tool calls, in a rollout's effort, which the
-    length cost penalises."""
+    """Weight of one token of the model's messages, outside thinking and tool calls, in the effort that the length cost
+    penalises."""
     tool_calls: float = Field(0.0, ge=0)
-    """Weight of one tool call in a rollout's effort, which the length cost penalises."""
+    """Weight of one tool call in the effort that the length cost penalises."""
     turns: float = Field(1.0, ge=0)
-    """Weight of one turn in a rollout's effort, which the length cost penalises."""
+    """Weight of one turn in the effort that the length cost penalises."""
 
 
 class RewardRecipe(Section):

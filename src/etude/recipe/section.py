@@ -1,7 +1,7 @@
 """The base class of all recipe sections: unknown keys are refused, values are frozen, types are strict.
 
-A section in TOML may be partial. A field that is left out takes its value from the enclosing section's default for the
-whole section, which may differ from the field's own default.
+A section in TOML may be partial. The fields that `[rl.optimizer]` leaves out, for example, have the values of the
+optimizer that is the default in `rl`. These may differ from the defaults of the optimizer's own class.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        """Complete partial sections with this section's defaults: `rl.optimizer.lr = 1e-4` changes only the learning
-        rate of RL's default optimizer."""
+        """Complete partial nested sections with this section's defaults for them: `rl.optimizer.lr = 1e-4` changes only
+        the learning rate of RL's default optimizer."""
         if not isinstance(values, dict):
             return values
         defaults = {field.alias or name: field.default for name, field in cls.model_fields.items()}

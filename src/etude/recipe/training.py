@@ -26,7 +26,7 @@ class OptimizerRecipe(Section):
     grad_clip: float = Field(1.0, gt=0)
     """Maximum global norm of the gradient; a larger gradient is scaled down to it."""
     warmup_steps: int = Field(10, ge=0)
-    """Number of first steps over which the learning rate rises linearly from zero."""
+    """Number of steps at the start over which the learning rate rises linearly from zero."""
     final_lr_share: float = Field(0.1, ge=0, le=1)
     """Fraction of `lr` to which the learning rate decays linearly after warm-up; 1 keeps it constant."""
 
@@ -74,8 +74,8 @@ class SftRecipe(StageRecipe):
     """Weight of the distillation loss that adapts the MTP heads to the changing trunk. Only the heads get its
     gradient."""
     measure_every: int = Field(8, ge=0)
-    """Number of rows of metrics between measurements of the loss on held-out demonstrations, which show where it stops
-    falling. 0 measures it only before and after the stage."""
+    """How often the loss on held-out demonstrations is measured, to show where it stops falling: every
+    `measure_every` * `log_every` steps. 0 measures it only before and after the stage."""
     kinds: list[str] = []
     """Kinds of bug that demonstrations cover; empty means all kinds of the train tasks."""
     rewrites: float = Field(0.15, ge=0, le=1)

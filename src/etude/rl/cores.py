@@ -1,8 +1,8 @@
 """Records once a second in the journal how much CPU time each service used during RL.
 
 A service is charged for all its descendants, so a worker is charged for its sandboxes. One pass over /proc covers all
-processes and takes about 3 ms with 150 of them. Only the driver's machine is measured, and nothing where there is no
-/proc. Processes run by a container engine are not our children: they count as other users' load.
+processes and takes about 3 ms with 150 of them. Only the driver's machine is measured, and only if it has /proc.
+Processes run by a container engine are no descendants of a service: they count as other users' load.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from etude.journal import Journal
 from etude.rl.crew import Crew
 
 DRIVER = "driver"
-"""Name under which the CPU time of this process is counted, with that of its descendants that belong to no service
-(such as the fork server)."""
+"""Name of this process among the services in `Reading.used`. Its CPU time includes that of its descendants that belong
+to no service (such as the fork server)."""
 _EVERY_SECONDS = 1.0
 _ANSWER_SECONDS = 1.0
 """Timeout in seconds for asking the engine for its idle time, so that a dead engine does not hold up the
@@ -44,7 +44,7 @@ class Reading:
     busy: float
     """CPU seconds that this process's cores were busy, for any process."""
     used: dict[str, float]
-    """CPU seconds used, by service name; DRIVER is the name for this process."""
+    """CPU seconds used, by service name, with this process under the name DRIVER."""
 
 
 def read_cores(services: Mapping[str, int], proc: Path = _PROC) -> Reading | None:
@@ -105,7 +105,8 @@ class CoreMeter:
             self._tell(0.0)
 
     async def _engine_waited(self) -> float:
-        """Return the seconds since the engine's last answer during which it had no request; 0 if it does not answer."""
+        """Ask the engine, and return for how many seconds it had no request since it was last asked; 0 if it does not
+        answer."""
         with suppress(ClusterError, EngineError):  # whoever needs the engine reports its failure
             stats: EngineStats = await self._crew.engine.remote.call("stats", deadline=_ANSWER_SECONDS)
             before, self._engine_idle = self._engine_idle, stats.seconds_idle

@@ -23,7 +23,7 @@ def length_cost(x: float, *, k: float, q: float) -> float:
 
 
 def effort(usage: TraceUsage, recipe: LengthCostRecipe) -> float:
-    """Return the effort that a rollout spent: its usage counts weighted by the recipe, in units of one turn."""
+    """Return the effort that a rollout spent: the sum of its usage counts, weighted by the recipe."""
     return (
         recipe.thinking_tokens * usage.thinking_tokens
         + recipe.call_tokens * usage.call_tokens

@@ -2,8 +2,8 @@
 
 Token losses are summed and divided by one constant per step, never by a sequence's own length. The importance ratio
 between trainer and engine log-probs is truncated from above and not differentiated. A token whose probability has
-already left the trust region in the direction its advantage pushes gets no gradient. Otherwise, rollouts sampled from
-older versions would push the same tokens step after step until the policy collapses.
+already left the trust region in the direction its advantage pushes gets no gradient. Without this rule, rollouts
+sampled from older versions would push the same tokens step after step until the policy collapses.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ class StepMeter:
     capped: int = 0
     clipped: int = 0
     overridden: int = 0
-    """Number of tokens for which replay replaced experts that the trainer itself chose. A token counts once, in however
-    many layers."""
+    """Number of tokens for which replay replaced experts that the trainer itself chose, in at least one layer."""
     refused: int = 0
     updates: list[dict[str, float]] = field(default_factory=list)
 

@@ -2,14 +2,16 @@
 
 Invariants, whatever the order of events (tests/rl/test_reconciler.py tries arbitrary orders):
 - every prompt is admitted once, and every admitted group is trained on (or dropped by the trainer) exactly once;
-- a group is trained at most `max_staleness` versions after the one it was admitted under. This is achieved by limiting
-  admission and by the order of training; finished work is never thrown away;
+- a group is trained on at most `max_staleness` versions after the one it was admitted under. This is achieved by
+  limiting admission and by the order of training; finished work is never thrown away;
 - the machine never deadlocks as long as rollouts finish or are lost.
 
-Version v means "after v steps". A group's deadline is the last step that may train it: its admitted version plus
-max_staleness. A step takes the ready groups with the earliest deadlines, and waits only if the remaining groups could
-then no longer all be trained in time. There is no I/O here: `decide` says what to do, `apply` records what happened,
-and the events form the log from which a killed run is rebuilt.
+Version v means "after v steps". A group's deadline is the last step that may train on it: its admitted version plus
+max_staleness. A step takes the ready groups with the earliest deadlines. It waits while too few groups are ready, or
+while taking these would make another group miss its deadline.
+
+There is no I/O here: `decide` says what to do, `apply` records what happened, and the events form the log from which a
+killed run is rebuilt.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 class Plan:
     steps: int
     per_step: int
-    """Number of groups trained per step."""
+    """Number of groups that each step trains on."""
     group: int
     """Number of rollouts per prompt."""
     max_staleness: int
@@ -74,7 +76,8 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """Event: all rollouts not trained yet will be sampled again from their first attempt (lockstep replay)."""
+    """Event: all rollouts that are not trained on yet will be sampled again, from their first attempt (lockstep
+    replay)."""
 
 
 Event = Admitted | Finished | Lost | TrainStarted | Trained | Rewound
@@ -144,10 +147,10 @@ class Reconciler:
     """Number of steps done; also the current weight version."""
     admitted: int = 0
     live: dict[int, Group] = field(default_factory=dict)
-    """Groups that are admitted and not yet trained, by index."""
+    """Groups that are admitted and not yet trained on, by index."""
     training: TrainStarted | None = None
     consumed: list[tuple[int, ...]] = field(default_factory=list)
-    """Indices of the groups that each step trained, in order of steps."""
+    """Indices of the groups that each step trained on, in order of steps."""
     lost: int = 0
     masked: int = 0
 
@@ -171,8 +174,8 @@ class Reconciler:
         return self.live[group].version + self.plan.max_staleness
 
     def decide(self) -> list[Action]:
-        """Return the actions that are possible now. For each one that it carries out, the caller calls `begin` if it is
-        a Start, otherwise `apply` with the corresponding event."""
+        """Return the actions that are possible now. The caller reports each action that it carries out: a Start by
+        calling `begin`, any other by calling `apply` with the corresponding event."""
         actions: list[Action] = []
         if self.training is None and not self.done:
             chosen = self._next_batch()

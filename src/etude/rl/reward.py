@@ -25,7 +25,7 @@ _SQUEEZE = 0.49
 class Reward:
     solved: float
     shaping: dict[str, float]
-    """Value of each shaping term before squeezing, by name. Costs are negative."""
+    """Value of each shaping term by name, before their sum is squeezed. Costs are negative."""
     kl: float
     """Contribution of the KL penalty to the total; positive where the tokens were less likely under the policy than
     under the reference."""

@@ -74,7 +74,7 @@ class RlRun:
         self.log = RlLog(paths.rl)
         self.machine = Reconciler.replay(plan, self.log.events())
         self.finished: dict[str, tuple[Trace, Verdict]] = {}
-        """Traces and verdicts of the groups that are not trained yet, by rollout id."""
+        """Traces and verdicts of the groups that are not trained on yet, by rollout id."""
         self._arrived: asyncio.Queue[tuple[int, Sampled]] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -193,7 +193,7 @@ class RlRun:
 
     async def _replay(self, life: int, reason: str) -> None:
         """Replay the step in lockstep mode: restart engine and workers, and sample the step again from its beginning,
-        so that it gives the same bits."""
+        so that it gives the same bits. Do nothing if another replay has begun since the caller read `life`."""
         async with self._replaying:
             if life != self._life:
                 return
@@ -210,8 +210,8 @@ class RlRun:
             self._changed.set()
 
     async def _store_arrivals(self) -> None:
-        """Write finished rollouts to disk in small batches. Apply their events only afterwards, so that the log is
-        never behind."""
+        """Write finished rollouts to disk in small batches. Their events reach the state machine only afterwards, so
+        the log always holds every event that the machine has seen."""
         while True:
             batch = [await self._arrived.get()]
             await asyncio.sleep(0.05)

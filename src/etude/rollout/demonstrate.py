@@ -30,8 +30,8 @@ from etude.trace.trace import Trace
 
 WRITE_TOGETHER = 256
 MOST_EPISODES_PER_DEMONSTRATION = 2
-"""Maximum number of episodes run per requested demonstration. A few episodes fail (budget spent, wrong edit), but if
-more fail than pass, something is broken.
+"""Maximum number of episodes per requested demonstration (plus `concurrency` episodes in all). A few episodes fail
+(budget spent, wrong edit), but if more fail than pass, something is broken.
 """
 
 Expert = Callable[[Task, int], Policy]

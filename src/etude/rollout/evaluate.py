@@ -52,7 +52,7 @@ async def evaluate(
 ) -> Evaluation:
     """Evaluate `tasks` and write results.jsonl, traces/ and summary.json to `folder`.
 
-    `name` must be unique among all evaluations of the run's lineage. Raises SplitViolation if a task is not of `split`.
+    `name` must be unique among all evaluations of the run. Raises SplitViolation if a task is not of `split`.
     """
     subjects = {task.id: task.require(split) for task in tasks}
     touch = _touch(journal, name, split)
@@ -161,10 +161,10 @@ async def _with_retries(job: RolloutJob, rollout: Rollout) -> RolloutResult:
 
 
 def _touch(journal: Journal, name: str, split: Split) -> int:
-    """Return the position of this evaluation among those of the lineage that used the split, from 1. Log it if it is
-    new.
+    """Return this evaluation's position, counted from 1, among the evaluations of this run that used the split. If the
+    journal does not contain this evaluation yet, log it.
 
-    Resuming an interrupted evaluation keeps its position.
+    An interrupted evaluation keeps its position when it resumes.
     """
     events = [entry.fields for entry in read_journal(journal.folder, kind=TOUCH)]
     names = list(dict.fromkeys(str(fields["name"]) for fields in events if fields["split"] == split))

@@ -42,7 +42,7 @@ class Summary:
     name: str
     split: str
     touch: int
-    """Number of evaluations of this lineage that have used the split, including this one."""
+    """Number of evaluations of this run that had used the split by the time this one began, including this one."""
     tasks: int
     samples: int
     errors: int

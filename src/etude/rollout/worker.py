@@ -44,7 +44,9 @@ class WorkerStats:
 
 
 class RolloutWorker:
-    """The service's class. `engine` is an Engine in this process or a handle to an engine service."""
+    """The cluster service that runs rollouts for the driver. `engine` is an Engine in this process or a handle to an
+    engine service.
+    """
 
     def __init__(
         self,

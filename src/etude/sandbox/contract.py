@@ -22,8 +22,8 @@ class SandboxError(Exception):
 
 
 class SandboxLost(SandboxError):
-    """The box is gone: it was killed, or its host failed. This is never the agent's fault: the rollout is retried, then
-    masked."""
+    """The box is gone: it was killed, or its host failed. This is never the agent's fault, so the rollout is retried.
+    If its last retry fails too, it is left out of training."""
 
 
 class SandboxUnavailable(SandboxError):
@@ -164,8 +164,8 @@ class ExecResult:
     @property
     def starved(self) -> bool:
         """Whether the command timed out because its host gave it too little CPU time, so that its result says nothing
-        about the command. False for a command that wrote more than `output_bytes`, since reading its output took the
-        host's time."""
+        about the command. False for a command that wrote more than `output_bytes`: such a command may itself have kept
+        the host busy, which reads all output."""
         return self.timed_out and self.share.starved and not self.truncated
 
 

@@ -1,10 +1,10 @@
 """Decides whether a timeout is the host's fault: the command wanted CPU time and did not get it.
 
-The host is blamed only if all three hold: processes waited for a CPU during most of the run; the run used the CPU time
-that it was offered; and that offer was small. So two kinds of commands are not excused: those that sleep until the
-timeout, and those that never end although they had enough CPU time. A limit in CPU time needs no such check, since a
-busy host does not use it up. One cheat remains: a command that computes at exactly the offered share on an overloaded
-host turns a timeout into an error.
+The host is blamed only if all three hold: some process waited for a CPU during most of the run; the run used most of
+the CPU time that the host offered it; and that was little. So two kinds of commands are not excused: those that sleep
+until the timeout, and those that never end although they had enough CPU time. A limit on CPU time needs no such check,
+since a command uses up none of it while it waits for a CPU. One cheat remains: a command that computes at exactly the
+offered share on an overloaded host turns a timeout into an error.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _PRESSURE, _LOAD = Path("/proc/pressure/cpu"), Path("/proc/loadavg")
 WAITED_FRACTION = 0.5
 """The host counts as short of CPU time if some process waited for a CPU during at least this fraction of the run."""
 ENOUGH_FRACTION = 0.4
-"""A run had enough CPU time if it got at least this many CPU seconds per wall-clock second, even if other processes
-waited. Most verifiers set their CPU-time limit below this fraction of the timeout, so that a command hits the CPU limit
-first."""
+"""A run that got at least this many CPU seconds per wall-clock second had enough, even if other processes waited. Most
+verifiers set a CPU-time limit below this fraction of the timeout: at this rate, a command reaches the CPU-time limit
+before the timeout."""
 USED_FRACTION = 0.75
 """A run that never sleeps uses at least this fraction of the CPU time it is offered."""
 
@@ -55,8 +55,8 @@ class Share:
 
     @property
     def starved(self) -> bool:
-        """Whether the host was short of CPU time although the run used most of what it was offered. False if nothing
-        was measured."""
+        """Whether the run got too little CPU time because the host was short of it: the run used most of what it was
+        offered, and that was little. False if nothing was measured."""
         short = self.waited >= WAITED_FRACTION * self.seconds > 0
         return short and USED_FRACTION * self.given <= self.cpu_seconds < ENOUGH_FRACTION * self.seconds
 

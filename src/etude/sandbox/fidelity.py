@@ -35,14 +35,15 @@ class FidelityCheck:
     asks: str
     """The probe: a line of shell whose output is compared."""
     differs: str = ""
-    """Why the box's answer may differ from the login's. Empty: the answers must be the same."""
+    """Why the box's answer may differ from that of a login shell of this host. Empty: the answers must be the same."""
     person: str | None = None
-    """An answer that the box may also give, because most people's machines give it."""
+    """The answer of most people's machines, which the box may give even if a login shell of this host answers
+    differently. None: only the answer of the login shell will do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A check whose answer in the box differs from that in the login."""
+    """A check whose answer in the box differs from that in a login shell of this host."""
 
     check: FidelityCheck
     box: str
@@ -56,12 +57,13 @@ def load_checks() -> list[FidelityCheck]:
 
 
 def compare(checks: list[FidelityCheck], box: dict[str, str], login: dict[str, str]) -> list[Difference]:
-    """Return the checks where the box's answer is neither the login's nor `FidelityCheck.person`."""
+    """Return the checks whose answer in the box is neither that of a login shell of this host nor
+    `FidelityCheck.person`, the answer of most people's machines."""
     return [Difference(t, box[t.name], login[t.name]) for t in checks if box[t.name] not in (login[t.name], t.person)]
 
 
 def fidelity() -> tuple[list[FidelityCheck], list[Difference]]:
-    """Run all checks in a box and in a login; return the checks and the differences."""
+    """Run all checks in a box and in a login shell of this host; return the checks and the differences."""
     checks = load_checks()
     box = asyncio.run(run_in_box(checks))
     return checks, compare(checks, box, run_in_login(checks))
@@ -88,7 +90,7 @@ def script(checks: list[FidelityCheck]) -> str:
 
 
 def parse(output: str) -> dict[str, str]:
-    """Return the answers, by check name, found in the output of the script that `script` made."""
+    """Parse the output of the shell script that `script` returns. Return the answers by check name."""
     answers = {}
     for part in output.replace("\r\n", "\n").split(_BEGIN)[1:]:
         name, _, answer = part.partition(_END)[0].partition(" ")

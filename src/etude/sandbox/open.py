@@ -43,8 +43,8 @@ def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: OpenFleet | None = 
 
 
 def without_fleet(recipe: SandboxRecipe) -> SandboxRecipe:
-    """Return a copy of the recipe with which boxes run on this host. It is for the fleet's own hosts, and for running
-    without a cluster."""
+    """Return a copy of the recipe in which boxes run on this host instead of a fleet. It is for the fleet's own hosts,
+    and for running without a cluster."""
     return recipe.model_copy(update={"hosts": 0})
 
 

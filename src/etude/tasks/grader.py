@@ -80,8 +80,9 @@ class Grader:
         self._base_shows: Memo[str, bool] = Memo(MOST_VERDICTS)
 
     async def grade(self, task: Task, diff: str, *, fresh: bool = False, conditions: Conditions = USUAL) -> Verdict:
-        """Return the verdict on a diff. If the same resulting tree was graded before, return the cached verdict, unless
-        `fresh` is set (the gate sets it) or the conditions are not the usual ones.
+        """Return the verdict on a diff. If a diff with the same resulting tree was graded before, return the cached
+        verdict. The cache is not used if `fresh` is set (as the gate does), nor if `conditions` (such as time zone,
+        test order or a busy machine) are not the usual ones.
         """
         try:
             loaded = await self._load(task)
@@ -155,8 +156,9 @@ class Grader:
         return replace(verdict, evidence=replace(verdict.evidence, sealed=sealed, cpu_seconds=cpu))
 
     async def _is_sealed(self, loaded: _LoadedTask) -> bool:
-        """Return whether a verdict on this task may be called sealed: boxes must have a second user, and the host's
-        system folders must not show the solution.
+        """Return whether a verdict on this task may be called sealed, that is, safe against an agent that knows the
+        grader's source. For this, boxes must have a second user, who runs the code under test, and the host's system
+        folders must not show the solution.
         """
 
         async def base_is_clean() -> tuple[bool, bool]:

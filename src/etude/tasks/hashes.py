@@ -1,7 +1,8 @@
 """Fingerprints of functions. They are equal for functions that differ only in names, strings, comments and layout.
 
-A fingerprint has two hashes: the shape ignores numbers, the instance includes them. Training and test tasks never share
-an instance; if the task family is held out, they share no shape either.
+A fingerprint has two hashes: the shape ignores numbers, the instance includes them. A test task never has an instance
+in common with a training task. A test task whose family is held out from training has no shape in common with one
+either.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Limits of a task's gradings: three times what the gate measured for its reference.
+"""Limits of a task's gradings: three times what the gate measured for the task's valid solutions, but at least FLOORS.
 
 They are stored in the evidence, so that task.toml stays as its author wrote it. They apply only while the task is
 unchanged since it was gated, and can only tighten the task's own limits.
@@ -29,13 +29,14 @@ _OF_VERIFIER = {
     # A builder's CPU time is not accounted to a box: wall-clock time is all that was measured.
     "dockerfile": {**_BUILD, "seconds": ("verifier_seconds", 30)},
 }
-"""For each verifier type: the keys of its settings table, the measured limit that each key corresponds to, and the
-verifier's default. CPU time was measured over all boxes of a grading together, so it is an upper bound for one box."""
+"""Limits in the settings table of each type of verifier. Each key of the settings maps to the measured limit that can
+tighten it, and to the verifier's default. The measured CPU time is that of the one box, among all boxes of a grading,
+that used the most."""
 
 
 def limits_from(seconds: float, cpu_seconds: float, memory_bytes: int) -> dict[str, float]:
-    """Return the limits that follow from measurements: the maximum over all runs of valid solutions. A value of 0 was
-    not measured and sets no limit.
+    """Return the limits that follow from the measured maxima over all runs of valid solutions: three times each
+    maximum, but at least FLOORS. A maximum of 0 was not measured and sets no limit.
     """
     seen = {"verifier_seconds": seconds, "cpu_seconds": cpu_seconds, "memory_mb": memory_bytes / 2**20}
     return {name: max(FLOORS[name], float(math.ceil(MARGIN * most))) for name, most in seen.items() if most > 0}
@@ -62,8 +63,8 @@ def with_measured_limits(task: Task) -> Task:
 
 
 def _smaller_limit(own: object, measured: float) -> float | int:
-    """Return the smaller of two limits, as an int if it has no fraction: `memory_mb` needs an int, and `seconds`
-    accepts one."""
+    """Return the smaller of two limits, as an int if it has no fraction. `memory_mb` must be an int; `seconds` may be
+    either."""
     least = min(float(own), measured) if isinstance(own, int | float) else measured
     return int(least) if least == int(least) else least
 

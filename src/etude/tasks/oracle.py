@@ -171,8 +171,9 @@ class OraclePolicy:
         return _format("read", path=unread[0])
 
     def _edit(self, seen: _ContextFacts, *, right: bool) -> str:
-        """Return an edit call that replaces either only the wrong line or every line of the function's body. Every line
-        has its comment above it, so a model that rewrites them all need not say first which one is wrong.
+        """Return an edit call that replaces either only the wrong line or every code line of the function's body. Each
+        line has a comment above it that says what it should do. So a model that rewrites all lines can follow the
+        comments, and need not say first which line is wrong.
         """
         repair = self._repair
         new = {repair.line: repair.right if right else _wrong_line(repair, self._rng)}

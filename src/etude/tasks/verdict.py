@@ -41,7 +41,9 @@ class Evidence:
     log: str = ""
     """The end of the verifier's output."""
     sealed: bool = False
-    """Whether the verdict holds even against an agent that knows the grader's source."""
+    """Whether the verdict is safe against forgery, even by an agent that knows the grader's source. (A sealed image is
+    something else: one without traces of the solution.)
+    """
     controls: int = 0
     """Number of negative controls: extra tests, mixed in among the others, that a correct solution fails. A diff that
     passes one is suspect.
@@ -55,7 +57,7 @@ class Evidence:
     defects found.
     """
     cpu_seconds: float = 0.0
-    """CPU time, in seconds, of the grading's box that used the most."""
+    """CPU time, in seconds, of one box: of all boxes of the grading, the one that used the most."""
     memory_bytes: int = 0
     """Peak memory of the verifier's boxes, in bytes; 0 if it was not measured."""
     timed_out: bool = False

@@ -65,7 +65,7 @@ class CallSchema:
 def parse_call(raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
     """Parse the text of a call. Return the tool's name and arguments, or a one-line description of the problem.
 
-    Absent optional arguments have no key.
+    Optional arguments that the call leaves out are missing from the returned arguments.
     """
     name = call_name(raw)
     schema = schemas.get(name)

@@ -12,7 +12,8 @@ from enum import IntEnum, StrEnum
 
 
 class Left(IntEnum):
-    """Class of a token that decides, with the class of the token before it, whether a space is expected before it."""
+    """How a token relates to the token before it. Its `Left` and the `Right` of the token before decide whether
+    a space is expected between the two."""
 
     NEVER = 0
     """Tokens before which no space is expected: line ends, runs of spaces, the "no space" token, special tokens."""
@@ -28,7 +29,8 @@ class Left(IntEnum):
 
 
 class Right(IntEnum):
-    """Class of a token that decides, with the class of the token after it, whether a space is expected after it."""
+    """How a token relates to the token after it. Its `Right` and the `Left` of the token after decide whether
+    a space is expected between the two."""
 
     START = 0
     """Tokens after which no space is expected: line ends, runs of spaces, the "no space" token, special tokens."""

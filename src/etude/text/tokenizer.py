@@ -187,8 +187,8 @@ class Tokenizer:
         return self._closing.get(atom)
 
     def _prefixed_or_closing(self, parts: _Parts, place: int) -> int | None:
-        """Return the token of a quote that follows a string prefix. In `f"` it opens a string, which has no token
-        (None); in `"f"` it closes one."""
+        """Return the token of a quote that follows letters such as `f`, which may be a string prefix. In `f"` the quote
+        opens a prefixed string and has no token of its own (None). In `"f"` it closes a string."""
         gap_before_prefix = parts[place - 1][0]
         before_prefix = parts[place - 2][1] if place > 1 and not gap_before_prefix else ""
         return self._closing.get(parts[place][1]) if before_prefix[-1:] in ('"', "'") else None

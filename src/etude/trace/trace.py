@@ -97,8 +97,8 @@ class Segment:
 @dataclass(slots=True)
 class ToolEvent:
     segment: int
-    """Number of self-summaries before the call. It equals the index of the call's segment, unless a chat template
-    rewrote the history.
+    """Number of self-summaries before the call. It is also the index of the segment that contains the call, unless a
+    chat template rewrote the history, because each rewrite starts a segment too.
     """
     turn: int
     name: str
@@ -131,8 +131,8 @@ class TraceUsage:
     cached_tokens: int = 0
     """Prompt tokens that the inference server reported as cached."""
     tool_seconds: float = 0.0
-    """Total run time of commands in seconds, by the clocks that enforce their limits. Commands on hosts short of CPU
-    time count as 0.
+    """Total running time of commands in seconds, by the same clocks that enforce the commands' time limits. A command
+    on a host that was short of CPU time adds 0.
     """
     cost: float = 0.0
     """Cost of the tokens, at the recipe's prices."""

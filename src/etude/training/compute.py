@@ -1,7 +1,8 @@
-"""Device, dtype and threads of a stage, chosen by a probe that takes about a second.
+"""The device, dtype and number of threads of a stage.
 
-bf16 is fast only on CPUs with bf16 instructions; on others it is several times slower than fp32. So its speed is
-measured. A stage stores the choice, because a resumed run must compute exactly as before.
+Among CPUs, bf16 is fast only on those with bf16 instructions; on others it is several times slower than fp32. So on a
+CPU the dtype "auto" is chosen by a probe of about a second. A stage stores the choice, because a resumed run must
+compute exactly as before.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Compute:
 
 
 def choose_compute(recipe: ComputeRecipe) -> Compute:
-    """Choose device, dtype and threads on this machine: `dtype` "auto" is probed, `threads` 0 means all cores."""
+    """Choose device, dtype and threads on this machine. `dtype` "auto" is bf16 on CUDA and probed on a CPU; `threads` 0
+    means all cores."""
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise TrainingError('compute.device is "cuda" but torch finds no CUDA device: set compute.device = "cpu"')
     threads = recipe.threads or len(os.sched_getaffinity(0))

@@ -77,8 +77,8 @@ def kl_to_teacher(student_nv: Tensor, teacher_nv: Tensor, weights_n: Tensor, *, 
 def draft_agreement(draft_nv: Tensor, main_nv: Tensor, weights_n: Tensor) -> tuple[float, float]:
     """Return two weighted sums over positions, which measure how well a draft head predicts the main head.
 
-    The first sums the probability that a drafted token is accepted, the sum over tokens of min(draft, main); the second
-    counts positions where both heads' argmaxes agree.
+    The first adds up the probability that a drafted token is accepted: the sum over the vocabulary of the smaller of
+    the two heads' probabilities. The second counts the positions where both heads have the same argmax.
     """
     draft, main = draft_nv.float().softmax(-1), main_nv.float().softmax(-1)
     accepted = torch.minimum(draft, main).sum(-1)

@@ -34,7 +34,8 @@ _NAMES = {
 """Names of processes in the plot, in drawing order. The keys are prefixes of the names in the journal."""
 USERS = (*_NAMES.values(), OTHERS)
 _WORK = {("driver", "rollouts"), ("driver", "trainer")}
-"""Waits that are not counted, because the driver's job is to wait for rollouts and for the trainer."""
+"""Waits that are not counted as reasons for idle cores. The driver's job is to wait for rollouts and for the trainer.
+"""
 _SHORTEST = 1e-6
 """Shortest wait that counts, in seconds. The journal rounds to this value."""
 _TOLD_SHARE = 0.005

@@ -44,8 +44,9 @@ def numerics_table(found: dict[str, Any]) -> str:
 
 
 def draw_numerics(found: dict[str, Any], file: Path) -> None:
-    """Draw two kinds of panels: per layer, each format's error in experts, residual stream and choice of experts; and
-    per format, the difference between trainer and engine. `found` must contain at least one format.
+    """Draw four panels. Three show, per layer, how much each number format deviates from fp32: in the experts, in the
+    residual stream, and in the choice of experts. The fourth shows, per format, the difference between trainer and
+    engine. `found` must contain at least one format.
     """
     figure, axes = panels(2, 6.0, rows=2)
     figure.set_figwidth(9.0)
@@ -76,8 +77,8 @@ def _curve(axis: Axes, name: str, layers: Sequence[dict[str, Any]], values: Sequ
 
 
 def _apart(axis: Axes, formats: Sequence[dict[str, Any]]) -> None:
-    """Draw the difference of log-probs between trainer and engine, for each format and way of feeding: a line from mean
-    to max with a tick at p99.
+    """Draw the difference of log-probs between trainer and engine: for each format, and each way of feeding tokens to
+    the engine, a line from mean to max with a tick at p99.
     """
     for place, one in enumerate(formats):
         for side, (way, marker) in enumerate(zip(one["engine"], _MARKERS, strict=True)):

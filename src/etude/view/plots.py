@@ -196,7 +196,7 @@ def titled(axis: Any, title: str, x: str, y: str) -> None:
 
 
 def _sides(data: RunData) -> dict[str, tuple[str, str]]:
-    """Return the test evaluations in order, each with its label and colour."""
+    """Return label and colour of the two test evaluations, by name: first the one before, then the one after."""
     end = "SFT went on" if "continued" in data.stages else "RL"
     before, after = data.ends
     return {before: (f"before {end}", GREY), after: (f"after {end}", BLUE)}

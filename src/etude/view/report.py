@@ -1,4 +1,6 @@
-"""Writes report.html, one self-contained page: a three-sentence summary, results, plots and digests of all stages."""
+"""Writes report.html, one self-contained page: a summary of up to three sentences, results, plots, and the digests of
+each stage's code, recipe and output.
+"""
 
 from __future__ import annotations
 

@@ -48,11 +48,11 @@ class Pair:
 
 
 def pairs(data: RunData, count: int = 4) -> list[Pair]:
-    """Choose `count` tasks to show: first improvements, then one task that got worse, then one that failed both times.
-    Within each group, tasks are taken in the order of their names.
+    """Choose up to `count` tasks to show: first improvements, then one task that got worse, then one that failed both
+    times. Within each group, tasks are taken in the order of their names.
 
-    An improvement with the same diff before and after only shows that the agent now ends in time, so other improvements
-    come first. If nothing improved, got worse or failed twice, show tasks that passed both times.
+    If the diffs before and after are equal, an improvement only shows that the agent now ends in time, so other
+    improvements come first. If nothing improved, got worse or failed twice, show tasks that passed both times.
     """
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)

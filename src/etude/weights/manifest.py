@@ -1,7 +1,7 @@
 """The manifest of a weights version. It is written last: without its manifest a version does not exist.
 
 A manifest is canonical JSON that includes a digest of its other fields, so a flipped byte anywhere in the file is
-detected. It has one checksum for the stored data, and for every tensor one of its decoded bytes.
+detected. Among the fields are a checksum of the stored data, and a checksum of the decoded bytes of every tensor.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Manifest(BaseModel):
     version: int = Field(ge=0)
     kind: Literal["full", "delta"]
     base: int | None
-    """Number of the version that `delta` and `same` tensors refer to; None for a full version."""
+    """Number of the version from which tensors with codec `delta` or `same` are decoded; None for a full version."""
     depth: int = Field(ge=0)
-    """Number of deltas between this version and the full version (anchor) they build on; 0 for a full version."""
+    """Number of deltas that lead from a full version (the anchor) to this version; 0 for a full version."""
     content: str
     """Digest of all tensors' names, dtypes, shapes and checksums: equal for equal weights, however they are stored."""
     data: str

@@ -20,6 +20,8 @@ from etude.trace import ToolEvent
 
 
 class Stage(VerticalScroll):
+    """Scrolling view of the conversation."""
+
     can_focus = False
 
     def __init__(self) -> None:

@@ -19,8 +19,7 @@ from etude.tasks.gate import by_source, revalidate
 from etude.tasks.verifiers.harbor import reference_of
 
 _ALL_SHOWN = 20
-"""Maximum number of tasks of which each is printed. If there are more, only tasks with something to report are
-printed."""
+"""Maximum number of tasks that are all printed. Of more tasks, only those with something to report are printed."""
 _EVIDENCE, _AGAIN = "gate.jsonl", "gate-again.jsonl"
 
 

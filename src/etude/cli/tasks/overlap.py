@@ -1,4 +1,4 @@
-"""etude tasks overlap: prints what two collections share, one row per pair of places."""
+"""etude tasks overlap: prints what two collections share. A row names an item of each, and what the two share."""
 
 from __future__ import annotations
 

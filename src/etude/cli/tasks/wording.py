@@ -33,8 +33,8 @@ def grading_of(task: Task, store: Path = STORE) -> str:
     """Return "sealed" if verdicts on the task hold even against an agent that has read the grader's code, and "open" if
     not. Other texts say why this is unknown.
 
-    A hidden test suite must first run and fail on its negative controls. The results of the gate and of earlier
-    gradings with the same store are used.
+    For a hidden test suite it is known only once the suite has run and failed on its negative controls. Nothing is run
+    here: the results of the gate and of earlier gradings with the same store are used.
     """
     if (gated := stored_evidence(task)) and gated.runs:
         return "sealed" if gated.sealed else "open"

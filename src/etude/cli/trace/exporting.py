@@ -132,7 +132,7 @@ def _signals(session: SavedSession | None) -> Signals:
 
 
 def _named(session: SavedSession | None) -> list[str]:
-    """Return the name of the environment variable that held the endpoint's key; empty if the session names none."""
+    """Return a list with the name of the environment variable that held the endpoint's key; empty if none is known."""
     return [str(session.about["key"])] if session is not None and session.about.get("key") else []
 
 

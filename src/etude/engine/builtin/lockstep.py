@@ -32,8 +32,8 @@ class Rounds:
         return bool(self._open) and self._open == self._waiting.keys()
 
     def open(self, conversations: list[str]) -> bool:
-        """Open conversations. Return whether no conversation was open and no request waiting before, so that a new
-        episode begins."""
+        """Open conversations. Return whether the engine was idle before (no conversation open, no request waiting), in
+        which case the caller has to drop all cached rows."""
         fresh = not self._open and not self._waiting and not self.queue
         self._open.update(conversations)
         return fresh

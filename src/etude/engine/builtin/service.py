@@ -160,8 +160,8 @@ def _end(commands: SimpleQueue[Any], thread: threading.Thread) -> None:
 
 
 def _read(store: WeightStore, version: int, have: tuple[int, Tensors] | None) -> tuple[Tensors, bool]:
-    """Return the tensors of a version, and whether it is stored as a delta. `have` is the version in memory, from which
-    deltas can be applied."""
+    """Return the tensors of a version, and whether it is stored as a delta. `have` is the version in memory, so that
+    only deltas after it have to be read."""
     return store.read(version, have=have), store.manifest(version).kind == "delta"
 
 
@@ -242,7 +242,8 @@ class _Loop:
         return stats
 
     def carry_out(self, command: Callable[[_Loop], T], answer: Future[T], *, between_rounds: bool) -> None:
-        """Run a command and put its result into `answer`; with `between_rounds`, not before weights may be swapped."""
+        """Run a command and put its result into `answer`. With `between_rounds`, a command that comes during a lockstep
+        round is run after the round."""
 
         def run() -> None:
             if not answer.set_running_or_notify_cancel():

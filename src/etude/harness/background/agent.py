@@ -57,8 +57,8 @@ _REVIEWED = {"accepted": AgentState.APPLIED, "rejected": AgentState.REJECTED}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Number of files and lines that an agent changed, counted over the changes that are not applied yet or, if there
-    are none, over the applied ones."""
+    """Size of an agent's changes: how many files it changed, and how many lines it added and removed. Counts the
+    changes that are not applied yet or, if there are none, the applied ones."""
 
     files: int
     added: int
@@ -184,8 +184,8 @@ def _open_changes(session: SavedSession) -> Changes:
 
 
 def _end_of(session: SavedSession | None) -> Ended:
-    """Return how an agent without an `ended.json` ended, according to its session's log. Without a session, `stop` is
-    empty."""
+    """Return how an agent without an `ended.json` ended, according to its session's log. If `session` is None,
+    the cause is unknown, and the result's `stop` is empty."""
     if session is None:
         return Ended(stop="")
     return Ended(stop=session.stop, text=last_message(session))

@@ -85,7 +85,8 @@ def _step(folder: Path, path: str, before: bytes | None, now: bytes | None) -> S
 
 
 def preview(planned: Collection[Step]) -> str:
-    """Return a diff from the folder's current contents to the contents after the steps."""
+    """Return a diff from the folder's current contents to those that the steps plan. For a conflict it shows the
+    agent's version, which is never written."""
     before = {step.path: step.found for step in planned}
     after = {step.path: step.result for step in planned}
     old = {path: data for path, data in before.items() if data is not None}

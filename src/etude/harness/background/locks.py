@@ -57,8 +57,8 @@ def sign_lock(descriptor: int) -> None:
 
 
 def lock_holder(path: Path) -> int | None:
-    """Return the id of the process that last signed the lock file, or None. This process may no longer hold the
-    lock."""
+    """Return the process id that `sign_lock` last wrote into the lock file; None if the file is empty. This process
+    may no longer hold the lock."""
     number, _, _ = path.read_text().partition(" ")
     return int(number) if number else None
 
@@ -66,8 +66,9 @@ def lock_holder(path: Path) -> int | None:
 def signal_holder(path: Path, number: int) -> bool:
     """Send the signal `number` to the process that holds the lock.
 
-    Return False if nobody holds the lock or the holder has not signed it yet. A reused process id is recognised by its
-    start time, and a pidfd ensures that the signal reaches the checked process.
+    Return False if nobody holds the lock, or if the holder has not called `sign_lock` yet. If another process has got
+    the holder's process id meanwhile, its start time reveals this. A pidfd ensures that the signal reaches the process
+    that was checked.
     """
     pid = lock_holder(path)
     if pid is None or not is_held(path):

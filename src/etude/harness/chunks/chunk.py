@@ -64,8 +64,8 @@ def chunks_of(path: str, data: bytes) -> list[Chunk]:
 
 
 def _owners(found: list[Definition], lines: int) -> list[int]:
-    """Return for each line the index of its innermost definition in `found`, or -1. Definitions nested in a short
-    function are not separate; their lines belong to that function."""
+    """Return for each line the index in `found` of its innermost definition, or -1 outside definitions. Definitions
+    nested in a short function do not count: their lines belong to that function."""
     owner = [-1] * lines
     kept: list[Definition] = []
     for number, each in enumerate(found):

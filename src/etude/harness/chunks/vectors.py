@@ -1,8 +1,9 @@
 """Cache of embedding vectors on disk, keyed by a hash of their text: one append-only file per embedder.
 
-A record's checksum is verified when it is used. A torn or corrupt record, or one of another length, is ignored, and its
-text is embedded again. If the file cannot be written, vectors stay in memory only. Vectors are rounded to the file's
-precision before their first use, so that new and stored ones give the same ranking.
+A record's checksum is verified when the record is used. A torn or corrupt record is ignored, so its text is embedded
+again. When a vector of another length is added, all stored vectors are dropped, since another model then has this name.
+If the file cannot be written, vectors stay in memory only. Vectors are rounded to the file's precision before their
+first use, so that new and stored vectors give the same ranking.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def default_folder() -> Path:
 
 
 class VectorStore:
-    """The stored vectors of the embedder `name`."""
+    """Vectors of one embedding model, in memory and in a file. `name` is the model's name, which selects the file."""
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
         digest = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=12).hexdigest()

@@ -15,7 +15,8 @@ def fits(text: str, limit: int, count: Count) -> bool:
 def cut_end(lines: Sequence[str], limit: int, count: Count, marker: Callable[[int], str], bare: str) -> str:
     """Keep as many leading lines as fit into `limit` tokens, followed by `marker(number of lines left out)`.
 
-    This suits text that is read from the top. If not even one line fits, its beginning is kept, followed by `bare`.
+    This suits text that is read from the top. If not even one line fits, the text's first characters are kept, followed
+    by `bare`.
     """
     text = "\n".join(lines)
     if fits(text, limit, count):
@@ -29,8 +30,8 @@ def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[
     """Keep as many first and last lines as fit into `limit` tokens, with `marker(number of lines left out)` between
     them.
 
-    This suits command output, whose end matters most. If not even one line fits, its beginning is kept, followed by
-    `bare`.
+    This suits command output, whose end matters most. If not even one line fits, the text's first characters are kept,
+    followed by `bare`.
     """
     text = "\n".join(lines)
     if fits(text, limit, count):

@@ -67,8 +67,8 @@ class Profile:
         return self.system.format(tools="\n".join(schema.usage() for schema in self.schemas()))
 
     def say(self, occasion: str, **values: object) -> str:
-        """Return the text of `wording` for an occasion, filled in with `values`. If there is none, the text for
-        "refused" is used."""
+        """Return the template in `wording` for an occasion, filled in with `values`. If `wording` has no template for
+        this occasion, the template for "refused" is used."""
         words = self.wording.get(occasion, self.wording["refused"])
         return words.format(**{"problem": occasion, **values})
 
@@ -185,6 +185,7 @@ def load_profile(name: str) -> Profile:
 
 @cache
 def compaction_request() -> str:
-    """Return the long summary request that replaces the profile's own in recipes with `compaction = "prompt"`."""
+    """Return the long request for a self-summary, which is sent instead of `Profile.summary_request` if the recipe has
+    `compaction = "prompt"`."""
     file = resources.files("etude.harness") / "profiles" / "compaction.txt"
     return file.read_text(encoding="utf-8").strip()

@@ -1,7 +1,8 @@
 """Facts about the environment for the system prompt: system, limits, repository status and rules files.
 
-The same facts are collected in training, in a box, and in a user's folder: once, before the agent begins. Equal
-workspaces give equal text, except for the user's recent files (`recent`), which only a session on a user's folder has.
+The facts are collected once, before the agent begins. Training, which works in a box, and sessions on a user's folder
+collect the same facts, so equal workspaces give equal text. One fact is an exception: only sessions on a user's folder
+have the user's recent files (`recent`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Finds the lint problems that are new after edits, even though the edits move lines.
 
-A problem before the edits matches one after them if linter, rule and message are equal (apart from line numbers in the
-message) and their lines correspond: they are the same line of an unchanged block, or have the same text, or are in the
-old and the new version of a changed block. Each problem matches at most one other. So a problem that only moved is
-never new, and if one problem has become two equal ones, one of them is new.
+A problem before the edits and a problem after them match under two conditions. Their linter, rule and message are
+equal, apart from line numbers in the message. And their lines correspond: they are the same line of an unchanged block,
+or have the same text, or are in the old and the new version of the same changed block. Each problem matches at most one
+other. So a problem that only moved is never new. If one problem has become two equal ones, one of the two is new.
 """
 
 from __future__ import annotations

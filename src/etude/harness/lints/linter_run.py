@@ -132,8 +132,8 @@ class LinterRun:
         return found
 
     def _problem(self, finding: Finding, files: Mapping[str, bytes]) -> Diagnostic | None:
-        """Convert a finding to a Diagnostic. Return None if its file is outside the workspace, in an installed package,
-        or in a configured folder that has its own run."""
+        """Convert a finding to a Diagnostic. Return None if its file is outside the workspace, is not the project's own
+        (`is_own`), or belongs to another configured folder, since that folder is linted by another LinterRun."""
         path = self._place(finding.path, files)
         if path is None or not is_own(path, files) or nearest(path, self.folders) != self.root.folder:
             return None

@@ -1,10 +1,10 @@
 """A policy for any endpoint that speaks the OpenAI chat protocol with tools.
 
 Requests that fail with status 429, 5xx or a broken connection are retried; if all attempts fail, PolicyError is raised.
-A full context raises ContextFull. The model's output never raises: a call that does not parse is passed on to the loop.
-With `on_piece` the answer is streamed, which does not change the resulting turn. The model's thinking is sent back to
-it, because in training it stays in the context, too. If an endpoint rejects a request field, the request is repeated
-without this field.
+A full context raises ContextFull. A tool call that does not parse raises nothing; it is passed on to the loop. With
+`on_piece` the answer is streamed, which does not change the resulting turn. Later requests contain the model's earlier
+thinking, because in training it stays in the context too. If an endpoint rejects a request field, the request is
+repeated without this field, or with the field's newer name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _LONGEST_PAUSE = 60.0
 
 
 class _AskOtherwise(Exception):
-    """The endpoint rejected a field of the request, which must be sent again without this field."""
+    """The endpoint rejected a field of the request. The request must be sent again without this field, or with the
+    field's newer name."""
 
 
 class _AskAgain(Exception):
@@ -177,8 +178,8 @@ class ChatPolicy:
             _said_no(self._endpoint.url, status, response.text[:500])
 
     def _can_do_without(self, asked: dict[str, Any], said: str) -> bool:
-        """Stop sending the request field that the error message `said` names. Return False if it names no field that
-        can be omitted."""
+        """Stop sending the request field that the error message `said` names, or send it under its newer name from now
+        on. Return False if the message names no such field."""
         if self._bound == "max_tokens" and "max_completion_tokens" in said:
             self._bound = "max_completion_tokens"
         elif self._thinking in said and any(self._thinking in message for message in asked["messages"]):
@@ -230,10 +231,10 @@ def _said_no(url: str, status: int, text: str) -> None:
 
 
 def _turn(answer: Any, place: int, count: Any) -> tuple[Turn, int]:
-    """Convert a completion to a turn. Return it with the total number of tokens of prompt and answer (0 if not
+    """Convert a completion to a turn. Return the turn, and the total number of tokens of prompt and answer (0 if not
     reported).
 
-    `place`, the number of earlier messages, is used for the ids of calls that have none; `count` counts the tokens of a
+    A call without an id gets an id made from `place`, the number of earlier messages. `count` counts the tokens of a
     text.
     """
     choice = answer["choices"][0]

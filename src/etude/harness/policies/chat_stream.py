@@ -21,7 +21,7 @@ class Piece:
     name: str = ""
     """Name of the called tool, on each piece of a tool call."""
     place: int = 0
-    """Index of the call within the turn."""
+    """For a piece of a tool call: the call's index within the turn."""
 
 
 OnPiece = Callable[[Piece], None]

@@ -32,13 +32,13 @@ def openai_messages(conversation: Conversation, thinking: str = "") -> list[dict
 
 
 def whole_chain(conversation: Conversation) -> list[dict[str, Any]]:
-    """Convert a conversation and all conversations before its self-summaries to OpenAI chat messages with thinking,
-    oldest first."""
+    """Convert a conversation and its parents, which self-summaries replaced, to OpenAI chat messages with thinking. The
+    oldest conversation comes first."""
     return [message for link in chain_of(conversation) for message in openai_messages(link, THINKING)]
 
 
 def chain_of(conversation: Conversation) -> list[Conversation]:
-    """Return the conversation and all conversations before its self-summaries, oldest first."""
+    """Return the conversation and its parents, which self-summaries replaced. The oldest comes first."""
     chain: list[Conversation] = []
     link: Conversation | None = conversation
     while link is not None:

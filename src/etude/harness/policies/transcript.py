@@ -31,7 +31,7 @@ class _Next(NamedTuple):
     exchanges: list[Exchange]
     """All earlier turns of this conversation: for each, the ids given to the model and the ids it sampled."""
     given: list[int]
-    """The prompt's ids after those in `exchanges`, up to the point where the model starts to sample."""
+    """The last ids of the prompt: those after `exchanges`, which the model reads before it samples its next turn."""
     begins: SegmentKind | None
     """Kind of the segment that this prompt starts; None if it extends the previous prompt."""
     fresh: list[int]
@@ -72,8 +72,8 @@ class Transcript:
         return self._length + len(following.fresh) if following.begins is None else len(following.prompt)
 
     def experts_from(self, conversation: Conversation) -> int:
-        """Return the first position in the segment whose routed experts (of a mixture-of-experts model) are not
-        recorded yet."""
+        """Return the first position in the segment for which the routed experts are not recorded yet; 0 for a new
+        segment. Only mixture-of-experts models have routed experts."""
         return self._experts_from if self._next(conversation).begins is None else 0
 
     def sampled(
@@ -85,8 +85,11 @@ class Transcript:
         experts: NDArray[np.uint16] | None = None,
         experts_from: int = 0,
     ) -> None:
-        """Record the tokens that were sampled after `prompt(conversation)`. The loop then appends the turn as one
-        message."""
+        """Record the tokens that were sampled after `prompt(conversation)`. Call this before the turn is appended to
+        the conversation as one message.
+
+        `experts` are the routed experts of the segment's positions from `experts_from` on.
+        """
         following = self._next(conversation)
         if following.begins is None:
             self._recorder.extend(following.fresh)
@@ -140,11 +143,11 @@ class Transcript:
     def _said(
         self, before: Sequence[Exchange], ids: list[int], messages: Sequence[Message], start: int
     ) -> tuple[list[Exchange], list[int], int]:
-        """Encode the messages from index `start` on. `before` are the exchanges before them, `ids` the ids after these
-        exchanges.
+        """Encode the messages from index `start` on. `before` are the exchanges of the earlier messages, `ids` the ids
+        that follow these exchanges.
 
-        Return all exchanges, the ids after the last one, and the number of exchanges before the last user message (0 if
-        no encoded message is from the user).
+        Return three values: all exchanges, the ids that follow the last exchange, and the number of exchanges before
+        the last user message (0 if no encoded message is from the user).
         """
         exchanges = list(before)
         past, calls = 0, calls_in(messages[:start])

@@ -9,7 +9,8 @@ from pathlib import Path
 FileState = tuple[int, int, int, int]
 """Size in bytes, mtime and ctime in ns, and inode of a file."""
 UNSURE: FileState = (-1, -1, -1, -1)
-"""Stored instead of a file's state if a later change might leave the state the same. It equals no file's state."""
+"""Placeholder that is stored instead of a file's state if the file might change without a change of its state. It
+equals no file's state, so the file counts as changed."""
 SETTLED_NS = 2_000_000_000
 """Minimum age, in ns, of a file's last change for its state to be reliable. Timestamps are coarse, so a file that has
 just changed may change again and keep the same timestamps."""

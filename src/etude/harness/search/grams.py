@@ -1,7 +1,7 @@
 """Signatures of texts: Bloom filters of a text's grams, which are its 4-byte substrings.
 
 A lookup in a signature finds every gram of the text, and wrongly finds any other gram with a probability of about one
-in eight. ASCII letters are converted to lower case, so that one signature serves case-sensitive and case-insensitive
+in five. ASCII letters are converted to lower case, so that one signature serves case-sensitive and case-insensitive
 searches.
 """
 
@@ -14,8 +14,8 @@ GRAM = 4
 LEAST_BITS, MOST_BITS = 1 << 8, 1 << 20
 """Minimum and maximum length of a signature in bits."""
 FULLEST = 0.25
-"""A signature is halved repeatedly, as long as at most this fraction of its bits is set afterwards. The result has 4 to
-8 bits per gram."""
+"""Maximum fraction of set bits after a signature was halved. Signatures are halved as often as this limit allows. For
+source code they then have 3 to 7 bits per different gram."""
 
 _FOLDED = bytes(range(256)).lower()
 

@@ -45,8 +45,8 @@ class Grep:
         watching: bool = True,
         least_files: int = LEAST_FILES,
     ) -> None:
-        """`cache` is the folder for the index file, `least_files` the number of files from which an index is built.
-        Without `watching` (inotify), every file is checked before each search, which is slower.
+        """`cache` is the folder for the index file. A folder with fewer than `least_files` files gets no index. With
+        `watching`, inotify reports changed files; without it every file is checked before each search, which is slower.
 
         Raises NoRipgrep if ripgrep is not installed.
         """
@@ -209,10 +209,11 @@ class Grep:
         self._stale = self.index.differing(self.root, self.ripgrep.files(self.root))
 
     def _list_anew(self) -> None:
-        """Restrict `_stale` to files that ripgrep lists or that are indexed, and add listed files that are not indexed.
+        """List the files that ripgrep searches, and update `_stale`: add listed files that are not indexed, and drop
+        files that are neither listed nor indexed.
 
-        All other files can be dropped: ripgrep would search them only after a change of the ignore rules, and such a
-        change is detected.
+        Dropping them is safe: ripgrep would search them only after a change of the ignore rules, and such a change is
+        detected.
         """
         assert self.index is not None
         listed = set(self.ripgrep.files(self.root))

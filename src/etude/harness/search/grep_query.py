@@ -31,7 +31,7 @@ class Query:
     word: bool = False
     """Whether to match whole words only, without a letter, digit or underscore next to the match."""
     everything: bool = False
-    """Also search hidden and ignored files, in workspaces that leave them out."""
+    """Whether to search hidden and ignored files too. Has no effect with RE2, which always searches all files."""
 
 
 @dataclass(frozen=True, slots=True)

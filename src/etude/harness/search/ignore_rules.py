@@ -19,7 +19,7 @@ Fingerprint = tuple[tuple[str, int, int, int], ...]
 
 
 def fingerprint(root: bytes, repositories: Collection[bytes] = ()) -> Fingerprint:
-    """Return a value that changes whenever an ignore rule changes that is stored outside the root or in a `.git`.
+    """Return a value that changes whenever the ignore rules outside the root, or in a `.git` folder, change.
 
     `repositories` are the folders below the root that have their own `.git`.
     """
@@ -60,7 +60,7 @@ def _text(file: Path) -> str:
 
 
 def _known(path: Path) -> tuple[str, int, int, int]:
-    """Return the entry of one file in the fingerprint."""
+    """Return one file's entry in the fingerprint. A missing file has size -1; of a folder only its existence counts."""
     try:
         found = path.stat()
     except OSError:

@@ -24,7 +24,8 @@ from etude.harness.search.query import Need
 from etude.harness.search.shards import Shard, holds, most_files, shards_of
 
 MOST_BYTES = 32_000_000
-"""Size in bytes above which a file gets no signature and is always a candidate."""
+"""Maximum size in bytes of a file that gets a signature. A larger file is a candidate (it may match) for every
+pattern."""
 
 _MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
 """Byte order marks. Ripgrep decodes a text that begins with one, so the bytes that it searches differ from those on
@@ -53,7 +54,8 @@ class Index:
     loose: dict[int, Bits] = field(default_factory=dict)
     """Signatures, by file id, of files that were indexed after the shards were built."""
     ids: dict[bytes, int] = field(default_factory=dict)
-    """The valid id of each indexed path."""
+    """The id of each indexed path. If a path was indexed several times, this is its last id; earlier ids are
+    invalid."""
 
     @classmethod
     def build(cls, root: bytes, paths: Iterable[bytes]) -> Index:
@@ -88,7 +90,7 @@ class Index:
         return found
 
     def same_file(self, inode: int) -> None:
-        """Record that the file with this inode has several hard links."""
+        """Add all indexed files with this inode to `linked`: the file has several hard links."""
         self.linked |= {file for file in self.ids.values() if self.states[file][3] == inode}
 
     def linked_paths(self) -> list[bytes]:

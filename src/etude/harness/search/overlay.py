@@ -31,8 +31,11 @@ def search_over(
     scope: Scope = WHOLE,
     seconds: float = LIMIT_SECONDS,
 ) -> Found:
-    """Return `found`, a search result on disk, with the matches of the files in `changed` replaced. None stands for a
-    deleted file."""
+    """Return `found` with the matches of each file in `changed` replaced by the matches in the contents given there.
+
+    `found` is the result of searching the folder on disk. None in `changed` stands for a deleted file, whose matches
+    are dropped.
+    """
     named = {os.fsencode(path) for path in changed}
     files = [each for each in found.files if each[0] not in named]
     held = {path: data for path, data in changed.items() if data is not None}

@@ -16,7 +16,8 @@ from etude.harness.search.regex import Choice, Node, Repeat, Sequence, Text, Uns
 MOST_LETTERS = 10_000
 """Maximum length of a pattern that is analysed; a pattern of a million characters would take minutes."""
 MOST_OPTIONS = 24
-"""Maximum number of alternative strings for a part of the pattern; a part with more alternatives is split."""
+"""Maximum number of strings that a part of the pattern is expanded to. A part that can match more strings is split into
+smaller parts, or counts as a wildcard."""
 MOST_COPIES = 4
 """Maximum number of copies to which a repeated part of a pattern is expanded."""
 MOST_LITERALS = 200
@@ -74,7 +75,7 @@ def need_of(pattern: Pattern) -> Need:
 
 
 def literals(need: Need) -> Iterable[Literal]:
-    """Yield all strings (Literals) that occur in a need."""
+    """Yield every Literal in a need, which is itself a Literal or a condition made of others."""
     if isinstance(need, Literal):
         yield need
     else:

@@ -1,8 +1,8 @@
 """Runs ripgrep as a subprocess.
 
-`search(only=...)` restricts a search to some files without changing how they are searched: ignore rules of the lowest
-precedence hide all other files, so that ripgrep's own rules still apply. The files are not named on the command line,
-because ripgrep searches a named file even if it is binary or hidden.
+`search(only=...)` restricts a search to some files without changing how they are searched. For this, ripgrep gets extra
+ignore rules that hide all other files. They have the lowest precedence, so ripgrep's own rules still apply. The files
+are not named on the command line, because ripgrep searches a named file even if it is binary or hidden.
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ class Ripgrep:
 def rules_for(paths: Collection[bytes], *, hidden: bool = False) -> bytes:
     """Return ignore rules that hide everything except these files and their parent folders.
 
-    Names that begin with a dot get no rule unless `hidden` is set, because a rule would make ripgrep search them
-    against its own rules. Dot names that ripgrep's own rules allow are searched anyway, since those rules take
+    Names that begin with a dot get no rule unless `hidden` is set. With a rule, ripgrep would search them even where
+    its own rules hide them. Where its own rules allow them it searches them anyway, since its own rules take
     precedence.
     """
     kept: set[bytes] = set()
@@ -218,9 +218,9 @@ def rules_for(paths: Collection[bytes], *, hidden: bool = False) -> bytes:
 def _by_file(printed: bytes) -> list[tuple[bytes, bytes]]:
     """Split ripgrep's output into (path, lines) pairs, sorted by path.
 
-    Each path is followed by a zero byte, which occurs nowhere else, and a blank line separates two files. Since a path
-    may contain a blank line too, the separator is the first blank line among the last _LONGEST_PATH bytes before the
-    next zero byte: the next path cannot begin earlier.
+    Each path is followed by a zero byte, which occurs nowhere else. A blank line separates two files, but a path may
+    contain a blank line too. The next path begins at most _LONGEST_PATH bytes before the next zero byte, so the first
+    blank line within these bytes is the separator.
     """
     find = printed.find
     files: list[tuple[bytes, bytes]] = []

@@ -72,8 +72,8 @@ def holds(bits: Bits, need: Need) -> bool:
 
 
 def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
-    """Group signatures, given as (file id, signature) pairs, into shards. At most one incomplete shard per signature
-    length is kept in memory."""
+    """Group (file id, signature) pairs into shards, each of signatures of one length. For each length, at most one
+    incomplete shard is in memory."""
     waiting: dict[int, list[tuple[int, Packed]]] = {}
     for file, bits in signatures:
         group = waiting.setdefault(len(bits), [])
@@ -85,7 +85,8 @@ def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
 
 
 def most_files(length: int) -> int:
-    """Return the maximum number of files in a shard of signatures of this length."""
+    """Return how many files a shard of signatures of this length (in bits) may have, given MOST_FILES and
+    MOST_CELLS."""
     return max(8, min(MOST_FILES, MOST_CELLS // length))
 
 

@@ -35,7 +35,7 @@ def place_of(root: bytes, cache: Path | None = None) -> Path:
 
 
 def save(index: Index, root: bytes, place: Path) -> None:
-    """Move all signatures of the index into shards, and save it atomically."""
+    """Move all signatures of the index into shards, and write the index atomically to the file `place`."""
     index.compact()
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.stem}.")

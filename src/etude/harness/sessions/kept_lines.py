@@ -33,8 +33,9 @@ Read = Callable[[str], bytes | None]
 
 
 def record_kept_lines(session: SavedSession, *, now: float | None = None) -> list[dict[str, Any]]:
-    """Write an `edits_kept` signal for each accepted edit and each of AFTER_SECONDS that has passed since then, unless
-    the session already has this signal. Return the new signals."""
+    """Write all `edits_kept` signals that are due, and return them. There is one signal for each accepted edit and each
+    time of AFTER_SECONDS that has passed since its acceptance. Signals that the session already has are not
+    repeated."""
     folder = session.about.get("folder")
     if not folder or not Path(folder).is_dir():
         return []

@@ -36,7 +36,7 @@ from etude.trace.trace import ToolEvent, TraceUsage
 FORMAT = "etude-session/1"
 LOG, BLOBS, STEPS = "session.jsonl", "blobs", "tokens.steps"
 EDITS = ("edits_accepted", "edits_rejected")
-"""Signals that contain the digests of the files they are about."""
+"""Names of the signals about edited files. These signals contain the digests of the files."""
 
 Sides = tuple[str | None, str | None]
 """Digests of a file's original contents (at the session's start, or when last accepted) and of its current contents;
@@ -45,7 +45,7 @@ None where there is no file."""
 
 class SessionError(Exception):
     """A session or background agent cannot be used, usually because its files cannot be written or read. The message
-    says which one, why, and what to do."""
+    says which session or agent it is, why and, if it helps, what to do."""
 
 
 class SessionRecord:
@@ -90,8 +90,8 @@ class SessionRecord:
     def resume(cls, folder: Path, size: int, seen: Mapping[str, Sides], steps: int = 0) -> SessionRecord:
         """Continue the record of a saved session. The arguments come from reading its log (`replay.py`).
 
-        `size` is the number of bytes of the log's complete lines, `seen` are the digests of changed files, and `steps`
-        is the number of bytes of token ids that belong to complete turns.
+        `size` is the number of bytes of the log's complete lines. `seen` has the digests of changed files. `steps` is
+        the number of bytes of `tokens.steps` (the token ids) that belong to complete turns.
         """
         try:
             descriptor = os.open(folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -102,7 +102,8 @@ class SessionRecord:
 
     @classmethod
     def for_signals(cls, folder: Path) -> SessionRecord:
-        """Open a session only to add signals. Another process may write the session's turns at the same time."""
+        """Open a session only to add signals (see `signal`). Meanwhile another process may write the session's
+        turns."""
         try:
             descriptor = os.open(folder / LOG, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
             _cut_if_alone(folder, descriptor)
@@ -181,8 +182,11 @@ class SessionRecord:
         self.clock.turned(seconds or {})
 
     def rebased(self, files: Mapping[str, tuple[bytes | None, bytes | None] | None]) -> None:
-        """Log that, between two runs, files got other original and current contents. None means that the file is no
-        longer changed."""
+        """Log that the agent's changes were moved, between two runs, onto the folder's newer files.
+
+        `files` has the new original and the new current contents of each such file. None means that the agent's change
+        was dropped, so the file no longer counts as changed.
+        """
         changed = {
             path: pair and {"before": self._blob(pair[0]), "now": self._blob(pair[1])} for path, pair in files.items()
         }
@@ -193,7 +197,8 @@ class SessionRecord:
         self._line("put_back", files=self._differences(files))
 
     def stopped(self, stop: str, error: str) -> None:
-        """Log the end of a run, with a signal for its latency and, if the user interrupted the run, one for that."""
+        """Log the end of a run. Before it, log a "latency" signal and, if the user interrupted the run, an
+        "interrupted" signal."""
         spent = self.clock.stopped(time.time())
         if stop == "cancelled":
             self.signal("interrupted", turns=spent["turns"], after_seconds=spent["total_seconds"])
@@ -210,8 +215,8 @@ class SessionRecord:
         self._line("signal", what=what, **fields)
 
     def _differences(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> dict[str, dict[str, str | None]]:
-        """Return the digests of files whose contents changed since the last logged line. An empty entry means that the
-        file has its original contents again."""
+        """Return the original and the current digest of each file whose contents changed since the last logged line. A
+        file that has its original contents again gets an empty entry."""
         changed: dict[str, dict[str, str | None]] = {}
         for path, (before, now) in files.items():
             if path in self._contents and self._contents[path] is now:
@@ -228,8 +233,8 @@ class SessionRecord:
         return changed
 
     def _settled(self, files: object, *, gone: bool) -> dict[str, dict[str, str | None]]:
-        """Return the digests of the files that a signal is about. With `gone`, these files no longer count as
-        changed."""
+        """Return the digests of the changed files among `files`, for a signal about their edits. With `gone`, they no
+        longer count as changed afterwards."""
         paths = [path for path in files if path in self._seen] if isinstance(files, list) else []
         sides = {path: self._seen[path] for path in paths}
         if gone:

@@ -46,7 +46,8 @@ class SavedSession:
     reviewed: str = ""
     """The user's decision on the changes since the last request: "accepted", "rejected", or empty."""
     stop: str = ""
-    """Value of the StopCause of the last run, or REBASED. Empty while a run is in progress or if it was killed."""
+    """Value of the last run's StopCause, or REBASED (see there). Empty until a run of the last request has ended; a
+    killed run leaves the value as it was."""
     error: str = ""
     spent: TraceUsage = field(default_factory=TraceUsage)
     """Tokens and turns used by all requests before the last one."""

@@ -19,7 +19,8 @@ class Clock:
         self._summaries: list[Mapping[str, float]] = []
 
     def was_stopped(self, when: float | None) -> None:
-        """Set the Unix time at which a resumed session's last run ended; None if this run was killed."""
+        """Set the Unix time at which the last run of a resumed session ended. None means that this time is unknown,
+        because the run was killed."""
         self._stopped = when
 
     def asked(self, now: float) -> float | None:

@@ -23,13 +23,13 @@ class ToolLimits:
     """Limits for the tools of one run."""
 
     command_seconds: float = 10.0
-    """Time limit of one shell command in seconds. Reaching it is a failure of the command, unless the host gave it no
-    CPU time."""
+    """Time limit of one shell command in seconds. A command that reaches it has failed, unless the host gave the
+    command no CPU time: that is an infrastructure failure."""
     edits: int | None = None
     """Maximum number of successful edits in the whole run; None means no limit."""
     strict: bool = False
-    """Whether a file must be read before it is changed, an argument of `null` is an error instead of counting as
-    absent, a patch must match exactly, and all lines that `read` is asked for must exist."""
+    """Whether tools are stricter. A file must be read before it is changed. An argument of `null` is an error and does
+    not count as absent. A patch must match exactly. All lines that `read` is asked for must exist."""
 
 
 class ToolProblem(Exception):
@@ -53,7 +53,7 @@ class Output:
     """Running time in seconds of the call's command, which counts toward `Budgets.tool_seconds`; 0 on a host that was
     short of CPU time."""
     reread: bool = False
-    """Whether the call read a file that the agent had already read before its latest self-summary, but not since."""
+    """Whether the call read a file again that the agent had last read before its latest self-summary."""
 
 
 class ToolContext:
@@ -87,7 +87,7 @@ class ToolContext:
         self._shown: dict[str, bytes] = {}
         """Digest of the contents that the agent last read from or wrote to each file, by path."""
         self._read: dict[str, int] = {}
-        """Number of self-summaries before each file was last read, by path, in the order of the last reads."""
+        """For each file by path, how many self-summaries there had been when it was last read. Ordered by last read."""
 
     async def has_edited(self, path: str, data: bytes | None) -> None:
         """Record that a tool changed a file. Every tool must call this after each change. `data` is None for a deleted
@@ -120,7 +120,7 @@ class ToolContext:
             self._shown[path] = xxhash.xxh3_128_digest(data)
 
     def has_read(self, path: str, data: bytes) -> bool:
-        """Record that the agent reads a file. Return whether its previous read of the file was before a
+        """Record that the agent reads a file. Return whether it had read the file before, but not since its latest
         self-summary."""
         self.has_shown(path, data)
         before = self._read.pop(path, self.context)

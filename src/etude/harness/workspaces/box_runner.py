@@ -1,9 +1,10 @@
 """Runs the commands of an overlay workspace in a box, which is created when the first command needs it.
 
-In a box without network, a command that uses neither the clock nor random numbers depends only on the files. So a
-worker may share its result between rollouts (`ExecMemo`). The task's author lists such commands. A result is shared
-only if the run had no side effect: it left every file, mode and name unchanged, in the workspace and in the folders for
-temporary files. After a command with side effects, a rollout no longer uses shared results.
+In a box without network, the result of a command that uses neither the clock nor random numbers depends only on the
+files. The task's author lists such commands, and the rollouts of a worker may share their results (`ExecMemo`). A
+result is shared only if the run had no side effect: it left every file, mode and name unchanged, in the workspace and
+in the folders for temporary files. Once a rollout has run a command with side effects, it neither uses nor adds shared
+results.
 """
 
 from __future__ import annotations

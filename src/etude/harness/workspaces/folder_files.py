@@ -35,8 +35,8 @@ class FolderTooLarge(Exception):
 
 
 class FolderFiles(Mapping[str, bytes]):
-    """The regular files below a folder, except version control, caches, symlinks, files that are too large, and files
-    whose names are not valid text. A file that turns out to be deleted when it is read is removed from the mapping."""
+    """The regular files below a folder. Version control, caches, symlinks, files that are too large, and files whose
+    names are not valid text are left out. If reading a file shows that it was deleted, it leaves the mapping."""
 
     def __init__(self, folder: Path, *, max_files: int = MAX_FOLDER_FILES, max_held: int = MAX_HELD_BYTES) -> None:
         """List the folder. Raises FolderTooLarge if it has more than `max_files` files."""
@@ -76,7 +76,8 @@ class FolderFiles(Mapping[str, bytes]):
                 self._kept[path] = self._held.get(path) or self._read(path)
 
     def set_original(self, path: str, data: bytes) -> None:
-        """Set the original contents of a file, regardless of its contents on disk, unless they are already kept."""
+        """Set the original contents of a file, whatever its contents on disk. If original contents of this file are
+        already kept, nothing changes."""
         self._sizes.setdefault(path, len(data))
         self._kept.setdefault(path, (UNSURE, data))
 
@@ -120,8 +121,8 @@ class FolderFiles(Mapping[str, bytes]):
             self._kept[path] = (UNSURE, data)
 
     def _is_still(self, path: str, data: bytes) -> bool:
-        """Return whether a file still has these contents, although its state has changed. If so, remember the new
-        state."""
+        """Return whether a file whose size, times or inode have changed still has these contents. If so, remember its
+        new FileState."""
         try:
             state, now = _contents(self.folder / path)
         except OSError:
@@ -248,15 +249,15 @@ def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]
 
 
 def _changes(files: Mapping[str, bytes]) -> Mapping[str, bytes | None] | None:
-    """Return the changes relative to the folder on disk; None if `files` is not based on a folder."""
+    """Return how `files` differs from the FolderFiles that it is based on; None if it is not based on any."""
     if isinstance(files, Layered):
         return files.changes
     return {} if isinstance(files, FolderFiles) else None
 
 
 def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, bytes]:
-    """Return the same files, with those in `paths` fixed to their present contents even if the folder below is
-    rebased."""
+    """Return the same files in a mapping where those in `paths` keep their present contents, even if
+    `FolderFiles.rebase` later replaces them."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files

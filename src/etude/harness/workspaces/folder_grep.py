@@ -34,7 +34,8 @@ class FolderSearch:
         cache: Path | None = None,
         least_files: int = LEAST_FILES,
     ) -> None:
-        """`moved` returns the files of which the workspace shows older contents than the disk has."""
+        """`moved` returns the files that changed on disk after the workspace read them, with the contents as read then,
+        which the workspace still shows."""
         self._folder = folder
         self._moved = moved
         self._ripgrep = ripgrep

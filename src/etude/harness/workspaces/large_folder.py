@@ -1,9 +1,9 @@
 """Runs commands in a box on a folder that is too large to be held in memory.
 
 When the first command needs the box, the folder is copied into it as image layers. Later, only files that the agent's
-view or the user has changed are written to the box. After a command, only files that it may have changed are read back:
-those whose ctime is newer than the last check, which no process in the box can falsify, and names that appeared or
-vanished. So the agent's view has the same contents as if all files were read.
+view or the user has changed are written to the box. After a command, only files that it may have changed are read back.
+These are new files, and files with a ctime newer than the last check; no process in the box can falsify a ctime. Files
+that vanished count as deleted. So the agent's view has the same contents as if all files were read.
 """
 
 from __future__ import annotations
@@ -73,14 +73,15 @@ class FolderRunner(BoxedCommands):
         self._state_in_image: dict[str, FileState] = {}
         """State of each of the folder's files when it was copied into the image."""
         self._unsure: dict[str, bytes] = {}
-        """Content hash of files whose state is UNSURE."""
+        """Content hash of each file whose state was UNSURE when it was copied into the image. It shows whether such a
+        file has changed."""
         self._contents_in_box: dict[str, bytes | None] = {}
         """Contents, in the box, of files that were written to the box or changed in it after it was created; None for a
         deleted file."""
         self._too_large: set[str] = set()
         """Files that were not copied into the image because they had become too large."""
         self._checked = 0
-        """Unix time, by the box's clock, since which the next check looks for changes."""
+        """Start, in Unix time by the box's clock, of the period in which the next check looks for changes."""
 
     async def run_in_scratch(
         self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
@@ -159,7 +160,8 @@ class FolderRunner(BoxedCommands):
         return layered.put_all(found)
 
     def _keep(self, path: str) -> None:
-        """Record, as a file's original contents, the contents that it had in the box before the last command."""
+        """Keep the contents that a file had in the box before the last command as its original contents. If they are no
+        longer available, keep _UNKNOWN."""
         if path in self._contents_in_box:
             before = self._contents_in_box[path]
             if before is not None:

@@ -24,7 +24,7 @@ class MemoStats:
     hits: int = 0
     misses: int = 0
     refused: int = 0
-    """Number of misses whose result was not cacheable."""
+    """Number of misses whose result was not cached, because the computation marked it as not cacheable."""
 
 
 class Memo(Generic[K, V]):

@@ -1,9 +1,9 @@
 """A scratch tree: a copy of a workspace's files, in which a command runs on several states of the files in turn.
 
 Files that commands write there never reach the workspace. Invariant: when a command runs, the tree contains exactly the
-files of the requested state. In a box, folders of installed packages and large files appear in the tree as symlinks
-into the workspace, and symlinks are copied. Every write gets a later timestamp than all earlier writes, because
-programs with a cache compare timestamps (in whole seconds) to see whether a file has changed.
+files of the requested state. There is one exception: in a box, folders of installed packages and large files appear as
+symlinks into the workspace, and symlinks are copied as symlinks. Every write gets a later timestamp than all earlier
+writes: programs with a cache see by a file's timestamp, in whole seconds, whether it has changed.
 """
 
 from __future__ import annotations

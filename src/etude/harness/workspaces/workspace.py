@@ -88,8 +88,8 @@ class Workspace(Protocol):
     ) -> list[ExecResult]:
         """Run a command in a scratch tree (scratch_tree.py), once on each of the given states of the files.
 
-        The command may change the scratch tree, but cannot change the workspace. The last state must be the result of
-        `snapshot`. Only one call may run at a time.
+        The command may change the scratch tree, but cannot change the workspace. The last state must be the current
+        files, as `snapshot` returns them. Only one call may run at a time.
         """
         ...
 
@@ -134,8 +134,8 @@ class Runner(Protocol):
     async def run_in_scratch(
         self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
     ) -> list[ExecResult]:
-        """Run a command as described in `Workspace.run_in_scratch`. The last state is also written to the workspace in
-        the box."""
+        """Run a command as described in `Workspace.run_in_scratch`. Before that, the last state is written to the
+        workspace in the box."""
         ...
 
     async def close(self) -> None: ...

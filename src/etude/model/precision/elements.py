@@ -35,10 +35,10 @@ class Element:
 
     @property
     def magic(self) -> float:
-        """The constant of the add-and-subtract rounding trick.
+        """Factor of the trick that rounds a value by adding a large number and subtracting it again.
 
-        Multiplied by the power of two at or below a value, it gives a number whose last fp32 bit has the weight of the
-        element's last mantissa bit at that value. Adding that number to the value makes the hardware round it.
+        The large number is this factor times the power of two at or below the value. Its last fp32 bit has the weight
+        of the element's last mantissa bit at that value, so the addition rounds to the element's precision.
         """
         return 2.0 ** (_MANTISSA_BITS - self.mantissa_bits)
 
@@ -46,8 +46,8 @@ class Element:
 E4M3 = Element(mantissa_bits=3, smallest_normal=2.0**-6, largest=448.0)
 E2M1 = Element(mantissa_bits=1, smallest_normal=1.0, largest=6.0)
 _E2M1_CONSTANT = torch.tensor(((_MANTISSA_BITS - E2M1.mantissa_bits) << _MANTISSA_BITS) - 2 * _BIAS, dtype=torch.int32)
-"""Constant part of the bits of the number that `to_e2m1` adds in order to round. It is created once, because creating a
-tensor costs half as much as a pass over the numbers."""
+"""`to_e2m1` rounds by adding a number to each magnitude; this is the constant part of that number's bits. It is created
+once, because creating a tensor takes half as long as a pass over the numbers."""
 
 
 def round_to_(values: Tensor, element: Element, work: Tensor) -> Tensor:
@@ -144,9 +144,10 @@ def reciprocal_of_e8m0(codes: Tensor) -> Tensor:
 
 
 def _with_special_values(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
-    """Overwrite the bits of the two values that an fp32 exponent alone cannot express: 2^-127 and NaN.
+    """Overwrite the fp32 bits of the two values that an exponent alone cannot express: 2^-127 and NaN.
 
-    Most tensors have neither, which a maximum and a minimum show faster than comparing each element.
+    `subnormal` is the code that stands for 2^-127; code 255 is NaN. Most tensors have neither, which a maximum and a
+    minimum show faster than comparing each element.
     """
     if codes.numel() and (int(codes.max()) >= 254 or int(codes.min()) == 0):
         bits.masked_fill_(codes == subnormal, 1 << (_MANTISSA_BITS - 1)).masked_fill_(codes == 255, _NAN)

@@ -13,10 +13,11 @@ Invariant: every operand is quantised in blocks along the axis that its matmul c
 | `fp8_block` | FP8, 1 x 128 | FP8, 128 x 128 | FP8: W as in the forward pass, 1 x 128 for all else |
 | `bf16` | bf16 | bf16 | bf16 |
 
-`bf16` rounds operands without codes and scales. It is meant for studies whose compute dtype is not bf16.
+`bf16` casts operands to bf16, without codes and scales. It is meant for studies whose compute dtype is not bf16.
 
-The value of an operand is `values * outer`. `values` are exact in their dtype: MXFP8 values and NVFP4 codes times their
-block scales are exact in bf16. NVFP4's outer scales are not exact in bf16, so they multiply the matmul's fp32 sums.
+An outer scale is NVFP4's second level of scales, above the block scales: one per token, tensor or expert. The value of
+an operand is `values * outer`. `values` are exact in their dtype: MXFP8 values, and NVFP4 codes times their block
+scales, are exact in bf16. Outer scales are not, so they multiply the matmul's fp32 sums.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Numerics:
         return fp8.BLOCK if self.rounding == "fp8_block" else mxfp8.BLOCK
 
     def activations(self, x: Tensor) -> Operand:
-        """Round activations [R, K]. With `nvfp4_tensor` all rows together determine the outer scale."""
+        """Round activations [R, K]. With `nvfp4_tensor` one outer scale is computed from all rows together."""
         match self.rounding:
             case "nvfp4":
                 return Operand(*split_nvfp4(x, torch.float32, reciprocal_bits=self.reciprocal_bits))
@@ -174,7 +175,7 @@ class Numerics:
         return y.to(dtype)
 
     def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], cuts: Sequence[int]) -> Tensor:
-        """Compute the gradient of x, dy W, from rounded operands. dy is [R, sum of M]."""
+        """Compute the gradient of x, dy W, from rounded operands. dy is [R, sum of M]; `cuts` is as in `product`."""
         # Each weight's part of dy is rounded by itself, because its output width need not be a multiple of the block.
         parts = dy.split([weight.shape[1] for weight in weights], -1)
         left = torch.cat([self._backward(part) for part in parts], -1)
@@ -182,8 +183,8 @@ class Numerics:
         return self.product(Operand(left), Operand(right), cuts, dy.dtype)
 
     def weight_gradient(self, dy: Tensor, x: Tensor, cuts: Sequence[int]) -> Tensor:
-        """Compute the gradient of the weights, dy^T x over each expert's rows: [E, sum of M, K]. The number of rows of
-        every expert must be a multiple of `block`."""
+        """Compute the gradient of each expert's weights, dy^T x over the expert's rows: [E, sum of M, K]. `cuts` is as
+        in `product`; every expert's number of rows must be a multiple of `block`."""
         left, right = self._backward(dy.T), self._backward(x.T)
         dw = left.new_empty(len(cuts) - 1, dy.shape[1], x.shape[1])
         for expert, (begin, end) in enumerate(pairwise(cuts)):
@@ -191,7 +192,7 @@ class Numerics:
         return dw.to(dy.dtype)
 
     def _backward(self, x: Tensor) -> Tensor:
-        """Round a backward-pass operand that is not a weight: dy, or dy or x transposed."""
+        """Round an operand of the backward pass that is not a weight: dy, dy transposed or x transposed."""
         if self.rounding == "fp8_block":
             return fake_block_fp8(x, torch.float32, rows=1)
         return fake_mxfp8(x, _exact(x.dtype)) if self.has_codes else _in_bf16(x)

@@ -4,8 +4,8 @@ Invariant: `Numerics` rounds every operand and computes every product; this file
 are zero, so that they do not change any scale.
 
 The forward pass saves x and W unrounded, because the backward pass quantises them along other axes. This takes as much
-memory as training without rounding. Kernels may save x quantised along the other axis instead; the results are the
-same.
+memory as training without rounding. Kernels may instead save x already quantised along the backward pass's axis; the
+results are the same.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ _MOST_INTERIM = 10
 _HANDLED_HERE = {"expect", "max-forwards"}
 """Request fields that the proxy acts on itself and does not forward."""
 _UDP_FIELDS = {"alt-svc"}
-"""Response fields by which a host offers its service over UDP, which the proxy does not forward."""
+"""Response fields by which a host offers its service over UDP. They are removed, since the proxy forwards no UDP."""
 _PROXY_FIELDS = {"via", "x-cache", "x-cache-lookup", "x-squid-error"}
-"""Response fields that reveal a proxy, removed when this host's own proxy answered."""
+"""Response fields that reveal a proxy. They are removed if an upstream proxy has passed on the response."""
 
 
 @dataclass

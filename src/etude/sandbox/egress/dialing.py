@@ -24,8 +24,8 @@ class Unreachable(Exception):
 
 
 async def dial(addresses: Sequence[HostPort]) -> socket.socket:
-    """Return a connection to the first address that answers. Each address is tried HEAD_START_SECONDS after the one
-    before it. Raise OSError if none answers."""
+    """Return a connection to the first address that answers. The next address is tried when one fails, or after
+    HEAD_START_SECONDS while the earlier ones are still being tried. Raise OSError if none answers."""
     waiting = list(addresses)
     dialing: set[asyncio.Task[socket.socket]] = set()
     failure = OSError("no address")
@@ -47,7 +47,7 @@ async def dial(addresses: Sequence[HostPort]) -> socket.socket:
 
 
 async def dial_proxy(proxy: UpstreamProxy) -> socket.socket:
-    """Return a connection to a proxy. Error messages omit the proxy's address, since they may be read in a box."""
+    """Return a connection to a proxy. Error messages omit the proxy's address, since a box may get to see them."""
     try:
         return await dial(await resolve(proxy.host, proxy.port))
     except OSError as error:

@@ -1,8 +1,8 @@
 """Gives the boxes of one backend network access under egress policies. They share a certificate authority and a log;
 each has its own proxy and image layer.
 
-The gate is created with the backend's first box that has an egress policy. A backend without such boxes never imports
-this module.
+A backend creates its EgressGate with its first box that has an egress policy. A backend without such boxes never
+imports this module.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class BoxEgress:
         return self._policy.ports
 
     def open(self) -> None:
-        """Start the proxy, after which the box can reach what its policy allows. Call this once the box is ready and
-        has sent its sockets."""
+        """Start the proxy. From then on, the box can reach what its policy allows. Call this once the box is ready and
+        has sent the listening sockets of its network. Raises SandboxLost if it has not."""
         try:
             _, numbers, _, _ = socket.recv_fds(self._ours, 16, _MOST_SOCKETS)
         except BlockingIOError:
@@ -63,8 +63,8 @@ class BoxEgress:
         )
 
     def shut(self) -> None:
-        """Close the proxy, with all connections and sockets. While one of them is open in this process, the box's
-        network continues to exist."""
+        """Close the proxy and all its connections and sockets. The box's network exists as long as this process has any
+        socket of it open."""
         for end in (self._ours, self.box_end):
             end.close()
         if self._proxy is not None:

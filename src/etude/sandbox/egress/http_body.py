@@ -19,7 +19,7 @@ _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*
 
 
 class BrokenTransfer(Exception):
-    """The peer left, stalled or broke the message's framing before the message was complete."""
+    """Before a message was complete, the peer closed the connection, stalled, or violated the message's framing."""
 
 
 async def read_head(reader: asyncio.StreamReader, *, idle: float, patience: float) -> bytes:

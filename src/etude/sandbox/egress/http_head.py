@@ -23,7 +23,7 @@ _LENGTH = re.compile(r"[0-9]{1,18}")
 _HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 _PROXY_PREFIX = "proxy-"
 _HOP_METHODS = {"CONNECT", "TRACE"}
-"""Methods that a client sends to its proxy, and that are not forwarded."""
+"""Methods that concern the path between a client and its proxies. They are refused, not forwarded."""
 _FRAMING = {"content-length", "transfer-encoding", "host"}
 Fields = list[tuple[str, str]]
 
@@ -77,8 +77,8 @@ class Head:
         return self.minor == 1 and "close" not in self.options("connection")
 
     def end_to_end(self, drops: Callable[[str], bool]) -> Fields:
-        """Return the fields to forward. Fields for the next hop only, fields for which `drops(name)` is true, and the
-        framing and Host fields, which the forwarder writes itself, are left out.
+        """Return the fields to forward. Left out are hop-by-hop fields, fields for which `drops(name)` is true, and
+        the framing and Host fields, which the forwarder writes itself.
 
         Many servers read "_" in a name as "-", so both are treated alike here too.
         """

@@ -73,5 +73,6 @@ class Policy:
             )
 
     def allows(self, name: str, port: int | None = None) -> bool:
-        """Whether boxes may reach this name (in normal form) on this port, or without a port, on any port."""
+        """Whether boxes may reach the host `name` on `port`. If `port` is None: whether they may reach it on any port.
+        `name` is in normal form."""
         return any(pattern.covers(name) and (port is None or port in pattern.ports) for pattern in self.patterns)

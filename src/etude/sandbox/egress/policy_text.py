@@ -22,11 +22,11 @@ _SETTINGS = {"credentials": bool, "private": bool, "upstream_proxy": str}
 def parse_egress(text: str) -> Egress:
     """Parse a list such as "pip,apt,team.toml:python,mirror.example:8443". Raise RequestRefused if it is not valid.
 
-    "pip", "npm" and "apt" stand for the hosts that this host's own clients use (package_clients.py), "none" for no
-    host. "team.toml:python" stands for the table [python] of that file: `allow = ["mirror.example"]`, and optionally
-    `credentials = true` and `private = true`. These two settings apply to everything that the box may reach, so such a
-    table must be the only entry. With `upstream_proxy = "http://[user:password@]host:port"`, everything is reached
-    through that proxy.
+    "pip", "npm" and "apt" stand for the hosts that this host's own clients use (package_clients.py). "none" stands for
+    no host. "team.toml:python" stands for the table [python] of that file: `allow = ["mirror.example"]`, and optionally
+    `credentials = true` and `private = true`. These two settings apply to everything that the box may reach, so a table
+    with one of them must be the only entry. If a table sets `upstream_proxy = "http://[user:password@]host:port"`, the
+    box reaches all hosts of the list through that proxy.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     parts = [_parse_word(word) for word in words]

@@ -243,8 +243,8 @@ class Proxy:
 
 
 def _destination(connection: socket.socket) -> tuple[str, int]:
-    """Return the address and port that the box connected to. On sockets for both families, IPv4 addresses are in IPv6
-    form."""
+    """Return the address and port that the box connected to. A socket for both families reports an IPv4 address in IPv6
+    form (::ffff:...), which is converted back."""
     address, port, *_ = connection.getsockname()
     return address.removeprefix("::ffff:"), port
 

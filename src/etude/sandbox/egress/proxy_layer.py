@@ -94,7 +94,8 @@ def _read(stack: Stack, path: PurePosixPath) -> bytes:
 
 
 def _name_service(stack: Stack) -> dict[PurePosixPath, bytes]:
-    """Return an nsswitch.conf that also looks up hosts by DNS, if the image's own does not; else no file."""
+    """Return the image's nsswitch.conf, changed so that host names are also looked up by DNS, as {path: content}. If it
+    needs no change, return {}."""
     path = PurePosixPath("etc/nsswitch.conf")
     lines = _read(stack, path).decode("utf-8", "surrogateescape").splitlines()
     changed = [f"{line} dns" if line.startswith("hosts:") and "dns" not in line.split() else line for line in lines]

@@ -104,7 +104,8 @@ class Upstream:
         return await dial(await self._allowed_addresses(name, port, private=private)), None
 
     async def _proxy_for(self, name: str, port: int, *, tls: bool) -> UpstreamProxy | None:
-        """Return the proxy of this host's settings for a real host; None: connect directly."""
+        """Return the proxy through which this host's own settings reach the real host `name`, or None if they say to
+        connect directly."""
         proxy = self.proxies.proxy_for(name, port, tls=tls)
         if proxy is None or not self.proxies.exceptions.networks:
             return proxy

@@ -48,8 +48,8 @@ class EmbeddedSandboxes:
 
     def __init__(self, root: Path, *, memory_cells: bool | None = None, upstream: Upstream | None = None) -> None:
         """Start the zygote, which takes about 60 ms. `root` is the folder for images and boxes. `memory_cells`: whether
-        files that boxes write are kept in memory; by default, if the host supports it. `upstream` replaces the
-        addresses of some hosts for egress."""
+        files that boxes write are kept in memory; by default, if the host supports it. `upstream` makes the egress
+        connections to real hosts, and may redirect some of them (for mirrors and tests)."""
         self.host: Host = probe_host()
         self.memory_cells = self.host.memory_cells if memory_cells is None else memory_cells
         self.store = ImageStore(Path(root).absolute(), self.host.ids)
@@ -218,15 +218,16 @@ class EmbeddedSandboxes:
 
     def _new_cgroup(self, name: str, limits: Limits) -> BoxCgroup:
         """Make the cgroup of a box. Files in memory count towards its memory limit, and outlive the commands that wrote
-        them. So the limit leaves room for all of them: then the kernel can always kill a command instead of pid 1."""
+        them. So the limit has room for as many as the box may write. Without that room, such files could fill it, and
+        the kernel would have to kill pid 1 instead of a command."""
         if self.cgroups is None:
             return BoxCgroup([])
         mib = limits.memory_mb + _INIT_MB + SHM_MB + (limits.disk_mb if self.memory_cells else 0)
         return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
 
     def _open_egress(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[BoxEgress, Lease]:
-        """Return the box's egress through this backend's egress gate, and the image's lease with an additional layer
-        that makes programs use the gate."""
+        """Return the box's egress through this backend's egress gate, and a copy of the image's lease with one more
+        layer on top. That layer makes programs in the box trust the gate's authority and use its name server."""
         if self._egress is None:
             # Imported here because it loads cryptography, which is slow.
             from etude.sandbox.egress.gate import EgressGate

@@ -24,7 +24,7 @@ from etude.sandbox.served.channel import Channel
 
 
 class ForkedBox(Box, Protocol):
-    """A box made by a fork, to which its parent's list of commands can be given."""
+    """A box made by a fork. `inherit` gives it the list of commands (`Box.commands`) of its parent."""
 
     def inherit(self, commands: list[str]) -> None: ...
 

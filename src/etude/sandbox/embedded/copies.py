@@ -62,7 +62,7 @@ class CopyableBox(EmbeddedBox):
 
 async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
     """Freeze the box, and copy what it has written since its last fork into a store layer. Return the layer's name and
-    the older cells (folders of written files), which the caller must drop."""
+    the older cells (folders of written files). The cells are held for the caller, who must `drop` them."""
     async with box.frozen(kill=False):
         below = box.cells[1:]
         hold(below)
@@ -74,8 +74,8 @@ async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
 
 
 async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]) -> T:
-    """Run `work` to its end even if the caller is cancelled; in that case, call `undo` with its result. If it were
-    cancelled half-way, `work` would leave a box in an unknown state."""
+    """Run `work` to its end even if the caller is cancelled: a half-done `work` would leave a box in an unknown state.
+    If the caller was cancelled, call `undo` with the result."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -88,14 +88,15 @@ async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]
 
 async def _seal_frozen(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
     """Freeze the box and make what it has written read-only. Return the cells (folders of written files) that its
-    children use as lower layers; the caller must drop them."""
+    children use as lower layers. They are held for the caller, who must `drop` them."""
     async with box.frozen(kill=kill) as still, box.sealing:
         return await _seal(box, still=still)
 
 
 async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
     """Make what the frozen box has written read-only. Return the cells (folders of written files) that its children use
-    as lower layers; the caller must drop them. `still`: whether no process of the box is alive."""
+    as lower layers. They are held for the caller, who must `drop` them. `still`: whether the box has no living
+    process."""
     below = list(box.cells)
     if await box.zygote.untouched(box.id, below[0].path, layers_of(below[1:], box.lease.paths)):
         hold(below[1:])
@@ -128,8 +129,8 @@ async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[
 
 
 async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
-    """Move the frozen box to a new cell (folder for written files) on top of the cells `below`. Return False if live
-    processes prevent that. `still`: whether no process of the box is alive."""
+    """Move the frozen box to a new cell (folder for written files) on top of the cells `below`. Return False if living
+    processes prevent that. `still`: whether the box has no living process."""
     shared = [] if still else await box.rehearse()
     if shared is None:
         return False

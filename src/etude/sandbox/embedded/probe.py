@@ -30,8 +30,8 @@ class Mode(StrEnum):
     SUBUID = "subuid"
     """The backend is run by an ordinary user with subordinate ids, which are used as the boxes' range of ids."""
     USER = "user"
-    """The backend is run by a user without subordinate ids. Boxes have only that user's id, as their agent or their
-    root, and no second user."""
+    """The backend is run by a user without subordinate ids. That user's own id is the only id in a box. There it
+    belongs to the agent or to root, and no second user exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ def _free_range() -> IdRange:
 
 
 def _memory_cells() -> bool:
-    """Return whether tmpfs supports extended attributes user.*, which overlayfs needs. Linux does from 6.6 on, but
-    distributions patch kernels, so it is tried where possible."""
+    """Return whether tmpfs supports extended attributes user.*, which overlayfs needs. Linux does from 6.6 on. But
+    distributions patch kernels, so if /dev/shm is writable, an attribute is set there to find out."""
     if not Path("/dev/shm").is_dir() or not os.access("/dev/shm", os.W_OK):
         return knobs.release_of(platform.release()) >= (6, 6)
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:

@@ -1,7 +1,7 @@
 """Finds the subordinate ids of an ordinary user, as /etc/subuid and /etc/subgid grant them.
 
-Invariant: a range that is returned has been tried, since there are many ways in which the set-uid programs that map it
-may be forbidden.
+Invariant: every range that is returned has been mapped once as a trial. Set-uid programs do the mapping, and there are
+too many ways in which a host may forbid them.
 """
 
 from __future__ import annotations

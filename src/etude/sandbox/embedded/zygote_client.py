@@ -25,8 +25,8 @@ class ZygoteClient:
     """A running zygote process, and the requests that wait for its answers."""
 
     def __init__(self, settings: ZygoteSettings) -> None:
-        """Start the zygote and wait about 60 ms until it is ready. If it does not start, SandboxUnavailable names what
-        the host lacks."""
+        """Start the zygote and wait until it is ready, which takes about 60 ms. If it does not start, raise
+        SandboxUnavailable, which names what the host lacks."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
@@ -60,8 +60,8 @@ class ZygoteClient:
     # -- messages from the zygote
 
     def attach(self) -> None:
-        """Receive the zygote's messages on the running event loop. Called again when the loop has changed, since a
-        backend can be used by several calls of asyncio.run(), although its boxes cannot."""
+        """Receive the zygote's messages on the running event loop. Call it again when the loop has changed: one backend
+        may serve several calls of asyncio.run(), although each box works only within one."""
         loop = asyncio.get_running_loop()
         if self.alive and self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
@@ -152,7 +152,8 @@ class ZygoteClient:
 
     async def restack(self, box: str, cell: str, layers: list[str], shared: list[str]) -> str:
         """Move the box to a new cell (writable folder) on top of `layers`. Return "", or the reason why its processes
-        prevent that. `shared` are the files that they have mapped shared; none may be in the first layer."""
+        prevent that. `shared` are the files that they have mapped shared. A move is refused if one of these is in the
+        first of `layers`."""
         answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers, "shared": shared})
         if answer.get("kind") == "lost":
             raise SandboxLost(f"box {box} ended while it was forked: {answer['error']}")

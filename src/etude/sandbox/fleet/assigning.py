@@ -1,7 +1,7 @@
 """Assigns hosts to waiting requests whenever a host or a request changes.
 
 Invariant: all hosts are searched for a request when it becomes the first of its queue. After that, only hosts that gain
-room are tried. A host that a request has claimed takes only that request's boxes.
+room are tried. A request that has waited for long may claim a host, which then takes no other boxes.
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ class HostReported:
     used: Resources
     """Resource use of the whole machine, by boxes and everything else."""
     sampled: float
-    """Time of the measurement, in seconds on the scheduler's clock. It may be given too early, never too late."""
+    """Time of the measurement on the scheduler's clock, in seconds. It is the time at which the report was requested,
+    so the measurement may be a little later, but never earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,8 @@ class RejectKind(StrEnum):
     IMPOSSIBLE = "impossible"
     """No host is large enough for the request."""
     FAILED = "failed"
-    """The hosts that were tried failed, or the request breaks a rule of boxes."""
+    """The hosts that were tried failed to make the boxes, or the request is not allowed, so that every host would
+    refuse it."""
     GONE = "gone"
     """The only host that could take the request is lost or draining."""
     LEFT = "left"

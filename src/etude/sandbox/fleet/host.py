@@ -59,7 +59,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """The result of a command, with the commands that were added to the box's list since the client's last call."""
+    """The result of a command, and the entries that have been added to `Box.commands` since the client last asked."""
 
     result: Any
     commands: list[str]
@@ -116,8 +116,9 @@ class SandboxHost:
         return HostInventory(self._load_meter.capacity, self._backend.features, held, dict(self._images))
 
     async def report(self, seen: int) -> Report:
-        """Return the machine's resource use and the boxes that were found dead. `seen` is the number of such boxes
-        since the start that the dispatcher knows of. Later ones are sent again, in case an answer was lost."""
+        """Return the machine's resource use, and the boxes that were found dead. `seen` says how many dead boxes the
+        dispatcher has received since the service started. All later ones are returned, even again, in case an answer
+        was lost."""
         self._last_asked = time.monotonic()
         del self._ended[: seen - self._acknowledged]
         self._acknowledged = seen
@@ -129,7 +130,8 @@ class SandboxHost:
         await self._admit({box: made}, owner, spec)
 
     async def fork(self, parent: str, boxes: tuple[str, ...], owner: str, kill: bool) -> None:
-        """Fork the box `parent` into children with the ids `boxes`."""
+        """Fork the box `parent` into children with the ids `boxes`. With `kill`, end the processes of `parent`
+        first."""
         hosted = self._hosted_box(parent)
         children = await hosted.box.fork(len(boxes), kill=kill)
         await self._admit(dict(zip(boxes, children, strict=True)), owner, hosted.spec)
@@ -143,7 +145,8 @@ class SandboxHost:
             await hosted.box.destroy()
 
     async def close(self) -> None:
-        """Destroy every box and close the backend. After that, the service can only be killed."""
+        """Destroy every box and close the backend. The service is to be killed afterwards: requests for boxes or images
+        raise SandboxLost."""
         if self._orphan_watch is not None:
             self._orphan_watch.cancel()
         backend, self._backend = self._backend, None

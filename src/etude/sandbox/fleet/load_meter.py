@@ -1,7 +1,8 @@
 """Measures a machine's cores, memory and disk, and how much of each is in use.
 
-Use of cores and memory is that of the whole machine, since other programs come and go. The disk's capacity is the space
-that was free at the start, since other files stay. So a large disk that is nearly full still takes many boxes.
+Use of cores and memory is that of the whole machine, since other programs come and go. Files of others are assumed to
+stay, so the disk's capacity is the space that was free at the start. If the whole disk counted, a large disk that is
+nearly full would take no boxes, although it still has room for many.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Finds the fullest host on which a request still fits, without trying every host.
 
-Hosts are sorted into levels by the free fraction of their scarcest resource. The request fits for certain on any host
-whose level is above the fraction that the request needs. So the search starts at that level and goes up, and usually
-ends at once. A request that needs little of a scarce resource may also fit on hosts at lower levels, which are tried
-last.
+Hosts are sorted into levels by the free fraction of their scarcest resource. A request needs a certain fraction of a
+host, and certainly fits on every host whose level is higher. So the search starts at the level of that fraction and
+goes up, and usually ends at once. A request that needs little of a scarce resource may also fit on hosts at lower
+levels, which are tried last.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class HostIndex:
 
     def find(self, wanted: CreateRequested, tried: frozenset[str], share: float) -> HostLedger | None:
         """Return a host on which the request fits and that is not in `tried`, or None. `share` is the smallest fraction
-        of its limit that the request needs on any host; the search starts at that level."""
+        of a host's limit that the request needs on any host. Hosts that have the image are tried first, then the levels
+        from `share` upwards, then the lower ones."""
         for name in self._image_hosts.get(wanted.image, ()) if wanted.image else ():
             level = self._level_of.get(name)
             if level is not None and name not in tried:
@@ -74,8 +75,8 @@ class HostIndex:
         return None
 
     def roomiest(self, wanted: CreateRequested, tried: frozenset[str]) -> HostLedger | None:
-        """Return the host with the most room among those that could hold the request if they were empty. The request
-        will probably fit there first."""
+        """Return the host with the most room, among those that could hold the request if they were empty. This host is
+        likely to be the first that has room for the request."""
         for level in range(LEVELS, -1, -1):
             for name, host in self._levels[level].items():
                 if name not in tried and host.could_ever_fit(wanted.demand, wanted.count):

@@ -22,11 +22,11 @@ class Policy:
     settle_seconds: float = 3.0
     """Seconds after which a new box's use shows in its host's reports. Until then, its demand is reserved."""
     host_rate: float = 40.0
-    """Box creations per second on one host, in the long run."""
+    """Maximum number of box creations per second on one host, in the long run."""
     host_burst: int = 40
     """Number of box creations that one host may start at once after a pause."""
     fleet_rate: float = 2_000.0
-    """Box creations per second in the whole fleet, in the long run."""
+    """Maximum number of box creations per second in the whole fleet, in the long run."""
     fleet_burst: int = 2_000
     """Number of box creations that the whole fleet may start at once after a pause."""
     patience: float = 60.0

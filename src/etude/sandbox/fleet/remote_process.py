@@ -55,8 +55,8 @@ class RemoteProcess:
         return polled or Poll(b"", 0, None)
 
     def _give_up(self, task: asyncio.Task[Any], then: Any) -> None:
-        """Let a task finish in the background, then call `then` with it. The next poll waits until the task has
-        finished."""
+        """Let a task finish in the background, and call `then` with the task afterwards. The next poll first waits for
+        that."""
         self._given_up.add(task)
         task.add_done_callback(then)
         task.add_done_callback(self._given_up.discard)
@@ -85,6 +85,7 @@ class RemoteProcess:
 
 
 def _forget(cancelling: asyncio.Task[Any]) -> None:
-    """Ignore an error of the call that cancels a poll. If that call failed, the poll fails too."""
+    """Ignore an error of `cancelling`, the call that cancels a poll on the host. Whatever makes that call fail makes
+    the poll fail too."""
     with contextlib.suppress(SandboxError, asyncio.CancelledError):
         cancelling.result()

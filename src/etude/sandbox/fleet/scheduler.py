@@ -113,7 +113,8 @@ class Scheduler:
                 self._wait(pending)
 
     def _wait(self, pending: Pending) -> None:
-        """Set the timers at which a waiting request claims a host and at which it is rejected."""
+        """Set two timers for a waiting request: at the first, it claims a host, which is then kept free for it; at the
+        second, it is rejected."""
         patience, request = self.policy.patience, pending.wanted.request
         self._timers.set(pending.since + patience, "patience", request)
         self._timers.set(pending.since + patience * self.policy.claim_after, "claim", request)
@@ -192,8 +193,8 @@ class Scheduler:
         self._again(pending, event.reason, elsewhere=event.elsewhere)
 
     def _again(self, pending: Pending, reason: str, *, elsewhere: bool) -> None:
-        """Let a request wait for another host after its host has failed, or reject it if no other host may help. Trying
-        twice is safe, since nobody has used the boxes of a failed creation."""
+        """Queue a request again after its host has failed, or reject it if no other host may help. `elsewhere`: whether
+        another host might succeed. A second try is safe, since nobody has used the boxes of the failed one."""
         wanted = pending.wanted
         pending.tried |= {pending.host}
         pending.host, pending.searched = "", False

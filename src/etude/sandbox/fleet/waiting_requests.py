@@ -33,7 +33,8 @@ class Pending:
     claim: str = ""
     """The host that is kept free for this request; empty if there is none."""
     answered: bool = False
-    """Whether the request was rejected while a host was still making its boxes."""
+    """Whether the request has been rejected already, although a host is still making its boxes. They are destroyed when
+    they are made."""
 
     @property
     def queue(self) -> QueueKey:

@@ -62,8 +62,8 @@ class HashingReader(io.RawIOBase):
 
 
 def decompressed(stream: IO[bytes]) -> IO[bytes]:
-    """Return a stream that decompresses gzip, zstd, xz or bzip2, recognized by the first bytes, or `stream` if it is
-    not compressed. The caller still has to close `stream`."""
+    """Return the decompressed content of `stream`. Gzip, zstd, xz and bzip2 are recognized by their first bytes. An
+    uncompressed stream is returned as it is, or buffered if it was not. The caller still has to close `stream`."""
     buffered = (
         stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream), _CHUNK)
     )
@@ -131,8 +131,8 @@ class _Member(tarfile.TarInfo):
 
 
 class _MemberBeforeEndMark(_Member):
-    """A tar member for tars that must have an end mark. Some writers omit the mark, so it is required only where no
-    digest would reveal a truncated tar."""
+    """A tar member that must be followed by another member or the end mark, so that a truncated tar is an error. Some
+    writers omit the mark. So this class is used only where no digest would reveal the truncation."""
 
     _damage = (*_Member._damage, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
 

@@ -1,8 +1,8 @@
 """Keeps an image store within its disk budget: removes images, least recently used first, and then the layers that no
 image needs.
 
-A layer is never removed while it has a lease, because a box uses it or an import is making it. Images and layers that
-were made or used in the last minutes stay too, since their maker may be about to use them.
+A layer is never removed while it has a lease, which means that a box uses the layer or an import is making it. Images
+used and layers made in the last minutes stay too, since a process may be about to use them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Collected:
     layers: int
     freed_bytes: int
     kept_bytes: int
-    """Bytes of the layers that stay. They exceed the budget only if all these layers are in use or were used
-    recently."""
+    """Bytes of the layers that stay. They exceed the budget only if all remaining images and layers are in use, or were
+    used or made recently."""
 
 
 @in_store_process
 def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRACE_SECONDS) -> Collected:
     """Remove images, least recently used first, until the store fits the budget. Then remove every layer that no image
-    needs, even if the store fits already. Images and layers used within `grace_seconds`, and layers with a lease,
-    stay."""
+    needs, even if the store fits already. Images used and layers made within `grace_seconds` stay. So do layers with a
+    lease, and the images that need them."""
     with locked(store.root / "lock"):
         store.remove_dead_owners()
     sizes = {path.name: layer_bytes(store, path.name) for path in store.layers.iterdir()}
@@ -60,7 +60,7 @@ def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRAC
 
 def _choose(store: ImageStore, budget: int, sizes: dict[str, int], recent: float) -> tuple[list[str], list[str], int]:
     """Return the images to remove, the layers to remove, and the bytes of the layers that stay. `sizes` maps layers to
-    bytes. Images and layers used after the time `recent` stay."""
+    bytes. Images used and layers made after the time `recent` stay."""
     existing = {path.name: path.lstat().st_ctime for path in store.layers.iterdir()}
     leased = _leased_layers(store)
     in_use = leased | {layer for layer, made in existing.items() if made > recent}

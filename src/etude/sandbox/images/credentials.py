@@ -49,7 +49,8 @@ class RegistryAuth:
         return True
 
     def _token_address(self, challenge: str) -> httpx.URL:
-        """Return the URL that requests a token for a pull from the token server that the registry names."""
+        """Return the URL at the registry's token server that requests a token for pulling. The server's address comes
+        from the registry's `challenge`."""
         fields = dict(_FIELD.findall(challenge))
         try:
             realm = httpx.URL(fields.get("realm", ""))

@@ -1,8 +1,8 @@
 """Generates the lowest layer of every box: a tree of a few folders and files.
 
-For the `host` base, the host's system folders are mounted over the tree read-only, but never /home, /var, /run or
-Étude's own folders. Under an image with its own root file system, the tree holds only a few files that the image may
-lack.
+For the `host` base, the host's system folders are mounted over the tree, read-only. The host's /home, /var and /run and
+Étude's own folders are never mounted. For an image with its own root file system, the tree holds only a few files that
+the image may lack.
 
 The running Python interpreter appears at /opt/python, wherever it is on the host, with the standard library only.
 """
@@ -32,18 +32,20 @@ _COPIED = ("ld.so.cache", "services", "protocols", "os-release", "debian_version
 
 @dataclass(slots=True)
 class Bases:
-    """The generated lowest layers of boxes, and the mounts over the layer of the `host` base."""
+    """The generated trees that are the lowest layers of boxes, and the mounts over the tree of the `host` base."""
 
     skeletons: dict[str, str]
-    """Base name -> path of its generated tree, relative to the store."""
+    """Name of a base (HOST or EMPTY) -> path of its generated tree, relative to the store."""
     binds: list[tuple[str, str]] = field(default_factory=list)
-    """Mounts of the `host` base: (host folder, or "store:" and a path in the store; folder in the box)."""
+    """Mounts of the `host` base as pairs (source, folder in the box). A source is a path on the host; one that starts
+    with "store:" is relative to the store."""
 
 
 def build_bases(store: Path, owner: str | None) -> Bases:
-    """Make the generated trees, or reuse existing ones with the same content. `owner` names the boxes' id range: each
-    range has its own trees, which the process that makes boxes (the zygote) gives to the boxes' users. None: the trees
-    keep belonging to the caller."""
+    """Make the generated trees, or reuse existing ones with the same content.
+
+    `owner` is the name of the boxes' id range. Each range has its own trees, since the process that makes boxes (the
+    zygote) changes their owners to ids of that range. With None, the trees keep belonging to the caller."""
     links = {name: str(Path(name).readlink()) for name in SYSTEM if Path(name).is_symlink()}
     binds = [(name, name[1:]) for name in SYSTEM if Path(name).is_dir() and not Path(name).is_symlink()]
     files = _generated_files()
@@ -145,8 +147,8 @@ def _system_entries(name: str) -> str:
 
 
 def _links_below(folder: Path) -> dict[str, str]:
-    """Return the links in a folder, with their targets. /etc/alternatives holds the targets of links such as
-    /usr/bin/awk."""
+    """Return the links in a folder: path -> target. It is used for /etc/alternatives, whose links are the targets of
+    links such as /usr/bin/awk."""
     if not folder.is_dir():
         return {}
     return {str(path): str(path.readlink()) for path in sorted(folder.iterdir()) if path.is_symlink()}
@@ -165,8 +167,9 @@ def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
 
 
 def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) -> None:
-    """Make the commands `python` and `python3`. An interpreter outside the system folders is copied, and its built-in
-    library path, which does not exist in the box, is replaced by the path in the box."""
+    """Make the commands `python` and `python3`. With `inside`, the interpreter lies in a system folder, and they are
+    links to it. Otherwise it is copied. The library path that is compiled into the copy does not exist in the box, so
+    it is overwritten with the path in the box, if the latter is short enough."""
     names, empty = folder / "bin", folder / "empty"
     for path in (folder, names, empty):
         path.mkdir()

@@ -13,9 +13,9 @@ class IdRange:
     """The id of the boxes' user 0, as seen by the process that writes the trees."""
     count: int = 65_536
     subordinate: tuple[int, int] | None = None
-    """The host's ids of the boxes' user 0 and group 0, if the range consists of the caller's subordinate ids. In that
-    case, the store process writes the trees in a user namespace of these ids, and `first` is an id in that namespace.
-    None: `first` is the host's id."""
+    """Set if the range consists of the caller's subordinate ids: the ids that the boxes' user 0 and group 0 have on the
+    host. The store process then writes the trees in a user namespace, and `first` is an id in that namespace. If None,
+    `first` is an id on the host."""
 
     @property
     def name(self) -> str:

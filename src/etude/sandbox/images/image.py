@@ -10,7 +10,8 @@ from typing import Any
 
 FORMAT = "etude-image/2"
 HOST = "host"
-"""Name of the base with the host's system folders. It differs from host to host, so do not use it for benchmarks."""
+"""Name of the base that consists of the host's system folders. Its content differs from host to host, so do not use it
+for benchmarks."""
 EMPTY = "empty"
 """Name of the base of images that have their own root file system."""
 

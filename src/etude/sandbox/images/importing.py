@@ -120,8 +120,9 @@ def _record_root(store: ImageStore, fresh: Path, digest: str, origin: str) -> st
 
 
 def _folder_members(source: Path) -> Iterator[tuple[tarfile.TarInfo, Path]]:
-    """Yield the files of a folder as tar members. Times are whole seconds and user names are omitted, so the digest
-    depends on the content only. A file's second and later names become hard links."""
+    """Yield the files of a folder as (tar member, path). Times are cut to whole seconds and user names are omitted,
+    so that copies on other hosts have the same digest. If a file has several names, all but the first become hard
+    links."""
     first_names: dict[tuple[int, int], str] = {}
     for path in _walk(source):
         info, name = path.lstat(), str(path.relative_to(source))
@@ -219,8 +220,8 @@ def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
 
 @contextlib.contextmanager
 def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
-    """Open an image archive for reading files by name. They are read in the manifest's order, so a compressed archive
-    is first decompressed to disk."""
+    """Open an image archive for reading its files by name. The files are read in the manifest's order, not the
+    archive's, so a compressed archive is first decompressed to disk."""
     stream = decompressed(file)
     with contextlib.ExitStack() as open_files:
         if stream is file:

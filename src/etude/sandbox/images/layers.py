@@ -248,8 +248,9 @@ class Unpacker:
         os.utime(path_on_disk, (info.mtime, info.mtime), follow_symlinks=False)
 
     def _mode(self, info: tarfile.TarInfo) -> int:
-        """Return the member's mode without set-uid and set-gid bits. In a store without an id range, folders also get
-        full rights for their owner, since the store must be able to read every folder, as root could."""
+        """Return the member's mode without the set-uid bit, and for files also without the set-gid bit. In a store
+        without an id range, folders also get all rights for their owner: the store is not root there, and must still be
+        able to read every folder."""
         if not info.isdir():
             return info.mode & 0o1777
         return info.mode & 0o3777 | (0o700 if self.ids is None else 0)

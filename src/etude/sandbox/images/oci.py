@@ -225,7 +225,8 @@ def _unpack_layer(layer: Layer, unpacker: Unpacker, say: Say) -> None:
 
 
 def unpack_stream(stored: IO[bytes], unpacker: Unpacker, say: Say, hash: hashlib._Hash | None = None) -> str:
-    """Unpack a tar, compressed or not, into a layer. Return the digest of the uncompressed tar."""
+    """Unpack a tar, compressed or not, into a layer. Return the digest of the uncompressed tar. If the caller passes a
+    `hash`, it will compare that digest, so the tar's end mark may be missing."""
     with damage_as_image_error(f"layer {unpacker.name}"):
         tar = HashingReader(decompressed(stored), hash or hashlib.sha256(), 2 * unpacker.bounds.bytes + (1 << 20))
         for info, data in tar_members(cast(IO[bytes], tar), require_end=hash is None):

@@ -104,8 +104,8 @@ class Registry:
         return blob.check(file.getvalue(), f"{self.reference}, {path}") if blob else file.getvalue()
 
     def download(self, blobs: Iterable[Blob], folder: Path) -> Callable[[Blob], Callable[[], IO[bytes]]]:
-        """Start fetching the blobs into `folder`. Return a function that maps a blob to its opener, which waits until
-        the blob has arrived and opens it."""
+        """Start fetching the blobs into `folder`. Return a function that maps a blob to its opener. The opener waits
+        until the blob has arrived, then opens it."""
         coming = {
             blob.digest: self._pool.submit(self._download, blob, folder / str(index))
             for index, blob in enumerate(blobs)

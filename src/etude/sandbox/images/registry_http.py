@@ -1,7 +1,7 @@
 """Sends HTTP requests to a registry, with authentication, redirects, and the host's proxy.
 
 Invariant: only the response to the caller's own request may be long, and it is read only as far as the caller reads it.
-All other responses are read up to a limit, and never decoded.
+All other responses are read up to a limit, and never decompressed.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def _for_httpx(proxy: UpstreamProxy | None) -> httpx.Proxy | None:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """Return the host's IP addresses, or [] if this machine cannot resolve the name and only the proxy may be able
-    to."""
+    """Return the host's IP addresses, or [] if this machine cannot resolve the name. Behind a proxy that is no error,
+    since the proxy may be able to resolve it."""
     try:
         return [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     except OSError:

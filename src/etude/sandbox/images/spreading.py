@@ -1,8 +1,8 @@
 """Spreads short-lived folder trees over the disk, so that creating files in them stays fast on ext4.
 
-ext4 puts a new folder near its parent. It does not reuse inodes that were freed there in the last minutes, but checks
-each of them, so where trees come and go, creating a file soon takes milliseconds. If a folder is marked as the top of
-unrelated trees, ext4 puts each of its subfolders into a block group that depends on its name.
+ext4 puts a new folder near its parent. When it looks for a free inode there, it checks and skips every inode that was
+freed in the last minutes. Where many trees have been removed, creating one file therefore takes milliseconds. If a
+folder is marked as the top of unrelated trees, ext4 instead chooses the block group of each subfolder by its name.
 """
 
 from __future__ import annotations

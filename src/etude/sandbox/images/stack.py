@@ -23,7 +23,8 @@ class VisibleEntry:
     paths: tuple[Path, ...] = ()
     """One file, or the folders that are merged, topmost first. Empty if nothing is visible."""
     hides_below: bool = False
-    """Whether this entry hides entries of the same name in further layers below."""
+    """Whether entries of the same name further down the stack are hidden, as by a file, a whiteout or an opaque
+    folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,18 +97,18 @@ class ImageStore:
 
     @classmethod
     def for_store_process(cls, root: Path, ids: IdRange | None, owner: str) -> ImageStore:
-        """Return the owner's store as an object for use inside its store process. It is valid as long as the owner's
-        own object."""
+        """Return an object for use inside the store process. `owner` is the name under which the owner's process has
+        opened the store; the object is valid only while that process keeps the store open."""
         store = cls.__new__(cls)
         store._set_paths(root, ids, owner)
         return store
 
     def _set_paths(self, root: Path, ids: IdRange | None, owner: str) -> None:
-        """Set the attributes that the owner's object and the store process's object have in common."""
+        """Set the attributes that a store's object needs both in its owner's process and in the store process."""
         self.root, self.ids, self.owner = root, ids, owner
         self.layers = root / "layers" / ("own" if ids is None else ids.name)
-        """Folder of the layers. Each id range has its own folder, since trees belong to ids. A layer's name is the same
-        in all of them."""
+        """Folder of the layers. Each id range has its own layers folder, since the files of a layer belong to ids of
+        the range. A layer has the same name in all these folders."""
         self.scratch = root / "owners" / owner
         self.process = None
         self._background = BackgroundJobs()
@@ -135,8 +135,8 @@ class ImageStore:
         remove_dead_owners(self.root / "owners", self._remove)
 
     def _remove(self, path: Path) -> None:
-        """Remove a tree. The store process is used only if the caller's rights are not enough; they are enough for
-        trees that no box has written to."""
+        """Remove a tree, if possible in the caller's process, whose rights are enough for trees that no box has written
+        to. Otherwise remove it in the store process."""
         try:
             remove_tree(path)
         except PermissionError:
@@ -185,8 +185,8 @@ class ImageStore:
                 raise
 
     def add(self, files: dict[str, bytes], base: str, workdir: str) -> str:
-        """Make an image from a base image and `files`, by path below the workdir. The files belong to the agent. Return
-        the image's id."""
+        """Make an image from a base image and `files` (path relative to the workdir -> content). The files belong to
+        the user `agent`. Return the image's id."""
         below = self.image(base)
         inside = check_workdir(workdir, below.base)
         for name in files:
@@ -316,7 +316,7 @@ class ImageStore:
     # -- leases
 
     def lease(self, image: Image) -> Lease:
-        """Lease the layers that boxes of this image mount now, and mark the image as used."""
+        """Lease the layers that a new box of this image would mount, and mark the image as used now."""
         with locked(self.root / "leases", shared=True):
             lease = self._hold(self.stack(image))
             with contextlib.suppress(FileNotFoundError):

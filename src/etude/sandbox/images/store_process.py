@@ -129,7 +129,7 @@ class StoreProcess:
         ours.settimeout(None)
 
     def close(self) -> None:
-        """End the store process and all calls in progress. A later call starts a new one."""
+        """End the store process and all calls in progress. A later call of a function starts a new store process."""
         with self._lock:
             self._end()
 

@@ -26,13 +26,13 @@ from etude.sandbox.images.store_process import READY
 from etude.sandbox.inside import kernel, subordinate
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
-"""Signals that the store process ignores. Ctrl-C is meant for the owner. SIGTERM is sent to the process group to end
-the children. Ignoring SIGCHLD lets the kernel reap them."""
+"""Signals that the store process ignores. SIGINT (Ctrl-C) is meant for the owner. SIGTERM is sent to the whole process
+group in order to end only the children. Because SIGCHLD is ignored, the kernel reaps the children."""
 
 
 def main(control_fd: int, root: str, owner: str, count: int, users: int, groups: int) -> None:
-    """Serve the calls that arrive as connections over the socket `control_fd`. `users` and `groups` are the first
-    subordinate user and group ids on the host, `count` is their number."""
+    """Serve calls. For each call, the owner sends one end of a connection over the socket `control_fd`. `users` and
+    `groups` are the first subordinate user and group ids on the host, `count` is their number."""
     control = socket.socket(fileno=control_fd)
     subordinate.enter(users, groups, count)
     kernel.rename_process("etude-store")
@@ -60,8 +60,8 @@ def _kill_children() -> None:
 
 
 def _serve(store: ImageStore, parent: int, line_fd: int, others: tuple[int, ...]) -> NoReturn:
-    """Perform one call in the forked child, send its result, and finish the background jobs that the call has
-    started."""
+    """In the forked child, perform the call that arrives on `line_fd`, send its result, and finish the background jobs
+    that it has started. `parent` is the store process's pid, `others` are descriptors to close."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

@@ -22,7 +22,7 @@ SINGLE_IDS = (1000, 0)
 """User ids that a box with a single id can have: the agent's, or root's for a box of an image with its own root file
 system."""
 _MIN_SPARE, _MAX_SPARE = 2, 32
-"""Minimum and maximum number of prepared boxes that are kept ready, for the single user id that was requested last."""
+"""Minimum and maximum number of prepared boxes that are kept ready. All are for the `single_id` of the last request."""
 _MAX_PARALLEL = 8
 """Maximum number of boxes prepared at the same time. More would only wait for each other in the kernel."""
 _MAX_REPORT = 1 << 12

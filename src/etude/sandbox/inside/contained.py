@@ -53,9 +53,9 @@ def _move_up(number: int) -> int:
 
 
 def enter_user_namespace() -> None:
-    """Enter a new user namespace in which every id of the container keeps its number.
+    """Enter a new user namespace whose id maps keep the number of every id of the container.
 
-    Only a process outside the namespace may write such a map, so a forked helper does it."""
+    Only a process outside the new namespace may write such maps, so a helper is forked that stays outside."""
     maps = {name: _same_ids(name) for name in ("uid_map", "gid_map")}
     entered, enter = os.pipe()
     helper = os.fork()
@@ -87,12 +87,12 @@ def _same_ids(name: str) -> str:
 
 
 def hide_host() -> None:
-    """Hide or close what container engines leave accessible: set-uid programs, writing to /dev, /sys, the container's
-    name in /proc/self/cgroup, files of /proc that only the host's root may read, and files of pid 1 that only their
-    owner may read.
+    """Hide or close what container engines leave accessible. Set-uid programs lose their effect, and /dev becomes
+    read-only. Hidden are /sys, the container's name in /proc/self/cgroup, files of /proc that only the host's root may
+    read, and files of pid 1 that only their owner may read.
 
-    The mounts that hide them are made in a new mount namespace, and no process of the box can return to the
-    engine's."""
+    The mounts that hide them are made in a new mount namespace, and no process of the box can return to the engine's
+    mount namespace."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
     kernel.restrict_mount("/", kernel.MOUNT_ATTR_NOSUID, "no set-uid programs")

@@ -77,8 +77,8 @@ def reset_inherited_state() -> None:
     """Reset signal handlers, signal mask and descriptor inheritance, so that commands started by pid 1 inherit default
     signals and only the standard streams. Call it once, before everything else.
 
-    Default signal handling is safe here: the kernel delivers no signal to pid 1 that has no handler, whereas Python's
-    handler for SIGINT would let SIGINT through."""
+    Default signal handling cannot kill pid 1: the kernel delivers no signal for which pid 1 has no handler. Python's
+    own handler for SIGINT, however, would be called."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -107,9 +107,9 @@ class Init:
         self.frames = wire.Unpacker()
         self.sender = wire.Sender(answers)
         self.frozen = 0
-        """Number of freezes in effect, one for each copy of the box under way. Meanwhile, requests that would change
-        files wait in `deferred`, and ended commands wait in `ended`, since /proc is missing while the box is moved to
-        another root."""
+        """Number of freezes in effect, one for each copy of the box under way. While the box is frozen, requests in
+        _DEFERRED wait in `deferred`, and ended commands wait in `ended`: files must not change, and /proc is missing
+        while the box is moved to another root."""
         self.deferred: list[tuple[wire.Header, bytes]] = []
         self.ended: list[Command] = []
         self.stopped_before: set[int] = set()
@@ -261,8 +261,9 @@ class Init:
     # -- freezing
 
     def freeze(self, *, kill: bool) -> list[str]:
-        """Stop all processes of the box, and return those that have a file open for writing. If there are any, resume
-        all processes at once. With `kill`, kill all processes instead, and return []."""
+        """Stop all processes of the box, and return those that have a file open for writing, or a note if one does not
+        stop. If the result is not empty, resume all processes at once. With `kill`, kill all processes instead, and
+        return []."""
         self.frozen += 1
         if kill:
             processes.signal_all(signal.SIGKILL)

@@ -1,5 +1,5 @@
-"""System calls that Python's library lacks. A failure raises `StepFailed` with the name of the step of making a box
-that the call belongs to."""
+"""System calls that Python's library lacks. A failure raises `StepFailed`. It names the step of making a box during
+which the call was made."""
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
 # ruff: noqa: PTH123
@@ -116,15 +116,15 @@ def make_mount(kind: str, options: dict[str, str], attributes: int, step: str) -
 
 
 def map_mount_ids(tree: int, user_namespace: int, step: str) -> None:
-    """Make the files of a detached mount tree appear with other owners: the ids that the user namespace maps theirs
-    to."""
+    """Make the files of a mount tree that is not attached yet appear with other owners. Each owner's id is replaced by
+    the id that the user namespace maps it to."""
     wanted = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
     flags = ctypes.c_uint(_AT_EMPTY_PATH | _AT_RECURSIVE)
     _syscall("mount_setattr", step, tree, ctypes.c_char_p(b""), flags, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
 
 
 def attach_mount(tree: int, target: str, step: str) -> None:
-    """Mount a detached tree at a path."""
+    """Attach a mount tree that is not mounted anywhere yet, given as an open descriptor, at the path `target`."""
     name, flags = ctypes.c_char_p(target.encode()), ctypes.c_uint(_MOVE_FROM_EMPTY_PATH)
     _syscall("move_mount", step, tree, ctypes.c_char_p(b""), _AT_FDCWD, name, flags)
 

@@ -1,10 +1,12 @@
 """Moves the live processes of a box to a new root directory: each thread gets the same working folder under the new
 root.
 
-pivot_root itself moves the processes' roots, and working folders that are the root. Every other thread is made to call
-chdir (tracing.py). Programs and private mappings of the old files may stay, since those files do not change any more. A
-process that could distinguish old files from new ones cannot be moved, and the box is copied instead. Such a process
-has open files or folders, file watches, sockets with a name in the file system, shared mappings that show what others
+pivot_root itself moves the root directory of every process, and every working folder that is the root. All other
+threads are made to call chdir (tracing.py). Running programs and private mappings may go on using the old files, since
+those do not change any more.
+
+A process that could tell old files from new ones cannot be moved, and the box is copied instead. Such a process has
+open files or folders, file watches, sockets with a name in the file system, shared mappings that show what others
 write, or seccomp filters that could kill it during the move.
 """
 
@@ -20,7 +22,7 @@ from etude.sandbox.inside import kernel, processes, tracing
 
 
 class CannotMove(Exception):
-    """Raised when a process of the box would notice a move to another root directory, so it cannot be moved. The
+    """Raised when a process of the box cannot be moved to another root directory, because it would notice the move. The
     message names the process and the reason."""
 
 
@@ -55,8 +57,8 @@ def rehearse() -> tuple[list[WorkingFolder], list[str]]:
     folders that threads would have to change, and the files that processes map shared. Shared mappings are safe for
     files of the box's image, but not for files that the box has written.
 
-    All threads must be stopped. To prove that it works, one thread of every process is made to change to the folder it
-    is already in."""
+    All threads must be stopped. To prove that a thread can be made to change its working folder, one thread of each
+    process is made to change to the folder it is already in."""
     if not tracing.KNOWN:
         raise CannotMove(f"moving processes is not supported on {kernel.MACHINE}")
     folders: list[WorkingFolder] = []
@@ -78,8 +80,8 @@ def rehearse() -> tuple[list[WorkingFolder], list[str]]:
 
 
 def move_to_new_root(folders: list[WorkingFolder]) -> None:
-    """Make each of these threads change to its working folder under the box's current root. Raises CannotMove if one
-    does not."""
+    """Make the thread of each `WorkingFolder` change to the folder's path under the box's current root. Raises
+    CannotMove if a thread cannot be made to."""
     for folder in folders:
         with suppress(OSError):
             if not folder.is_current():
@@ -103,7 +105,8 @@ class _View:
 
     def working_folder(self, thread: int, vdso: int) -> WorkingFolder | None:
         """Return the thread's working folder, or None if the folder needs no change in a move: it is the root, or
-        outside the box's files. Raises CannotMove if the thread holds files."""
+        outside the box's files. Raises CannotMove if the thread cannot be moved, for example because it has files
+        open."""
         if _field(f"/proc/{thread}/status", "Seccomp_filters") != self._filters:
             raise CannotMove(f"thread {thread} has seccomp filters of its own")
         self._require_no_open_files(thread)

@@ -31,8 +31,9 @@ class LinkAddresses:
     __slots__ = ("any_address", "box", "family", "gate", "prefix")
 
     def __init__(self, family: int, box: str, gate: str, prefix: int, any_address: str) -> None:
-        """`prefix` is the length of the network prefix; a prefix as long as the address sends all traffic to the gate.
-        `any_address` is the family's wildcard address."""
+        """`box` and `gate` are the addresses of the two ends. `prefix` is the length of the network prefix; one as long
+        as the address leaves no neighbours, so all traffic goes to the gate. `any_address` is the family's wildcard
+        address."""
         self.family, self.box, self.gate = family, box, gate
         self.prefix, self.any_address = prefix, any_address
 

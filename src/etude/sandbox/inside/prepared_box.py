@@ -41,7 +41,7 @@ class PreparedBox:
         self, settings: ZygoteSettings, single_id: int, template: int, own_namespace: int, program: bytes
     ) -> None:
         """Clone the box's process. `template` is the mount namespace to copy, `own_namespace` the zygote's own.
-        `single_id` is the user id that the box has if boxes have only one, `program` its seccomp program."""
+        `single_id` is the box's user id if boxes have only one. `program` is the box's seccomp program."""
         self.settings, self.single_id = settings, single_id
         self.mount_namespace = self.network_namespace = -1
         self.failure = kernel.StepFailed("lost", 0)
@@ -65,7 +65,7 @@ class PreparedBox:
 
     def map_ids(self) -> None:
         """Write the id map of the box's user namespace and let the box continue. The descriptors of its mount and
-        network namespaces are opened first, while that is still allowed."""
+        network namespaces are opened first, since pid 1 soon denies access to them."""
         process = f"/proc/{self.pid}"
         self.mount_namespace, self.network_namespace = (
             os.open(f"{process}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mnt", "net")
@@ -86,7 +86,8 @@ class PreparedBox:
         """Kill pid 1, and with it the whole box.
 
         The descriptors of the box's namespaces are closed first, because an open one would keep the box's mounts alive.
-        So the kernel frees the mounts before pid 1 has fully ended, and waiting for pid 1 includes that."""
+        With all closed, the kernel frees the mounts before pid 1 has fully ended. So whoever waits for pid 1 also waits
+        for that."""
         self._close_namespaces()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)

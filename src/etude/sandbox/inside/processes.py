@@ -21,7 +21,8 @@ from etude.sandbox.inside import memory
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 UNREADABLE = "?"
-"""Mark of a process whose program file is unreadable, since the kernel hides the namespaces of such a process."""
+"""Stands for the mark (UTS namespace) of a process whose program file is unreadable: the kernel hides the namespaces of
+such a process."""
 _UNREACHABLE = (FileNotFoundError, ProcessLookupError, PermissionError)
 _DEAD, _STOPPED = {b"Z", b"X"}, {b"T", b"t"}
 
@@ -46,8 +47,9 @@ def open_oom_score() -> None:
 
 
 def prefer_for_oom_kill(offer: bool) -> None:
-    """Set whether the processes that pid 1 starts from now on are killed before pid 1 itself when memory runs out.
-    Their oom_score_adj is then 200, the same as for desktop programs."""
+    """Set pid 1's oom_score_adj, which the processes that it starts inherit: 200 with `offer`, as desktop programs
+    have, else 0. Pid 1 sets 200 only while it starts a command. So when memory runs out, the kernel kills commands
+    before pid 1."""
     if _oom_score_fd >= 0:
         os.write(_oom_score_fd, b"200" if offer else b"0")
 
@@ -89,11 +91,11 @@ def signal_all(number: signal.Signals) -> None:
 
 
 def kill_marked(mark: str, commands: set[int]) -> None:
-    """Kill all processes of the command with this mark (its UTS namespace), and all that hide their mark. The pids in
-    `commands`, the main processes of other commands, are spared.
+    """Kill all processes of the command whose mark (UTS namespace) is `mark`, and all processes whose mark cannot be
+    read. Spare the pids in `commands`, the main processes of other commands.
 
-    A process that is stopped in the middle of a fork still creates its child. So the search is repeated after the
-    processes found are dead."""
+    A process that is stopped in the middle of a fork still creates its child. So after the processes found are dead,
+    the search is repeated until it finds none."""
 
     def to_kill(pid: int) -> bool:
         # A new command that has not reached its exec still runs pid 1's program, which hides the mark. It is in
@@ -108,8 +110,8 @@ def kill_marked(mark: str, commands: set[int]) -> None:
 
 def _stop_marked(to_kill: Callable[[int], bool], known: set[int]) -> set[int]:
     """Stop all processes for which `to_kill` holds, except the `known` ones, and return their pids. All are stopped
-    before any is killed: stopped processes fill the process limit and cannot fork, so even a fork bomb comes to an
-    end."""
+    before any is killed. Stopped processes cannot fork, but still count towards the process limit, so even a fork bomb
+    comes to an end."""
     stopped: set[int] = set()
     while found := {pid for pid in _others() if pid not in known | stopped and to_kill(pid)}:
         for pid in found:
@@ -189,8 +191,9 @@ def stop_all(stopped_before: set[int]) -> bool:
     """Stop all processes but pid 1, and return whether all are stopped. A process stops at the end of its current
     system call, which may still change files.
 
-    A parent in vfork stops only after its child's exec, which a stopped child cannot reach. So all processes except
-    `stopped_before` are resumed until none waits like that, and then stopped again."""
+    A parent in vfork stops only after its child's exec, but a child that is already stopped never gets there. So if
+    some process does not stop, all except `stopped_before` are resumed until no parent waits in vfork, and then all are
+    stopped again."""
     for patience in (0.05, 0.1, 0.2, 0.4, 1.0):
         signal_all(signal.SIGSTOP)
         if _wait_for(lambda: all(_states(pid) <= _DEAD | _STOPPED for pid in _others()), patience):
@@ -246,9 +249,9 @@ def _measure_one(pid: int, seen: set[int] | None) -> Usage | None:
     """Return the resource use of one process, or None if it has ended. Its memory is its private and shared-memory
     pages; pages of program files do not count.
 
-    Unnamed files (memfd) that the process holds open are mostly mapped as shared memory too, so only the larger of the
-    two numbers counts. The result is at least half of the true sum. Files in `seen` are not counted again; None leaves
-    files out."""
+    The process may also hold unnamed files (memfd) open. They are mostly mapped, and so among the shared-memory pages
+    already. Therefore only the larger of these two numbers is added, and the result is at least half of the true sum.
+    Files in `seen` are not counted again. If `seen` is None, no unnamed files are counted."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             ticks = sum(int(value) for value in file.read().rpartition(b")")[2].split()[11:15])

@@ -78,8 +78,8 @@ def _made_accessible(folder: str) -> bool:
 
 
 def _has_entries(folder: str) -> bool:
-    """Return whether the folder has entries again, because another process has moved folders into it. True if the
-    folder is gone."""
+    """Return whether removing a folder that was not empty should be tried again: another process has moved folders into
+    it, or has removed it."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
         return any(found)
     return True

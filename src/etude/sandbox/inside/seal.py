@@ -33,8 +33,8 @@ needs some of them."""
 
 def copy_and_report(sources: list[str], target: str, *, named: bool = True) -> Header:
     """Merge the overlay folders `sources` (topmost first) and copy them to `target`. Return the answer for the owner
-    process: the digest, or the error, after removing the partial copy. With `named=False`, the digest must not be
-    used."""
+    process: the digest, or the error, after removing the partial copy. `named`: whether the digest will name the copy;
+    if not, it must not be used."""
     try:
         return {"digest": copy_layers(sources, target, named=named)}
     except OSError as error:
@@ -52,8 +52,8 @@ def _remove(target: str) -> None:
 
 def copy_layers(sources: list[str], target: str, *, named: bool = True) -> str:
     """Merge the overlay folders `sources` (topmost first) and copy them into `target`, which is made if it is missing.
-    Return the digest of the content. With `named=False`, file content is copied without hashing, and the digest must
-    not be used."""
+    Return the digest of the content. `named`: whether the digest will name the copy. If not, file content is copied
+    without hashing, and the digest must not be used."""
     os.makedirs(target, exist_ok=True)
     return _Copy(target, named=named).run(sources)
 
@@ -148,8 +148,9 @@ class _Copy:
         return self.digest.hexdigest()
 
     def _copy_file(self, found: _MergedEntry, info: os.stat_result, goal: str) -> tuple[bytes, bytes]:
-        """Copy a file. Return the digest of its content (or its first name, if this is a further hard link) and its
-        extended attributes."""
+        """Copy a file. Return two values for the digest of the whole copy: the digest of the file's content, and its
+        extended attributes. If the file is a further hard link, the first value is the path of its first copy
+        instead."""
         if info.st_nlink > 1:
             same = (info.st_dev, info.st_ino)
             if first := self.links.get(same):
@@ -171,7 +172,8 @@ class _Copy:
 
 
 def _copy_bytes(old: int, new: int) -> bytes:
-    """Copy a file's content within the kernel (sendfile). Returns b"" instead of a digest."""
+    """Copy a file's content within the kernel (sendfile), without hashing. Returns b"" where `_copy_and_hash` returns a
+    digest."""
     while os.sendfile(new, old, None, _COPY_BYTES):
         pass
     return b""

@@ -32,8 +32,9 @@ def build_program(machine: str, *, root_alone: bool = False, families: Collectio
     """Build the seccomp program that pid 1 installs for itself, and so for the whole box. Raises KeyError for a machine
     that seccomp.json does not list.
 
-    With `root_alone`, root is the box's only user, and changing file owners does nothing and succeeds, since package
-    managers fail otherwise. `families` are the allowed socket families; by default, all that seccomp.json lists."""
+    With `root_alone`, root is the box's only user. System calls that change file owners then succeed without doing
+    anything, since package managers would fail otherwise. `families` are the allowed socket families; by default, all
+    that seccomp.json lists."""
     with open(f"{os.path.dirname(__file__)}/seccomp.json") as file:
         data = json.load(file)
     numbers: dict[str, int] = data["numbers"][machine]

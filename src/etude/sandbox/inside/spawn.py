@@ -1,9 +1,10 @@
 """Starts commands from pid 1 with posix_spawn. During a start, pid 1 takes on the command's user, folder and limits.
 
-posix_spawn shares pid 1's memory with the child until the child's program starts. So a start costs half of a fork(),
-and no page is copied. The child inherits what posix_spawn cannot set (user, folder, limits) from pid 1, which therefore
-sets it before the start and resets it afterwards. Meanwhile pid 1's saved user id stays 0, so pid 1 can return to root,
-and other processes cannot trace it. The child's exec overwrites the saved id and drops the capabilities.
+posix_spawn lets the child share pid 1's memory until the child's program starts. So no page is copied, and a start
+costs half as much as with fork(). The child inherits what posix_spawn cannot set (user, folder, limits) from pid 1,
+which therefore sets it before the start and resets it afterwards. Meanwhile pid 1's saved user id stays 0, so pid 1 can
+return to root, and other processes cannot trace it. The child's exec overwrites the saved id and drops the
+capabilities.
 """
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.

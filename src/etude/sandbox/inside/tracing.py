@@ -1,10 +1,10 @@
 """Changes the working folder of a stopped thread: makes the thread call chdir by ptrace, and then restores its state.
 
-The thread is traced where it is stopped, with all signals blocked. It runs a system call instruction of the vdso (the
-kernel's own page in its memory), with the path written below its stack for a moment. Afterwards registers, memory and
-signal mask are restored.
+The thread is traced at the place where it was stopped, with all signals blocked. It is made to run a system call
+instruction in its vdso, the page of code that the kernel maps into every process. The path lies below its stack for
+that moment. Afterwards registers, memory and signal mask are restored.
 
-Invariant: whatever fails, the thread is as it was before, and stopped again.
+Invariant: whatever fails, the thread is left as it was, and stopped.
 """
 
 # Plain strings and descriptors instead of Path, as everywhere in `inside`.

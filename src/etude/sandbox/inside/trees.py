@@ -1,8 +1,8 @@
 """Reads and writes folder trees of a box, as a list of entries and the bytes of all files in the same order.
 
 The owner process converts tars to and from this form and has checked names and sizes (etude.sandbox.tars). This module
-checks what can only be checked inside the box: no path leads through a link, neither when a tree is checked nor when it
-is written, whatever happens in the box between the two.
+checks what can only be checked inside the box: no path leads through a link. It checks the whole tree before writing,
+and each path again when it is written, since processes in the box may change files in between.
 """
 
 # Plain strings and descriptors instead of Path, as everywhere in `inside`.

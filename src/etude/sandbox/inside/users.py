@@ -105,8 +105,8 @@ def _find_user(name: str, users: dict[str, User]) -> User | None:
 
 
 class Users:
-    """The users of a box. /etc/passwd and /etc/group are read again whenever they have changed. `only` is the id of a
-    box that has a single user id; any other box has the ids below `count`."""
+    """The users of a box. /etc/passwd and /etc/group are read again whenever they have changed. `only` is the box's
+    user id if it has a single one. If `only` is None, the box has all ids below `count`."""
 
     def __init__(self, default: str, only: int | None, count: int = MAX_ID + 1) -> None:
         self._only, self._count = only, count

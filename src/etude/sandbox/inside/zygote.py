@@ -25,8 +25,8 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings, enter_root, enter_u
 
 _MAX_PASSED = 8
 _MAX_CELLS_TO_REMOVE = 64
-"""Maximum number of cells (folders that boxes have written to) whose removal is put off until the zygote is idle.
-Unmounting a cell waits for all CPUs."""
+"""Maximum number of cells (folders that boxes have written to) whose removal is put off until the zygote is idle. It is
+put off because unmounting a cell is slow: it waits for all CPUs."""
 
 
 class Zygote:

@@ -75,8 +75,8 @@ class ZygoteSettings:
         return self.range_base is not None
 
     def outside_id(self, inner: int) -> int | None:
-        """Return the id in the zygote's user namespace that is the id `inner` in a box. None if boxes have only one id,
-        the caller's own."""
+        """Return the id, in the zygote's user namespace, that appears as the id `inner` in a box. None if boxes have
+        only one id, the caller's own."""
         return None if self.range_base is None else self.range_base + inner
 
     def top_mounts(self) -> list[str]:

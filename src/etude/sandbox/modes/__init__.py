@@ -1,7 +1,8 @@
-"""Fallback modes for hosts whose kernel lets us make no namespaces. In these modes a box is a folder of the host, and a
-fork is a copy of that folder.
+"""Fallback modes for hosts on which the embedded backend does not work, since this process may not make namespaces. In
+these modes a box is a folder of the host, and a fork is a copy of that folder.
 
-Commands are confined by bubblewrap, by Landlock, or not at all. The features of each mode state what it enforces.
+Commands are confined by bubblewrap (which can make namespaces if it is set-uid), by Landlock, or not at all. The
+features of each mode state what it enforces.
 """
 
 from etude.sandbox.modes.folder_backend import FolderSandboxes

@@ -35,7 +35,8 @@ class BoxFolder:
 
     root: Path
     tools: Path
-    """A folder of the backend for files that all its boxes use. Boxes cannot reach it."""
+    """A host folder for files that all boxes of a backend share, such as the link to bwrap. Commands in a box cannot
+    reach it."""
     workdir: str
     binds: tuple[tuple[str, str], ...] = field(default=())
     """(host folder, folder in the box) of each host folder that is shown in the box."""

@@ -88,7 +88,8 @@ class FolderSandboxes:
         return await self._make(spec, box.image, box.commands, lambda root: copy_tree(source, root))
 
     async def _make(self, spec: BoxSpec, image: Image, commands: list[str], fill: Callable[[Path], None]) -> FolderBox:
-        """Make a box whose folder is filled by `fill`. `commands` are those of the boxes that it was forked from."""
+        """Make a box whose folder is filled by `fill`. `commands` are the commands that ran in the boxes from which the
+        new one was forked."""
         if self._closed:
             raise SandboxError("this backend is closed; open another")
         name = f"{self.store.owner}-{next(self._names)}"
@@ -160,9 +161,10 @@ class FolderSandboxes:
 
 
 def copy_tree(source: Path, target: Path, depth: int = 0) -> None:
-    """Copy files, folders and links into `target`, over what is there. Raise ImageError for a whiteout, a device node
-    by which overlayfs deletes a file of a lower layer: only the embedded backend makes such layers, and they cannot be
-    copied."""
+    """Copy files, folders and links into `target`, over what is there. `depth` counts the folders above `source`.
+
+    Raise ImageError for a whiteout, the device node by which an overlayfs layer deletes a file of a lower layer. Only
+    the embedded backend makes layers with whiteouts, and this backend cannot copy them."""
     if depth > MAX_DEPTH:
         raise RequestRefused(f"folders are nested more than {MAX_DEPTH} deep")
     target.mkdir(parents=True, exist_ok=True)

@@ -51,7 +51,8 @@ def restrict(read: list[str], write: list[str]) -> None:
 
 
 def _add(rules: int, path: str, rights: int) -> None:
-    """Add a rule that allows access to everything below a path. `rights` is a bit mask of access rights."""
+    """Add a rule that allows access to everything below a path. `rules` is the descriptor of the Landlock ruleset,
+    `rights` a bit mask of access rights."""
     number = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         if not stat.S_ISDIR(os.fstat(number).st_mode):

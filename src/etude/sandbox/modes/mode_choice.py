@@ -31,7 +31,7 @@ class ModeOption:
 
 
 def mode_options() -> list[ModeOption]:
-    """Return an option for every fallback mode, best first, which says whether the mode works on this host."""
+    """Return every fallback mode, best first, with whether it works on this host."""
     found = []
     for name, kind in MODES.items():
         confinement = kind()
@@ -43,8 +43,8 @@ def mode_options() -> list[ModeOption]:
 
 
 def open_mode(mode: str, root: Path) -> Sandboxes:
-    """Open the backend of a mode: "auto", "embedded" or a name in MODES. SandboxUnavailable says why the mode does not
-    work on this host, or for "auto", why no isolating mode does."""
+    """Open the backend of a mode: "auto", "embedded" or a name in MODES. Raise SandboxUnavailable if the mode does not
+    work on this host, or for "auto", if no isolating mode does. The message says why."""
     if mode == "embedded":
         return EmbeddedSandboxes(root)
     if mode in MODES:

@@ -111,8 +111,8 @@ def descendants(top: int) -> list[int]:
 
 
 def _kill_all() -> None:
-    """Kill all descendants, repeatedly until none is left. One pass may miss some: a process that is stopped in the
-    middle of a fork still makes its child."""
+    """Kill all descendants, and repeat that until none is left. One pass of _stop_and_kill may miss a child: a process
+    that was already forking when it was stopped finishes the fork."""
     with contextlib.suppress(ChildProcessError):
         while True:
             _stop_and_kill()
@@ -122,7 +122,7 @@ def _kill_all() -> None:
 
 
 def _stop_and_kill() -> None:
-    """Stop all descendants, then kill them. Stopped processes cannot fork, so even a fork bomb is caught."""
+    """Stop all descendants, then kill them. A stopped process starts no further fork, so even a fork bomb is caught."""
     known: set[int] = set()
     while fresh := set(descendants(os.getpid())) - known:
         for pid in fresh:

@@ -82,7 +82,7 @@ class Engine:
 
     @property
     def local(self) -> bool:
-        """Whether the engine runs on this host. Only then can boxes be made over this host's folders."""
+        """Whether the engine runs on this host. Only then can it mount this host's folders in boxes."""
         return self._socket is not None
 
     # -- calls

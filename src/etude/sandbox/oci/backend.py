@@ -30,9 +30,10 @@ from etude.sandbox.options import Build, BuildOptions
 from etude.sandbox.served.channel import Channel
 
 _INIT_MB, _INIT_PROCESSES = 32, 4
-"""Memory in MB, and number of processes, that init itself may use beyond the box's limits. The engine's memory limit is
-twice the box's. It is the last resort behind init's own limits, which can name the command to blame, and it also covers
-memory that no process maps."""
+"""Memory in MB, and number of processes, that are added to the engine's limits for init itself.
+
+The engine's memory limit is this plus twice the box's limit. It is a last resort that also covers memory that no
+process maps. Init enforces the box's limit itself, since init can tell which command is to blame."""
 # Capabilities that init has briefly, to map the container's ids into its user namespace. Commands never have them.
 _RIGHTS = ["SETUID", "SETGID", "SETFCAP"]
 

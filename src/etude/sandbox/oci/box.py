@@ -17,7 +17,7 @@ from etude.sandbox.served.channel import Channel
 
 _READY_SECONDS = 60.0
 _DELETED = 2
-"""The kind by which the engine marks a path of the image that the box has deleted."""
+"""The engine's number for a deletion, in its list of the paths that a container has changed."""
 # Paths that the engine itself puts into each container. They are no changes made by the box.
 _ENGINE_FOLDERS = ("/.etude", "/.dockerenv", "/dev", "/proc", "/sys", "/run/.containerenv", "/run/secrets")
 _ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")

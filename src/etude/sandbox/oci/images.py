@@ -69,8 +69,8 @@ class OciImages:
     # -- looking up
 
     async def find_image(self, name: str) -> EngineImage:
-        """Return the store's image with the id `name`, or the base of "host" images if that is the name. Raise
-        RequestRefused if there is none."""
+        """Return the store's image with the id `name`. For the name "host", return the base of "host" images. Raise
+        RequestRefused if the store has no such image."""
         if name == HOST:
             return await self._host()
         if _ID.fullmatch(name) and (found := await self._find(name)):

@@ -22,7 +22,7 @@ DOCKERFILE = ".etude-dockerfile"
 
 @contextmanager
 def new_tar(file: IO[bytes], **options: Any) -> Iterator[tarfile.TarFile]:
-    """Open a tar for writing that ends with its end mark, without padding after it. An engine stops unpacking at the
+    """Open a tar for writing. On exit, the padding after the tar's end mark is cut off: an engine stops reading at the
     mark, and would refuse the whole tar if padding were still being sent."""
     with tarfile.open(fileobj=file, mode="w", **options) as tar:
         yield tar

@@ -94,7 +94,8 @@ class ServedBox:
 
     @contextlib.contextmanager
     def _recorded(self, line: str) -> Iterator[None]:
-        """Add a shell line to `commands` during the block, and remove it again if init refuses the command."""
+        """Add a shell line to `commands`, then run the block, which starts the command. If init refuses the command,
+        remove the line again."""
         self._commands.append(line)
         try:
             yield
@@ -156,9 +157,9 @@ class ServedBox:
 
     @contextlib.asynccontextmanager
     async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
-        """Freeze the box during the block, so that nothing in it runs; its processes continue afterwards. With `kill`,
-        all processes are killed instead. Yields True if the box has no living processes. Raises BoxBusy if a process
-        may be writing."""
+        """Stop all processes of the box during the block, and let them continue afterwards. With `kill`, kill them
+        instead. Yields whether the box has no living processes. Raises BoxBusy if a process has a file open for writing
+        or does not stop."""
         answer, _ = await self._ask({"op": "freeze", "kill": kill})
         if answer["writers"]:
             raise BoxBusy(f"box {self.id} is being written to by {'; '.join(answer['writers'])}: wait, or kill=True")

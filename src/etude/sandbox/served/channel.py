@@ -81,8 +81,8 @@ class Channel(asyncio.Protocol):
         return self._tickets
 
     def listen(self, ticket: int, on_frame: OnFrame) -> None:
-        """Register a listener for all frames with this ticket except the answer. The listener is removed after the
-        frame that ends the command."""
+        """Register a listener for all frames with this ticket except the answer: the output of a command, and the frame
+        that reports its end. After the latter, the listener is removed."""
         self._listeners[ticket] = on_frame
 
     def ignore(self, ticket: int) -> None:

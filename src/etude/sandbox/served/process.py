@@ -37,8 +37,8 @@ class ServedProcess:
         return self._take(self._end["first"], data, code=self._end["end"], limit=self._end["limit"])
 
     def _take(self, first: int, data: bytes, *, code: int | None, limit: str = "") -> Poll:
-        """Return `data` without the bytes that another poll has already returned. `first` is the number of the first
-        byte of `data` in the whole output."""
+        """Return a Poll with the new bytes of `data`: those that no other poll has returned. `first` is the offset of
+        `data` in the command's whole output. `code` and `limit` are passed on to the Poll."""
         new = data[max(0, self._seen - first) :]
         skipped = max(0, first - self._seen)
         self._seen = max(self._seen, first + len(data))

@@ -46,8 +46,8 @@ def altered(files: Mapping[str, bytes], alterations: Iterable[Alteration]) -> di
 
 
 def damages(path: str, source: bytes) -> list[Alteration]:
-    """Return every possible damage of a file: a changed operator, comparison, constant or built-in name. Some may
-    change nothing that a test notices; no test is run here.
+    """Return every possible damage of a file: a changed operator, comparison, constant or built-in name. No test is run
+    here, so a damage may change nothing that a test notices.
     """
     place = _Places(path, source)
     return sorted(found for node in _code(place.tree) for found in _damage(node, place))

@@ -52,8 +52,8 @@ class FeaturesSource(CategorySource):
 
 @cache
 def features_of(kin: str) -> list[Feature]:
-    """Return every feature of a package whose removal makes a test fail whose expected value is hard to guess
-    (`Package.telling`).
+    """Return the features of a package that can be graded safely: without the feature, at least one test fails whose
+    only expected value is hard to guess (`Package.telling`).
     """
     package = package_of(kin)
     found = [*_functions(package), *_options(package)]

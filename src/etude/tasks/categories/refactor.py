@@ -87,7 +87,8 @@ def _copy(function: ast.FunctionDef, name: str, rng: random.Random) -> str:
 
 
 def _apart(library: Library) -> dict[str, bytes]:
-    """Return the second correct solution, in which everything before the public functions moves to its own module."""
+    """Return the files of a second correct solution, in which everything before the public functions has moved to a
+    module of its own."""
     tree = ast.parse(library.source)
     first = public_functions(tree)[0].lineno - 1
     lines = library.source.splitlines(keepends=True)

@@ -97,8 +97,8 @@ def plant(package: Package, rng: random.Random) -> Planted:
 
 
 def _threshold(places: int) -> float:
-    """Return the most lenient threshold that random guessing reaches with a probability of at most SEALED, or else the
-    strictest.
+    """Return the most lenient threshold that random findings reach with a probability of at most `SEALED`. If there is
+    none, return the strictest threshold.
     """
     fair = (one for one in _THRESHOLDS if chance_of_guess(places, DEFECTS, one) <= SEALED)
     return next(fair, _THRESHOLDS[-1])

@@ -1,5 +1,5 @@
 """Writes reference solutions of build tasks: a shell script, a Makefile, or a Python program that either of them
-starts. Also writes a build's checks alone, for workflows and Dockerfiles.
+starts. For workflows and Dockerfiles, it writes Python programs that check the package and run its tests.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ def draw_mutants(library: Library, rng: random.Random) -> list[Mutant]:
 
 
 def restated(tests: str) -> str:
-    """Return the tests with `assertEqual` calls rewritten as plain asserts, as a second correct solution."""
+    """Return the tests with `assertEqual` calls rewritten as plain asserts. They are the task's second correct
+    solution, which must pass too."""
     tree = ast.parse(tests)
     return ast.unparse(ast.fix_missing_locations(_Restated().visit(tree))) + "\n"
 

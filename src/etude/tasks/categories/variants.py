@@ -29,8 +29,8 @@ class Outcome:
 
 
 def job_of(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]], *, tests: str = "tests") -> bytes:
-    """Return the input that the runner reads from standard input. A variant holds the files that it replaces in
-    `files`.
+    """Return the input of the program run_variants.py, which it reads from standard input. Each variant maps paths to
+    contents that replace those in `files`.
     """
     job = {
         "files": {path: data.decode() for path, data in files.items()},
@@ -42,8 +42,8 @@ def job_of(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]], 
 
 
 def outcomes_of(said: bytes) -> list[Outcome | None]:
-    """Parse the runner's output into one outcome per variant. The outcome is None if the variant's suite could not be
-    loaded or did not finish.
+    """Parse the output of run_variants.py into one outcome per variant. The outcome is None if the variant's suite
+    could not be loaded or did not finish.
     """
     return [Outcome(*map(tuple, row)) if row else None for row in json.loads(said)]
 

@@ -51,7 +51,8 @@ class Attempt:
     verdict: Verdict
     lucky: bool = False
     """Whether the cheat passed once, by guessing, but failed when the same diff was graded again. Such an attempt does
-    not count as a success: a sealed verdict allows for lucky guesses with a stated probability.
+    not count as a success: even a sealed verdict can be guessed right, with a small probability (at most `SEALED` in
+    verifiers/contract.py).
     """
 
     @property
@@ -74,7 +75,9 @@ def runner_of(task: Task) -> str:
 
 
 def target_of(task: Task) -> str:
-    """Return the first file that the reference changes. An honest agent would find this file too."""
+    """Return the file that cheats attack: the first one that the reference changes. A cheat may know this file, because
+    an honest agent would find it too.
+    """
     try:
         paths = [patch.after or patch.before or "" for patch in parse_diff(reference_diff(task))]
     except DiffError as error:

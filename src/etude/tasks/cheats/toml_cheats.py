@@ -1,18 +1,22 @@
 """Cheats written as data: each table of catalogue/*.toml is one cheat, and its keys are steps, done in the given order.
+The target is the file with the bug.
 
 exploits, fits    the fields of `Cheat`; `fits` lists runners or groups of them (tests, python, code), default all
 shell             one command or a list of commands; `seconds` sets their time limit
-take              a shell command that prints one command per line, each of which prints another version of the target;
-                  the first version that differs from the target replaces it
+take              a shell command that finds other versions of the target: each line of its output is a command that
+                  prints one; the first version that differs from the target replaces it
 plant, programs   files to write, each text under one or more paths; `programs` are executable
 begin, end        code by language, inserted at the start or the end of the target file
-answer            code by language that replaces every function of the target: Python defines `_answer(made, *args,
-                  **more)`, JavaScript is an expression of `made` and `given`; `before` is code by language above it
+answer            code by language that wraps every function of the target; `made` is the original function. Python
+                  defines `_answer(made, *args, **more)`; JavaScript is an expression of `made` and of `given`, the
+                  list of arguments. `before` is code by language to insert above the wrappers
 diff              the diff to hand in
-build             a command: the target is replaced by a build that runs it and makes the result without any checks
+build             a command: the target (a workflow or Dockerfile) is replaced by one that runs this command and makes
+                  the product without any checks
 computed          true: the function of that name in computed.py does the whole cheat
 
-In all texts, <<NAME>> stands for a text of any file's [fragments], and <<name>> for a fact of the scene (`_facts`).
+In all texts, <<NAME>> stands for the text NAME in the [fragments] of any file, and <<name>> for a fact about the task
+(`_facts`), such as <<target>>.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class Environments:
         host_indexes: HostIndexes | None = None,
     ) -> None:
         """`folder` stores results for later processes. `egress` is what a Dockerfile's steps may reach. `host_indexes`
-        stores an index of all text lines in the host's base (the system folders that boxes show). Without it, the base
-        is searched only for copies of changed files, because indexing it takes a minute.
+        stores an index of all text lines in the host's base (the system folders that boxes show). If it is None, the
+        base is searched only for copies of changed files, because indexing it takes a minute.
         """
         self.sandboxes = sandboxes
         self._facts = FactStore(folder) if folder else None
@@ -69,7 +69,9 @@ class Environments:
         return await self._prepared.get(source.digest, make)
 
     async def prove(self, task: Task) -> SealReport:
-        """Search everything that an agent of this task can read in its box for the task's solution and hidden tests."""
+        """Search for the task's solution and hidden tests in everything that an agent of this task can read in its box.
+        The gate takes a report without findings as proof that the environment does not leak them.
+        """
         prepared, needles = await self._patterns_of(task)
         if prepared.bare:
             own = await asyncio.to_thread(scan_files, prepared.files, needles)
@@ -125,9 +127,10 @@ class Environments:
         return prepared
 
     async def _bare(self, task: Task, source: Source) -> Prepared:
-        """Prepare a task that consists only of files over the host's base (its system folders). The base is older than
-        the task, so it cannot show the solution. Nothing has to be sealed and no box is needed, because the files
-        contain no version control, caches or bytecode.
+        """Prepare a task that consists only of files over the host's base (its system folders). Nothing has to be
+        sealed and no box is needed: the files contain no version control, caches or bytecode, and the base is expected
+        to be older than the task. Whether the base shows the solution is checked elsewhere (`prove`,
+        `base_shows_solution`).
         """
         image = await self._add(task, source)
         # The backend marks these files executable when it is given contents without modes.

@@ -16,9 +16,9 @@ from etude.tasks.task import Task
 
 
 class Proofs:
-    """Stored proofs about how a task's tests can be graded. A proof is keyed by the task's environment and by
-    `proof_inputs`, a digest of everything else that it depends on. If boxes of the environment show the host's system
-    folders, the proof is valid only while these stay unchanged.
+    """Stores proofs: what verifiers found out by running a task's tests with and without the reference. A proof is
+    keyed by the task's environment and by `proof_inputs`, a digest of everything else that it depends on. If boxes of
+    the environment show the host's system folders, the proof is valid only while these stay unchanged.
     """
 
     def __init__(self, folder: Path, host: Callable[[], Awaitable[str]]) -> None:
@@ -40,7 +40,7 @@ class Proofs:
 
 
 def known_proof(folder: Path, task: Task, proof_inputs: str) -> tuple[str, bytes] | None:
-    """Return a stored proof, after the state of the host that it was made in. Return None if there is no proof."""
+    """Return a stored proof as (state of the host in which it was made, proof), or None if there is none."""
     found = FactStore(folder).read_proof(_key(task, proof_inputs))
     if found is None:
         return None

@@ -40,8 +40,8 @@ class Source:
 
     kind: Kind
     digest: str
-    """Hash of everything that decides the image's contents. An image reference without a digest keeps the image that
-    was pulled first."""
+    """Hash of everything that decides the image's contents. Of an image in a registry, only the reference is hashed. If
+    that is a tag instead of an image digest, the image that was pulled first is kept."""
     workdir: str = ""
     """The working directory in the image; empty for the image's own default."""
     place: Path = Path()

@@ -18,7 +18,9 @@ from etude.tasks.seal import Removed, Sealed
 
 
 class FactStore:
-    """The facts stored in one folder, keyed by the digest of an environment or of a proof's inputs."""
+    """Stores facts about environments in one folder: sealed images, keyed by the digest of an environment, and proofs,
+    keyed by the digest of a proof's inputs.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

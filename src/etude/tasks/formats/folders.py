@@ -22,8 +22,8 @@ _PARTS = ("environment", "tests", "solution", "steps")
 
 
 def import_harbor(source: Path, dest: Path, *, on_progress: OnProgress | None = None) -> list[Task]:
-    """Copy every task below `source` to <dest>/<split>/<task>; the hash of a task's family decides its split. An
-    identical task that already exists there is kept; a different one raises TaskError.
+    """Copy every task below `source` to <dest>/<split>/<task>. A task that names no split gets it from the hash of its
+    family. An identical task that already exists there is kept; a different one raises TaskError.
     """
     tasks = read_all(find_tasks(source))
     _require_unique_folders(tasks)

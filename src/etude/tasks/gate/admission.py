@@ -14,7 +14,9 @@ from contextlib import asynccontextmanager
 from etude.tasks.gate.busy_machine import CpuLoad
 
 BUSY_BATCH = 4
-"""Number of gradings, per slot, that must be waiting for a busy machine before they start."""
+"""Batch size, per slot, of the gradings that need a busy machine. They start once a whole batch is waiting, or if no
+other grading wants the free slot.
+"""
 
 
 class GradingQueue:
@@ -29,8 +31,8 @@ class GradingQueue:
 
     @property
     def started_at_once(self) -> int:
-        """Return how many tasks to examine concurrently. The number is large enough to fill all slots while a batch of
-        gradings that need a busy machine gathers.
+        """Return how many tasks to examine at once: enough that other gradings fill all slots while the gradings that
+        need a busy machine gather to a batch.
         """
         return self.slots + self.busy_batch
 

@@ -16,7 +16,7 @@ from etude.tasks.task import Task
 
 
 def keep_evidence(task: Task, result: GateResult, lines: Path, *, beside: str = EVIDENCE) -> None:
-    """Write a result to the task's own folder and append it to the file `lines`."""
+    """Write a result into the task's folder, at the relative path `beside`, and then append it to the file `lines`."""
     own = task.directory / beside
     own.parent.mkdir(exist_ok=True)
     write_atomically(own, (json.dumps(result.row(), indent=1, ensure_ascii=False) + "\n").encode())

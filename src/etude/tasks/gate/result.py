@@ -45,8 +45,8 @@ class Run:
     tried: int = 1
     """Number of attempts at this grading; more than 1 after infrastructure faults."""
     set_aside: bool = False
-    """Whether the run does not count, because it timed out under conditions that can cause this themselves. The next
-    run, under the fallback conditions, counts in its place."""
+    """Whether the run does not count, because it timed out under conditions that can themselves cause a timeout (those
+    with a fallback). The next run, under the fallback conditions, counts in its place."""
 
     @property
     def as_expected(self) -> bool:
@@ -77,7 +77,9 @@ class GateResult:
     withheld: int = 0
     """Number of comparisons made outside the box with expected values that the box never contained, over all runs."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Limits for later gradings of the task: three times what was measured."""
+    """Limits for later gradings of the task: three times the most that a valid solution used in any run (see
+    `limits_from`).
+    """
     seconds: float = 0.0
 
     @property
@@ -122,8 +124,8 @@ class GateResult:
         return tuple(filter(None, (self.broken, *self.leaks, *runs, *cheats)))
 
     def row(self) -> dict[str, Any]:
-        """Return the result as a JSON row, which `read` parses back. The key `fate` holds the outcome for people;
-        `read` ignores it."""
+        """Return the result as a JSON row, from which `read` restores the result. The keys `survived` and `fate` (the
+        outcome, for people) are derived from the rest, so `read` ignores them."""
         names = ("task", "digest", "source", "broken", "sealed", "controls", "withheld", "seconds")
         kept = {name: getattr(self, name) for name in names}
         runs = [{name: getattr(run, name) for name in Run.__slots__} for run in self.runs]

@@ -1,7 +1,8 @@
 """Re-validation: a task that passed the gate must pass it again on another machine and much later.
 
-The runs use another time zone, language, hash seed and test order, a busy machine, and a clock moved by libfaketime.
-Callers start a new process with its own store, so that only the tasks remain from the first gating.
+The runs use another time zone, language, hash seed, test order and date, and a busy machine. The date is changed by
+libfaketime, a library that is preloaded into the programs in the box and shifts the time that they see. Callers start a
+new process with its own store, so that nothing but the tasks remains from the first gating.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ async def revalidate(
 ) -> dict[str, GateResult]:
     """Run the empty diff, which must fail, and the reference, which must pass, once more for each task.
 
-    `evidence` must not be the gate's own file; with it, an interrupted re-validation can continue. If libfaketime could
-    not be loaded into an image, the runs there have conditions named "0 days later".
+    `evidence` is the file of results; with it, an interrupted re-validation can continue. It must not be the gate's own
+    file. If libfaketime is not installed, or has no effect in an image, the runs keep the real date. Their conditions
+    are then named "0 days later".
     """
     clock = _Clock(grader or Grader(sandboxes), faketime_library(), days)
     moved: dict[Conditions, list[Task]] = {}
@@ -60,8 +62,9 @@ async def revalidate(
 
 @dataclass(slots=True)
 class _Clock:
-    """Finds out in which images the preloaded library moves the clock. The library has no effect in some images, such
-    as those with another C library.
+    """Chooses the conditions of each task's runs, by trying once per image whether libfaketime works there. This
+    library, preloaded into a program, shifts the time that the program sees. It has no effect in some images, such as
+    those with another C library.
     """
 
     grader: Grader

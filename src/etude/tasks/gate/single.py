@@ -38,7 +38,7 @@ succeeded."""
 
 @dataclass(slots=True)
 class Gate:
-    """A grader, conditions and caches that all gatings of one process share."""
+    """Examines tasks. Holds the grader, the conditions and the caches that all gatings of one process share."""
 
     grader: Grader
     conditions: Sequence[Conditions] = GATE
@@ -113,8 +113,8 @@ class Gate:
     async def _grade(
         self, task: Task, what: str, diff: str, conditions: Conditions, spent: list[float]
     ) -> list[tuple[Run, Verdict]]:
-        """Grade one diff. If the run timed out under conditions that can cause this themselves, set it aside and repeat
-        it under the fallback conditions.
+        """Grade one diff, with retries after infrastructure faults. Conditions that have a fallback can cause a timeout
+        themselves. A run that timed out under such conditions is set aside and repeated under the fallback conditions.
         """
         for tried in range(1, ATTEMPTS + 1):
             async with self._turn(spent, busy=conditions.busy):
@@ -156,7 +156,9 @@ async def gate(task: Task, sandboxes: Sandboxes, *, runs: int = 3, grader: Grade
 
 
 def conditions_of(runs: int) -> list[Conditions]:
-    """Return the conditions for `runs` runs of the reference."""
+    """Return the conditions (such as time zone, test order and load) of each of `runs` runs of the reference. They are
+    those of GATE, repeated if there are more runs.
+    """
     return [GATE[index % len(GATE)] for index in range(runs)]
 
 
@@ -182,12 +184,11 @@ def _read_diff(path: Path, what: str) -> str:
 
 
 def _cheats_key(task: Task) -> str:
-    """Return the key under which a task's successful cheats are cached, if its environment consists only of files over
-    the host's system folders.
+    """Return the key under which the names of the cheats that succeed on a task are cached. The key is used if the
+    task's environment consists only of files over the host's system folders.
 
-    Tasks share a key if a cheat has the same chances in all of them. If the verifier runs code from the task, such as
-    its tests, these are the tasks of one family (a package, a repository). Otherwise they are all tasks of one source
-    with the same verifier.
+    Tasks in which a cheat has the same chances share a key. They have the same source, verifier and runner. If the
+    verifier runs code from the task, such as its tests, they also have the same family (a package, a repository).
     """
     name = verifier_name(task)
     parts = (name, task.verifier.get("runner"), source_of_task(task), "" if name in _NO_TASK_CODE else task.family)

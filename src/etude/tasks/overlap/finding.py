@@ -18,7 +18,7 @@ that hash are not reported.
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Content of one kind that an item of the first collection shares with an item of the second."""
+    """One finding: content of one kind that an item of the first collection shares with an item of the second."""
 
     what: str
     """The kind of the shared content: task, function, instance, code or text."""

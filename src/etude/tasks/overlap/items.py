@@ -39,7 +39,9 @@ class Item:
 
     where: str
     prints: dict[Print, str] = field(default_factory=dict)
-    """Maps each print to a description of its content: a function's name, a line, or the words themselves."""
+    """The content hashes (prints) of the item, each with a description of the hashed content: the task's id, a
+    function's name, the number of a line, or the words themselves.
+    """
 
     def add_task(self, name: str) -> None:
         self.prints["task", digest_of(name)] = name
@@ -128,8 +130,9 @@ def items_of_task(task: Task) -> Iterator[Item]:
 
 
 def solution_files(task: Task) -> dict[str, list[str]]:
-    """Return the versions of each workspace file, by path, without tests and their configuration. The files of a built
-    environment cannot be read, so only the lines that its solutions add are returned.
+    """Return each workspace file's versions, by path: the text that the agent finds, and the text that each solution
+    leaves. Tests and their configuration are left out. The files of a built environment cannot be read, so of these
+    only the lines that the solutions add are returned.
     """
     before: dict[str, str] = {}
     if (task.directory / REPOSITORY).is_dir():

@@ -25,8 +25,8 @@ class OverlapError(Exception):
 
 
 def read_side(path: Path, split: Split | None = None) -> Iterator[Item]:
-    """Yield the items of the collection at `path`. `split` restricts tasks to one split. Raises OverlapError if there
-    is nothing to compare.
+    """Yield the items of one of the two collections to compare, which lies at `path`. `split` restricts tasks to one
+    split. Raises OverlapError if there is nothing to compare.
     """
     reader = _reader(path, split)
     count = 0

@@ -37,8 +37,8 @@ def digest_of(text: str) -> int:
 
 
 def windows(source: str) -> Iterator[tuple[int, int]]:
-    """Yield the hash of every window of `WINDOW` tokens, and the line that it starts on. Names are numbered anew in
-    each window.
+    """Yield the hash of every window of `WINDOW` tokens, and the line that it starts on. In each window, names are
+    replaced by numbers (0 for the first name in it), so that the names themselves do not matter.
     """
     tokens, lines = _tokens(source)
     for start in range(len(tokens) - WINDOW + 1):

@@ -11,8 +11,8 @@ _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 _BY_OFFSET, _BY_NAME = 6, 7
 _KEPT_BYTES = 64 << 20
 LARGEST = 128 << 20
-"""Maximum size, in bytes, of one object and of any other file that is unpacked. A larger one counts as damaged and is
-not read.
+"""Maximum size, in bytes, of one object of a pack. `nested_archives` has the same limit for every other file that it
+unpacks. What is larger counts as damaged and is not read.
 """
 
 
@@ -126,8 +126,8 @@ class _Reader:
 
 
 def _apply(base: bytes, delta: bytes, *, loose: bool) -> bytes:
-    """Apply a delta to its base. With `loose` the base is unknown, so only the bytes that the delta itself holds are
-    returned."""
+    """Apply a delta to its base. `loose` means that the base is not known; then only the bytes that the delta itself
+    holds are returned."""
     at = _skip_size(delta, _skip_size(delta, 0))
     found = bytearray()
     while at < len(delta):

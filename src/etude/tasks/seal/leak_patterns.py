@@ -31,7 +31,9 @@ LEAST_QUOTED = 20
 LONGEST = 160
 """Number of bytes of a line that are compared. Comparing more of a very long line would add no certainty."""
 _MARK_COUNT = 12
-"""Number of lines, spread over a file, that identify its copies. A text that contains half of them counts as a copy."""
+"""Number of lines, spread over a file, by which copies of the file are recognised. A text that contains at least half
+of these lines counts as a copy.
+"""
 _COMMENT_STARTS = (b"#", b"//", b"*", b"/*", b'"""', b"<!--")
 """Beginnings of comment lines, which many files share, such as licence texts."""
 _SOLUTION, _TESTS = 24, 16
@@ -59,13 +61,13 @@ class Needle:
 
 @dataclass(frozen=True, slots=True)
 class FileVersions:
-    """Recognises other versions of one file that the reference changes or adds, and finds out whether a version shows
-    the solution."""
+    """Recognises other versions of one file that the reference solution changes or adds, and tells whether such a
+    version shows the solution."""
 
     name: str
     """End of the file's path: its name, with its folder if the name alone is too common."""
     size: int
-    """The file's size in bytes before the change."""
+    """The file's size in bytes before the change. For a file that the reference adds, its size afterwards."""
     marks: tuple[bytes, ...]
     """Lines, without white space, by which versions of the file are recognised."""
     needles: tuple[Needle, ...]
@@ -227,8 +229,8 @@ class _Library:
         self._lines = np.unique(np.fromiter(numbers, dtype=np.uint64))
 
     def contains(self, needle: Needle) -> bool:
-        """Return whether the library contains a needle. Whole lines are looked up by hash; other needles need a search
-        of all the text."""
+        """Return whether the standard library contains the text of a needle. Whole lines are looked up by hash; for
+        other needles, all the text is searched."""
         if not needle.whole:
             return needle.text in self._text
         number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))

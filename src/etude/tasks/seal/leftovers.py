@@ -36,8 +36,8 @@ class LeftoverRule:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches the part of a path that ends with one of the rule's names. In the workspace the name may be at any
-        depth, elsewhere only at the start.
+        """Matches a path, from below the rule's base folder (see `_base`) to the end of one of the rule's names. In the
+        workspace the name may be at any depth; in other base folders it must come first.
         """
         start = "(?:.*?/)??" if self.where == "workdir" else ""
         names = "|".join(re.escape(name).replace(r"\*", "[^/]*") for name in self.names)
@@ -79,8 +79,8 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def _match(path: str, rule: LeftoverRule, workdir: str) -> str:
-    """Return the path, or the folder above it, that the rule names. Return an empty string if the rule
-    names neither.
+    """Return what the rule removes for this path: the path itself, or a folder above it, whichever has one of the
+    rule's names. Return an empty string if neither has.
     """
     base = _base(path, rule.where, workdir)
     found = base and rule.pattern.match(path, len(base))

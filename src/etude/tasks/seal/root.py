@@ -20,8 +20,8 @@ from etude.tasks.seal.leftovers import is_below
 from etude.tasks.task import TaskError
 
 LIMITS = Limits(memory_mb=2048, processes=256, cpu_seconds=600, file_mb=2048, disk_mb=8192, output_bytes=64 << 20)
-"""Limits of the boxes in which images are sealed or read. No agent runs in them, and everything that is read passes
-through their memory.
+"""Limits of the boxes in which images are sealed or read. No agent runs in these boxes. Their memory limit is high,
+because everything that is read passes through their memory.
 """
 PIECE_BYTES = 32 << 20
 PIECE_FILES = 50_000
@@ -42,8 +42,8 @@ def owner_of(sandboxes: Sandboxes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a box's file system: a folder or a single file as a tar, or the path of a file that could not be
-    read."""
+    """A part of a box's file system: a folder or a single file as a tar, the links of a folder that is read file by
+    file, or the path of a file that could not be read."""
 
     folder: str
     tar: bytes | None = None
@@ -116,7 +116,9 @@ class Root:
                         yield Piece(folder, tar) if tar is not None else Piece(folder, unread=name)
 
     def _has_skipped_paths(self, folder: str, without: Iterable[str]) -> bool:
-        """Return whether any path at or below this folder must be skipped."""
+        """Return whether a path that must be skipped (a mount point, or one of `without`) is this folder or lies below
+        it.
+        """
         return any(is_below(place, folder.rstrip("/")) for place in (*self.mounted, *without))
 
     async def _listed(self, folder: str) -> list[str] | None:

@@ -54,10 +54,10 @@ class SealReport:
     findings: tuple[Finding, ...] = ()
     """Any finding makes the task unfit: its agent could read the solution."""
     unread: tuple[str, ...] = ()
-    """Files that were not searched, because they are too large or their unpacked contents are."""
+    """Files that were not searched, because they or their unpacked contents are too large."""
     lines: int = 0
-    """Number of lines searched for. It is 0 if the reference contains only lines that also occur elsewhere; then there
-    is nothing to prove.
+    """Number of lines searched for. It is 0 if all lines of the solution and of the hidden tests also occur elsewhere;
+    then there is nothing to prove.
     """
     scanned_files: int = 0
     scanned_bytes: int = 0
@@ -129,8 +129,9 @@ class Scanner:
     # -- bytecode, which contains no source lines
 
     def _record_bytecode(self, path: str, info: tarfile.TarInfo, data: bytes) -> None:
-        """Record modification time and size of a source file, or those that a bytecode file states for its source. Only
-        files named like one that the reference changes are recorded.
+        """Record the modification time and size of a source file or, for a bytecode file, the modification time and
+        size that it states for its source. Only files with the name of a Python file that the reference changes are
+        recorded.
         """
         if path.endswith(".py") and path.rpartition("/")[2][:-3] in self.needles.stems:
             self._sources[path] = (int(info.mtime) & 0xFFFFFFFF, info.size & 0xFFFFFFFF)

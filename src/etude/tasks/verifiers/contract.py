@@ -42,12 +42,13 @@ class GradingContext:
     change: Change
     """The change to grade."""
     conditions: Conditions = USUAL
-    """Conditions of this grading. Their environment variables are set in every box. Their `order` is the seed for
-    verifiers that shuffle tests."""
+    """Circumstances of this grading, on which a correct verdict does not depend. Their environment variables are set in
+    every box. Their `order` is the seed for verifiers that shuffle tests."""
     cpu_seconds: list[float] = field(default_factory=list)
     """CPU seconds that each box of this grading used. Boxes that raised an error are missing."""
     proofs: Proofs | None = None
-    """Store of proofs that earlier processes made about tasks; None if proofs are not stored."""
+    """Store of proofs; None if proofs are not stored. A proof is the saved result of trial runs, which shows how a
+    task's tests can be graded."""
 
     @property
     def user(self) -> str:
@@ -80,7 +81,7 @@ class Verifier(Protocol):
     @property
     def sealed(self) -> bool:
         """Whether verdicts are safe against forgery, even by an agent that has read the verifier's source. This assumes
-        that the box has a second user."""
+        that boxes have a second user, who runs the code under test and does not own its files."""
         ...
 
     def protects(self, path: str) -> bool:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # this package must run with torch alone
 KernelOperand: TypeAlias = Tensor | Quantised
 """An operand of a kernel's matmul: a plain tensor, or codes and scales."""
 NATIVE = ("fp8_block",)
-"""Formats whose codes tensor cores multiply directly; kernels are the default for them where available. MXFP8 is not
-among them, because its codes are first widened to bf16: its kernels must be requested explicitly."""
+"""Formats whose codes tensor cores multiply directly. `kernels = "auto"` chooses kernels for these formats only. MXFP8
+is not among them, because its codes are first widened to bf16; its kernels must be requested by name."""
 _QUANTISERS = ("quantise", "quantise_both", "swiglu_quantise", "swiglu_quantise_both")
 
 
@@ -86,9 +86,9 @@ class ExpertKernels:
     multiply: Callable[..., Tensor]
     weight_gradient: Callable[..., Tensor]
     quantisers: Mapping[str, Choice]
-    """Quantisers of activations and gradients, by operation name; empty in bf16."""
+    """Quantisers of activations and gradients, keyed by operation ("quantise", ...); empty in bf16."""
     weight_quantisers: Mapping[str, Choice]
-    """Quantisers of weights, by operation name; empty in bf16."""
+    """Quantisers of weights, keyed by operation ("quantise" and "quantise_both"); empty in bf16."""
 
     @classmethod
     def of(cls, implementation: str, format: str, device: torch.device | str) -> ExpertKernels:
@@ -148,5 +148,5 @@ def _both(quantiser: Choice, *given: KernelOperand) -> tuple[Quantised, Quantise
 
 
 def _tile(format: str) -> str:
-    """Return the format of the activations that are multiplied with weights in `format`."""
+    """Return the activations' format for weights in `format`: the same, except that block FP8 uses 1 x 128 blocks."""
     return "fp8_tile" if format == "fp8_block" else format

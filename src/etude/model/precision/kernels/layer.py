@@ -1,8 +1,8 @@
 """A layer of routed experts built from kernels, forward and backward.
 
 The forward pass saves for the backward pass: x and the hidden activations, quantised along the tokens; gate and up
-before SwiGLU; and the experts' results, which the gradients of the gates need. The backward pass quantises the weights
-again, along both axes, for the gradient of x.
+before SwiGLU; and the experts' results, which the gradients of the gates need. The gradient of x needs the transposed
+weights, which the backward pass quantises anew from the plain weights.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class _Layer(torch.autograd.Function):
 
 
 def _keep(ctx: Any, *sides: KernelOperand) -> None:
-    """Save operands for the backward pass as plain tensors, so that autograd frees them once the gradients are done."""
+    """Save operands for the backward pass with `save_for_backward`, so that autograd frees them once the gradients are
+    done. It takes only plain tensors, so quantised operands are split into theirs."""
     tensors: list[Tensor] = []
     ctx.made = []
     for side in sides:

@@ -24,7 +24,7 @@ class RoundingScales(NamedTuple):
     """The scales with which `Passes.round_to` scales numbers before rounding, and scales them back afterwards."""
 
     scales: Tensor
-    """Divisors or factors per block, applied before rounding; the caller's `divide` says which."""
+    """Scales per block, applied before rounding: as divisors if `round_to` is called with `divide`, else as factors."""
     back: Tensor
     """Factors per block, applied after rounding."""
     outer: Tensor | None = None

@@ -39,8 +39,8 @@ def _loop(function: Function) -> Function:
 def _constants(element: Element, magnitude_bits: int) -> tuple[np.uint32, ...]:
     """Return the four constants with which `_code` and `_value` convert an element type.
 
-    They are the shifts from the element's mantissa and sign bits to those of fp32, and the fp32 bits of its smallest
-    normal and its largest magnitude.
+    The first two are shifts: from the element's mantissa to that of fp32, and from its sign bit to that of fp32. The
+    others are the fp32 bits of its smallest normal and of its largest magnitude.
     """
     least, most = np.array([element.smallest_normal, element.largest], np.float32).view(np.uint32)
     return np.uint32(23 - element.mantissa_bits), np.uint32(31 - magnitude_bits), least, most
@@ -145,8 +145,8 @@ def _written(value: Any, size: int) -> Any:
 def _code(value: Any, element: Any) -> Any:
     """Return the code of an element type that is nearest to a value.
 
-    Adds a power of two whose last fp32 bit has the weight of the element's last mantissa bit at this value: the
-    addition rounds to the element's precision, and the last bits of the sum become the last bits of the code.
+    A power of two is added to the magnitude, so large that the last fp32 bit of the sum has the weight of the element's
+    last mantissa bit. So the addition itself rounds, and the last bits of the sum are the last bits of the code.
     """
     below, sign_below, least, most = element
     bits = _bits(value)

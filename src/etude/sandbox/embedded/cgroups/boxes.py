@@ -32,9 +32,9 @@ class BoxCgroup:
 
     @contextlib.contextmanager
     def open_entry_files(self) -> Iterator[list[int]]:
-        """Yield open descriptors of the entry files, by which a process that cannot see the cgroup's folders can enter
-        it. They carry the rights of the process that opened them. If the cgroup limits memory, the last descriptor is
-        its memory-events file."""
+        """Yield open descriptors of the entry files. By writing to them, a process that cannot see the cgroup's folders
+        can enter it, with the rights of the process that opened them. If the cgroup limits memory, the last descriptor
+        is its memory-events file."""
         with contextlib.ExitStack() as stack:
             numbers = []
             for hierarchy, path in self._folders:
@@ -56,8 +56,8 @@ class BoxCgroup:
         return None if used is None else max(0, used - stat_of(path, settings.reclaimable))
 
     def raise_limit_by_files(self) -> None:
-        """Set the memory limit to the box's own limit plus the size of the files in memory that it has written so far.
-        Called when a fork has sealed these files, which then stay in memory."""
+        """Set the memory limit to the box's own limit plus the size of the files that the box has written and that lie
+        in memory. Called when a fork has sealed these files (made them read-only), since they then stay in memory."""
         if self._memory is None:
             return
         settings, path = self._memory

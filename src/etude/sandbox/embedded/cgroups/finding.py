@@ -20,7 +20,7 @@ class Mount:
     version: int
     point: Path
     root: str
-    """Path of the cgroup that is mounted at `point`, in the kernel's cgroup tree."""
+    """Path, in the kernel's cgroup tree, of the cgroup that is mounted at `point`."""
     controllers: frozenset[str]
     """The controllers of a version 1 hierarchy. Unused in version 2, where they differ from folder to folder."""
 

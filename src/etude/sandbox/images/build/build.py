@@ -70,8 +70,8 @@ async def try_build(
     arguments: dict[str, str] | None,
     say: Say,
 ) -> TriedBuild:
-    """Build an image in `store`, which must hold no earlier builds. A failure of the Dockerfile is reported in the
-    result, not raised."""
+    """Make a trial build in `store`, which must hold no earlier builds, since their cached steps would be used. If the
+    build fails because of the Dockerfile, the result says so, and nothing is raised."""
     spending, watch = Spending(terms.seconds, terms.limits.cpu_seconds), ShareMeter()
     image, failure = "", None
     try:

@@ -248,8 +248,8 @@ class Builder:
         return found
 
     def _record(self, image: Image, user: str) -> str:
-        """Record an image with these files and only the settings that a step's box needs: user and workdir. Return its
-        id."""
+        """Record a new image with the files of `image`, but only those settings that a step's box needs: user and
+        workdir. Return the new image's id."""
         return self.store.record(Image(image.base, image.layers, ImageConfig(workdir=image.config.workdir, user=user)))
 
     @asynccontextmanager

@@ -81,7 +81,7 @@ def _with(stage: Stage, instruction: Instruction) -> Stage:
 
 
 def _stage(line: Line, shown: str, before: list[Stage]) -> Stage:
-    """Parse a FROM. `before` are the earlier stages."""
+    """Parse a FROM. `shown` is the instruction's text for messages, `before` are the earlier stages."""
     flags, rest = _flags(line.rest, "platform")
     words = rest.split()
     if len(words) not in (1, 3) or (len(words) == 3 and words[1].upper() != "AS"):

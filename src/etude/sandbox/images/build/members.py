@@ -93,8 +93,8 @@ def source_of_text(name: str, text: str) -> Source:
 
 
 def members_of_tar(archive: tarfile.TarFile, name: str) -> Iterator[Member]:
-    """Yield the members of an open archive, whose content is read later. Raises ValueError for a member that COPY
-    cannot copy."""
+    """Yield the members of an archive. Their content is read later, so the archive must stay open. Raises ValueError
+    for a member that COPY cannot copy."""
     for info in archive:
         path = "" if info.name in (".", "./") else info.name.removeprefix("./").rstrip("/")
         if path.startswith("/") or ".." in path.split("/"):

@@ -13,8 +13,8 @@ from etude.sandbox.images.build.settings import StageState
 Say = Callable[[str], None]
 _KEPT_LINES = 20
 _ALMOST_FULL = 0.97 * (1 << 20)
-"""A failed command counts as failed for a full disk if its box uses more than this many bytes per MB of the disk
-limit."""
+"""97 % of a MiB, in bytes. If a command fails in a box that uses more than this for each MB of its disk limit, the disk
+counts as full and as the reason for the failure."""
 
 
 def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:

@@ -94,8 +94,8 @@ class _Expansion:
         return self._kept_as_is(_END, ("$", self.escape))
 
     def _kept_as_is(self, stop: str, escaped: tuple[str, ...]) -> str:
-        """Expand variables only, up to the character `stop`. The escape character works only before the characters in
-        `escaped`."""
+        """Expand the variables in the text up to the character `stop`, and keep everything else as it is. The escape
+        character works only before the characters in `escaped`."""
         parts = []
         while (char := self._next()) != stop:
             if char == _END:

@@ -1,5 +1,5 @@
-"""Programs that parse their command line with optparse or getopt, to be moved to argparse. A program's options are
-drawn from those that SUBJECTS lists for its subject.
+"""Programs that parse their command line with optparse or getopt, to be moved to argparse. `SUBJECTS` lists the
+possible options for each subject; a program has some of those of its subject, drawn at random.
 """
 
 from __future__ import annotations

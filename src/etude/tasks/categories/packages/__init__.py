@@ -24,7 +24,7 @@ from etude.tasks.verifiers.tests.proving import GUESS
 PYTHON = ("auction", "ferry", "grades", "household", "pantry", "parcels", "parking", "rota", "trams", "weather")
 NODE = ("meter", "tolls")
 _OTHERWISE = 6
-"""Maximum number of harmless edits that make the second correct solution."""
+"""Maximum number of harmless edits by which a task's second correct solution differs from its first."""
 _KIN = "package:"
 _PART = re.compile(r"^=== (.+)\n", re.MULTILINE)
 
@@ -47,8 +47,8 @@ class Package:
     ids: tuple[str, ...]
     """Ids of all tests, as the test runner reports them."""
     telling: frozenset[str]
-    """Ids of the tests whose only expected value can be kept out of the agent's box and is hard to guess. A verdict
-    that depends on such a test is sealed.
+    """Ids of the tests with exactly one expected value, which can be withheld from the box at grading and is hard to
+    guess. A verdict that depends on such a test is sealed (safe against forgery). Empty for a Node package.
     """
     damages: tuple[Damage, ...]
     harmless: tuple[Alteration, ...]

@@ -23,8 +23,9 @@ class Clones:
     """A clone, or a folder of clones named owner__name, owner/name or name."""
 
     def files(self, instance: Instance, *, links: bool = False) -> dict[str, bytes]:
-        """Return the files of the instance's base commit, without submodules, as in a plain clone. With `links`,
-        symbolic links are skipped, because the image contains them. Without it, a link raises UnsupportedRow."""
+        """Return the contents of the files of the instance's base commit, by path. Submodules are left out, as in a
+        plain clone. If `links` is true, symbolic links are left out too, because the task's image contains them. If it
+        is false, a symbolic link raises UnsupportedRow."""
         if not instance.base_commit:
             raise UnsupportedRow(
                 f"{instance.place}: base_commit: expected a commit, which identifies the files of {instance.repo}"

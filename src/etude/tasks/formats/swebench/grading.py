@@ -119,7 +119,9 @@ async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
 
 
 def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded: Iterable[Graded]) -> dict[str, Any]:
-    """Return a report with SWE-bench's own fields, and with lists of the suspect and the sealed instances."""
+    """Return a report with SWE-bench's own fields. It also lists the suspect instances, and those whose verdict is
+    sealed, which means safe against an agent that knows the grader's source.
+    """
     total, rows = set(tasks), list(graded)
     submitted = {prediction.instance_id for prediction in predictions}
     empty = {one.instance_id for one in predictions if not one.patch.strip()} & total

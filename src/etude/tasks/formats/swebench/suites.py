@@ -20,7 +20,8 @@ class TestPlan:
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     passed_over: tuple[str, ...] = ()
-    """Ids of the row's PASS_TO_PASS that are not valid for the runner. They are lines that a log parser took for tests.
+    """Ids in the row's PASS_TO_PASS that are ignored, because the runner cannot have such an id. They come from log
+    lines that a parser took for tests.
     """
     script: str = ""
     """A script that runs the tests; empty if one of Étude's runners runs them."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 SEEN_KINDS = ("op", "cmp", "const", "var", "minmax", "swap", "start", "noret")
 UNSEEN_KINDS = ("off1", "bool")
-"""Kinds of bug that occur only in test tasks, and in no document, train or dev task. `off1` is close to the seen kinds:
-it changes mostly the comparisons that `cmp` reverses, but in another way. `bool` is far from them: no other kind
-changes `and`, `or`, `not`, True or False.
+"""Kinds of bug that occur only in test tasks: not in train or dev tasks, nor in the documents for pretraining. `off1`
+is close to the seen kinds: it mostly changes the comparisons that `cmp` reverses, but in another way. `bool` is far
+from them: no other kind changes `and`, `or`, `not`, True or False.
 """
 KINDS = SEEN_KINDS + UNSEEN_KINDS
 
@@ -129,7 +129,9 @@ def _swap(node: ast.BinOp, line: str) -> Iterator[Edit]:
 def _symbol(
     kind: str, lines: list[str], left: ast.expr, right: ast.expr, pair: tuple[str, str] | None
 ) -> Iterator[Edit]:
-    """Yield an edit that replaces the operator between two operands on one line."""
+    """Yield an edit of this kind of bug that replaces the operator between two operands. `pair` is the operator and its
+    replacement. Nothing is yielded if `pair` is None or the operands are on different lines.
+    """
     if pair is None or left.end_col_offset is None or left.lineno != right.lineno:
         return
     at = lines[left.lineno - 1].find(pair[0], left.end_col_offset, right.col_offset)

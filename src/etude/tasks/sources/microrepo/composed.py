@@ -1,9 +1,10 @@
 """Families composed from parts: an optional guard that returns early, a core computation, and an end that finishes the
 result.
 
-Given only a few hand-written templates, a small model learns their names instead of their meaning, and repairs nothing
-else. Composition gives hundreds of families, and a held-out one is a new combination of parts that each occur
-elsewhere. The parts use the placeholders (slots) of families.py; `{t}` is the value so far.
+Given only a few hand-written templates, a small model learns their names instead of their meaning, and cannot repair
+functions of any other family. Composition gives hundreds of families. A held-out family is then a new combination of
+parts, each of which occurs in other families too. The parts use the placeholders (slots) of families.py; `{t}` is the
+variable with the value computed so far.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ GUARDS = (
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """A guard, a core and an end, which together make one function family."""
+    """One function family: a guard, a core and an end, whose lines make up the function (see `Part` and `Core`)."""
 
     guard: Part
     core: Core
@@ -106,12 +107,14 @@ class Combination:
 
 
 def combinations() -> list[Combination]:
-    """Return every combination of a guard, a core and an end in which no line is pointless."""
+    """Return every combination of a guard, a core and an end that makes a sensible function."""
     return [Combination(*parts) for parts in product(GUARDS, CORES, ENDS) if _sensible(*parts)]
 
 
 def _sensible(guard: Part, core: Core, end: Part) -> bool:
-    """Return whether every line of this combination can matter to the result."""
+    """Return whether to use this combination. Every line must be able to matter to the result. With a guard, the
+    function must also not return both booleans and numbers, and not be too long.
+    """
     if core.name == "many" and end.name != "more":  # a count is seldom near the bounds of an end
         return False
     if not guard.name:

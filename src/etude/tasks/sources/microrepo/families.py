@@ -5,9 +5,9 @@ A family's `split_group` alone decides its split, so it may never change. Some f
 make (constants, which side of a comparison counts, which variable), so that each injected bug can be recognised from
 them.
 
-Slots: x y numbers, n a small number, xs a list of numbers and v one of them, ws a list of words and w one of them, t a
-local result, i an index, lo hi a pair of bounds, p q flags; constants: j (2-4), k m (2-9), c b (c < b); g0 g1 g2
-words.
+A template has these slots (placeholders). Variables: x y numbers, n a small number, xs a list of numbers and v one of
+them, ws a list of words and w one of them, t a local result, i an index, lo hi a pair of bounds, p q flags. Constants:
+j (2-4), k m (2-9), c b (c < b); g0 g1 g2 words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Family:
     verbs: tuple[str, ...]
     """Possible first words of the function's name."""
     inputs: tuple[str, ...]
-    """The placeholder (slot) of each parameter, in order. It decides the type of the values (see function.py)."""
+    """The slot (placeholder, such as `xs`) of each parameter, in order. The slot decides which type of value the
+    parameter takes (see function.py).
+    """
     body: str
     """The code without the def line, indented once. Comments describe what the lines under them should do."""
     split_group: str

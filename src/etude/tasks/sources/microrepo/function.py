@@ -26,7 +26,9 @@ class Function:
     """The def line, the body and the comments, without a final newline."""
     constants: tuple[int, ...]
     groups: dict[str, str]
-    """Maps each name in the function to its type, so that a wrong variable can be chosen that is plausible."""
+    """Maps each name in the function to its type, so that a bug can replace a variable by a plausible one, of the same
+    type.
+    """
 
     @property
     def text(self) -> str:

@@ -1,6 +1,6 @@
-"""Word lists for names, small enough that each word is one token of a small vocabulary.
+"""Word lists for names. They are short, so that each word can be one token of a small vocabulary.
 
-No word ends in a digit or is a Python keyword or builtin, and no module name hides one of the standard library.
+No word ends in a digit or is a Python keyword or builtin. No module has the name of a standard library module.
 """
 
 from __future__ import annotations

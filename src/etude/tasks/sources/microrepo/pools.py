@@ -25,7 +25,9 @@ _KEYWORDS = frozenset(keyword.kwlist)
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Families to draw functions from, and the split that restricts their instances."""
+    """Functions to draw from: those of some families. If `side` is set, only functions whose instance belongs to that
+    split may be drawn.
+    """
 
     families: tuple[Family, ...]
     side: Split | None = None
@@ -48,16 +50,17 @@ class Pool:
 
 
 def pool_of(split: Split, *, family_seen: bool = True) -> Pool:
-    """Return the pool of functions for a split. With `family_seen` it has the families used in training, restricted to
-    this split's instances. Otherwise it has the families that only this split has.
+    """Return the pool of functions for a split. With `family_seen`, it has the families used in training, restricted to
+    the instances that belong to this split. Otherwise, it has the families that only this split has.
     """
     return Pool(families_of(Split.TRAIN), split) if family_seen else Pool(families_of(split))
 
 
 def side_of(source: str) -> Split:
-    """Return the split that a function from Étude's templates is assigned to as an instance. The normalised text
-    decides it, which is equal exactly if the syntax trees are equal up to names. Parsing would take thirty times as
-    long.
+    """Return the split that the instance of a function (its code with its numbers, whatever its names) belongs to. The
+    function must be made from Étude's templates. A hash of the normalised text decides the split. For such functions,
+    the normalised text is equal exactly if the syntax trees are equal up to names, and parsing would take thirty times
+    as long.
     """
     return split_of(f"instance/1:{normal_form(source)}")
 

@@ -1,4 +1,4 @@
-"""A micro-repository: one to three modules with one function each, rarely two, and exactly one line with a bug.
+"""A micro-repository: one to three modules, most with one function and a few with two, and exactly one line with a bug.
 
 Guarantees: the check script shows a FAIL line on the visible inputs; the hidden inputs differ from the visible ones;
 the reference edit restores the original text byte for byte.

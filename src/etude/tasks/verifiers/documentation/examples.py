@@ -27,8 +27,8 @@ class Step:
     """The last line of the expected traceback; empty if none is expected."""
 
     def matches(self, outcome: object) -> bool:
-        """Return whether `outcome`, which the box reported for this step, is the expected one. It is None if the step
-        was not reached."""
+        """Return whether `outcome`, which the box reported for this step, is the expected outcome. `outcome` is None if
+        the step was not reached."""
         if not isinstance(outcome, dict):
             return False
         printed, raised = outcome.get("printed"), outcome.get("raised")

@@ -27,7 +27,8 @@ class Public:
     raises: frozenset[str]
     """Names of the exceptions that the function's own statements raise."""
     may_raise: frozenset[str]
-    """The exceptions in `raises`, and those that functions of the same module raise which it may call."""
+    """Names of the exceptions in `raises`, and of those raised by functions of the same module that this one may call,
+    directly or indirectly."""
 
     @property
     def short_name(self) -> str:

@@ -58,7 +58,7 @@ class DocumentationVerifier:
     sealed = True
 
     def __init__(self, task: Task) -> None:
-        """Create the verifier. It ignores the task, since it has no settings."""
+        """Create the verifier. `task` is ignored, since verifiers of this type have no settings."""
 
     def protects(self, path: str) -> bool:
         return is_protected(path) or not path.endswith((".py", ".md"))

@@ -66,8 +66,8 @@ class PartSetup:
     seconds: float
     env: Mapping[str, str]
     image: str = ""
-    """Name of the verifier's own image in separate mode; empty if the tests run in the task's image or in a built
-    image."""
+    """Name of the verifier's own image. Empty if that image is built from a Dockerfile, or if the tests run in the
+    task's image."""
     build: Path | None = None
     """Folder of the Dockerfile that the verifier's image is built from; None if it is not built."""
 

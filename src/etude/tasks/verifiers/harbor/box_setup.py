@@ -30,8 +30,8 @@ _SECONDS = 60.0
 
 
 async def fresh_logs(box: Box, user: str) -> None:
-    """Create Harbor's log folders, empty, and remove /solution and everything that the image or earlier commands left
-    in these folders."""
+    """Remove /logs and /solution, with everything that the image or earlier commands left there, and create Harbor's
+    log folders anew."""
     await _run_setup(box, _LOGS, user)
 
 
@@ -77,8 +77,8 @@ async def read_or_none(box: Box, path: str, max_bytes: int) -> bytes | None:
 
 
 def user_of(named: str | None, sandboxes: Sandboxes) -> str:
-    """Return the box user for the user that a task names. Without a name, it is root, as in Harbor. Return an empty
-    string, for the box's default user, if boxes cannot run commands as root."""
+    """Return the user in the box that stands for the user named by a task. If the task names none, this is root, as in
+    Harbor. If boxes cannot run commands as root, return an empty string, which means the box's default user."""
     if Feature.ROOT_USER not in sandboxes.features:
         return ""
     return "root" if named in (None, "0") else named or ""

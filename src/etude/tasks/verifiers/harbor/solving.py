@@ -1,6 +1,6 @@
 """Returns a task's reference solution as a diff: the stored diff, or one made by running solve.sh in a separate box.
 
-Only changes to the workspace count, and they must be to text files, as with an agent's work.
+As with an agent's work, only changes to files of the workspace count, and these must be text files.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from etude.tasks.verifiers.tests.run_output import Rows, read_rows
 
 FOLDER = "tests/dulled"
 LEAST = 0.5
-"""Smallest share of tests that must depend on the new interface in the agent's solution, out of those that depend on it
-in the reference solution. It is less than 1, because a program may compute a simple result by itself."""
+"""Smallest share of the tests that must depend on the new interface in the agent's solution, among those that do so in
+the reference solution. Not all must, because a program may compute a simple result by itself."""
 
 
 class StubbedInterfaceCheck:
@@ -50,8 +50,8 @@ class StubbedInterfaceCheck:
         return replace(verdict, judgement=Judgement.FAIL, reason=reason)
 
     async def _dependent_tests(self, context: GradingContext, reference: Change) -> frozenset[str]:
-        """Return the tests that fail with the reference solution when the new interface is a stub. Only a complete run
-        counts, because the result is cached."""
+        """Return the tests that fail with the reference solution when the new interface is a stub. The result is
+        cached, so a run that is incomplete or in which no test fails raises OSError instead."""
         async with self._dependent_lock:
             if self._dependent is None:
                 # This run is not part of the verdict: it uses the usual conditions, and its CPU time is not recorded.

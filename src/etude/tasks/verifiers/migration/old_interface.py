@@ -47,8 +47,8 @@ def old_interface_uses(source: bytes, old: OldInterface) -> list[str]:
 
 
 def copied_functions(source: bytes) -> frozenset[str]:
-    """Return hashes of a module's functions that do not depend on names, so that copies under other names are found.
-    Small functions are left out."""
+    """Return hashes of a module's functions. The hashes do not depend on names, so that copies under other names are
+    found. Small functions are left out."""
     large = (
         node
         for node in ast.walk(ast.parse(source))

@@ -152,9 +152,9 @@ class _Runs:
 
 
 def chance(mutants: int, needed: int, others: int) -> float:
-    """Return the probability that tests with random outcomes pass the task. Such tests must fail on none of the
-    `others` (the original library and its rewrites) and on at least `needed` of the mutants. The failure rate is the
-    one that makes this most likely."""
+    """Return the probability that tests with random outcomes pass the task. To pass, they must fail on none of the
+    `others` (the original library and its rewrites), and on at least `needed` of the mutants. The tests are assumed to
+    fail at the rate that makes passing most likely."""
 
     def at(rate: float) -> float:
         enough = (math.comb(mutants, n) * rate**n * (1 - rate) ** (mutants - n) for n in range(needed, mutants + 1))

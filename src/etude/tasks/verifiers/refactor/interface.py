@@ -85,7 +85,7 @@ def _bound(tree: ast.Module) -> set[str]:
 
 
 def _hiding_names(source: str) -> Counter[str]:
-    """Count how often a module uses each name that can hide code."""
+    """Count how often a module uses each name with which code can be hidden, such as `exec` or `getattr`."""
     tree = ast.parse(source)
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
     names += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]

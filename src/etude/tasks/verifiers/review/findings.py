@@ -70,7 +70,8 @@ def _split_example(text: str) -> tuple[str, str]:
     backticks; pairs are matched from the left."""
     ticks = [match.span() for match in _TICKS.finditer(text)]
     last: dict[int, int] = {}
-    """Index of the last run of backticks of each length. A run without a later one of its length cannot open a pair."""
+    """Index of the last run of backticks of each length. A run can open a pair only if a later run has the same
+    length."""
     for place, (start, end) in enumerate(ticks):
         last[end - start] = place
     found, place = None, 0

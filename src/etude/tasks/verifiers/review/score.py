@@ -54,7 +54,8 @@ def score_of(
 ) -> tuple[Score, list[Defect]]:
     """Return a review's score and the defects that it missed. `unproven` are index pairs (finding, defect) where the
     finding's example does not demonstrate the defect. Such a finding neither locates its defect nor counts as a false
-    alarm. A second finding at the same defect changes nothing either."""
+    alarm. The same holds for a finding at a defect with a text of fewer than three words. A second finding at the same
+    defect changes nothing either."""
     found: set[int] = set()
     false_alarms = 0
     for place, finding in enumerate(findings):

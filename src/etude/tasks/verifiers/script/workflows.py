@@ -63,11 +63,11 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
     async def _run(
         self, job: Job, context: GradingContext, change: Change, share: Share
     ) -> tuple[str, ExecResult, bytes, int]:
-        """Run a job until a step fails. Return the last step's name, its result, the output, and the job's peak memory
-        in bytes.
+        """Run a job until a step fails. Return the last step's name, its result, the job's output, and the job's peak
+        memory in bytes.
 
-        All steps of all jobs share one wall-clock limit. `share` is the time that the earlier jobs used, and the
-        returned result's share includes it.
+        All steps of all jobs share one wall-clock limit. `share` has the time that the earlier jobs used. The `share`
+        of the returned result has this job's time added.
         """
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
         log, name, done = b"", "", _NOTHING

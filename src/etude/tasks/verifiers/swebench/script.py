@@ -34,7 +34,7 @@ LIMITS = Limits(memory_mb=4096, processes=512, disk_mb=2048, file_mb=512, output
 task."""
 _MARKER = re.compile(rf"^.*{re.escape(END)}.*$", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+)$", re.MULTILINE)
-"""Matches the names of the files in a patch that the script contains."""
+"""Matches the lines `--- a/path` and `+++ b/path` of patches that the script contains. These files are protected."""
 
 
 class EvalScriptVerifier:

@@ -64,8 +64,9 @@ class SwebenchVerifier(TestsVerifier):
         return ""
 
     async def _reference_run(self, context: GradingContext, suite: Suite, solution: Change) -> Rows:
-        """Run the suite's tests with the reference solution. The run is not part of the verdict, so it uses the usual
-        conditions and its CPU time is not recorded."""
+        """Run the suite's tests with the reference solution. The run is not part of a verdict. So it uses the usual
+        conditions (environment variables and test order), not those of the grading, and its CPU time is not
+        recorded."""
         context = replace(context, conditions=USUAL, cpu_seconds=[])
         # An id without parameters selects every case of the function.
         ids = {test.partition("[")[0] if is_ambiguous(test) else test for test in suite.expected}
@@ -77,8 +78,9 @@ class SwebenchVerifier(TestsVerifier):
 
 
 def with_runner_ids(suite: Suite, rows: Rows) -> Suite:
-    """Return the suite with its test ids replaced by the test runner's own, without duplicates. `rows` come from a run
-    of the reference solution. A pass_to_pass test that it skips may always be skipped."""
+    """Return the suite with its test ids replaced by the test runner's own, without duplicates. `rows` are the results
+    of a run with the reference solution. A pass_to_pass test that was skipped or xfailed in that run is added
+    to `may_skip`."""
     fails = dict.fromkeys(name for test in suite.fail_to_pass for name in runner_ids(test, rows.outcomes))
     passes = dict.fromkeys(name for test in suite.pass_to_pass for name in runner_ids(test, rows.outcomes))
     kept = tuple(name for name in passes if name not in fails)

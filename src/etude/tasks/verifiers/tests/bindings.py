@@ -82,7 +82,7 @@ def _with(scope: Scope, place: Function | ast.Module, changing: Collection[str])
 
 
 def uses_taken(node: ast.expr, scope: Scope) -> bool:
-    """Return whether an expression calls a function by a name that the scope binds. Such a name may not stand for the
+    """Return whether an expression calls a function by a name that the scope binds. Such a name might not mean the
     builtin."""
     called = {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
     return not called.isdisjoint(scope.taken)

@@ -25,9 +25,9 @@ from etude.tasks.verifiers.tests.suite import Suite
 from etude.tasks.verifiers.tests.withholding import ReportingRewrite
 
 COST = {True: 2.0, False: 0.2}
-"""Time that altered copies may add to a run, as a multiple of the suite's test time plus one second. The key True
-applies to copies without which the verdict would not be sealed (safe against forgery), the key False to further
-copies."""
+"""Limits on the time that altered copies may add to a run, as multiples of the alterable tests' time plus one second.
+The limit under True applies while the verdict is not yet sealed (safe against forgery). The limit under False applies
+to further copies."""
 DETECTORS = 2
 """Smallest number of altered copies in an exam, if there is time for them. They catch code that makes every test
 pass."""
@@ -42,9 +42,10 @@ def guess(copies: Sequence[int]) -> float:
 def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[AlterableTest, int], float]:
     """Return the number of altered copies of each test, and the probability that remains for code to pass by guessing.
 
-    A test gets no copies if its expected value is withheld from the box and hard to guess. Among the others, copies are
-    added one by one to the test with the fewest, quick tests first, until the probability is at most `aim` or the time
-    is used up.
+    A fail_to_pass test gets no copies if its expected value is withheld from the box and hard to guess. Among the other
+    fail_to_pass tests, the one with the fewest copies gets the next, quick tests first. This ends when the probability
+    is at most `aim`, or when no copy is left that fits into the time of `COST`. If there are then fewer than
+    `DETECTORS` copies, further tests get one copy each.
     """
     deciding = [item for item in pool.alterable if item.decides]
     counts = {item: 0 for item in deciding if item.alterations and item.chance > aim}

@@ -126,8 +126,7 @@ class _Finder:
 
     def _sites_in_block(self, body: list[ast.stmt], tables: list[Table]) -> Iterator[Site | Candidate]:
         """Yield the sites (assertions with a known expectation) in a block. `tables` are the tables of the loops around
-        it. They must be empty if the block may be skipped in some iterations, because the values that reach it are then
-        unknown."""
+        it. Pass no tables if some iterations may skip the block, because the rows that reach it are then unknown."""
         outer, self._tables = self._tables, tables
         yield from self._sites(body)
         self._tables = outer
@@ -172,8 +171,8 @@ class _Finder:
 
 
 def _is_subtest(node: ast.expr) -> bool:
-    """Return whether a with statement's context manager opens a subtest, so that a failure inside it still fails the
-    test."""
+    """Return whether a with statement's context manager opens a subtest. A failure inside a subtest still fails the
+    test, so assertions there can be used."""
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("subTest", "test")
 
 

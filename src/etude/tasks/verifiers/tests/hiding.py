@@ -55,8 +55,8 @@ def withholdable_sites(
     parameters: Parameters | None,
     span: Callable[[ast.expr | ast.stmt], ByteSpan],
 ) -> dict[Candidate, Site]:
-    """Return a site (an assertion with a known expected value) for each candidate whose expected value can be removed,
-    such that all of these can be removed together. A table that other assertions use is not changed."""
+    """Return those candidates whose expected values can all be removed together. Each is mapped to its site (an
+    assertion with a known expected value). A table that other assertions use is not changed."""
     withholdable = {one: known for one in candidates if (known := _known(one, scope, parameters))}
     while True:
         gone = set(_removed_uses(list(withholdable.values()), scope))
@@ -129,7 +129,8 @@ def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[di
 
 
 def _removed_uses(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
-    """Yield the nodes that disappear when the assertions are removed, and those that only label a subtest."""
+    """Yield the nodes that do not count as uses of a name: those that disappear when the assertions are withheld, and
+    those that only label a subtest."""
     for one in known:
         stays = set(ast.walk(one.compared))
         yield from (node for node in ast.walk(one.statement) if node not in stays)

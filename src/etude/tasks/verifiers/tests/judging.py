@@ -96,9 +96,9 @@ def _accepted(exam: Exam, rows: Rows, test: str, ours: str) -> bool:
 
 
 def holds(withheld: Withheld, rows: Rows, test: str) -> bool:
-    """Return whether a test reported the expected values of a comparison made outside the box: every time and in order.
-    The sequence of values may be repeated. The last repetition may be incomplete only at the limit of `MOST_TOLD`
-    reports."""
+    """Return whether a comparison made outside the box holds: the test must have reported all expected values in order.
+    It may report the whole sequence several times. The last repetition must be complete, unless the test reached the
+    limit of `MOST_TOLD` reports."""
     count = len(rows.reported(test, withheld.key))
     ended = count % len(withheld.values) == 0 or count == MOST_TOLD
     return count > 0 and ended and not missed(withheld, rows, test)

@@ -32,12 +32,12 @@ class AlterableTest:
     """Whether any of the function's tests is in fail_to_pass."""
     seconds: float = 0.0
     alterations: tuple[Edit, ...] = ()
-    """Edits that replace the expected value of one assertion by another. All edits are in the same assertion: otherwise
-    the original would stand out as the version closest to all others."""
+    """Edits that each replace the expected value of the same assertion by another value. If different assertions were
+    altered, the original would stand out as the version closest to all others."""
     withheld: tuple[Site, ...] = ()
     """Assertions whose comparison can be made outside the box."""
     chance: float = 1.0
-    """Probability of guessing those withheld values that the unsolved code does not produce anyway."""
+    """Probability of guessing the withheld values. Values that the unsolved code already produces do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ def test_functions(file: str, source: bytes) -> Sequence[TestFunction]:
 
 
 def chance_of_all(answers: Sequence[tuple[Site, object]]) -> float:
-    """Return the probability of guessing the expected values in `answers`, pairs of an assertion and its value. A value
-    that several assertions expect has to be guessed once; what remains to guess is which assertion expects which
-    value."""
+    """Return the probability of guessing the expected values in `answers`, which are pairs of an assertion and a value.
+    A value that several assertions expect has to be guessed only once. It then remains to guess which assertion expects
+    which value. If guessing each answer by itself is more likely to succeed, that probability counts."""
     chances = [(repr(value), chance_of(value, site)) for site, value in answers]
     alone = math.prod(chance for _, chance in chances)
     counts = Counter(value for value, _ in chances)

@@ -59,8 +59,8 @@ def guess_of(data: bytes) -> float:
 
 
 def proof_inputs(suite: Suite, reference: str, user: str) -> str:
-    """Return a digest of everything that the saved proof of a suite depends on, except the environment. Resource limits
-    are left out, because the trial runs stayed within them."""
+    """Return a digest of everything except the environment that the proof of a suite (its saved pool) depends on.
+    Resource limits are left out: the trial runs stayed within them, so they did not affect the result."""
     config = suite.config.model_dump_json(exclude={"seconds", "memory_mb", "disk_mb", "processes"})
     digest = hashlib.sha256(f"{_code()} {sys.version} {user} {config}\n".encode())
     for ids in (suite.fail_to_pass, suite.pass_to_pass, sorted(suite.may_skip), [reference]):

@@ -73,13 +73,14 @@ class _Tried:
     ids_in_box: Mapping[str, str]
     """Test ids that the rewritten function has in the box, by the task's ids. Empty if no value can be withheld."""
     original: tuple[str, ...]
-    """Test ids of the renamed but otherwise unaltered copy. Empty if no alterations are tried."""
+    """Test ids of a copy of the function that differs from it only in its name. Empty if no alterations are tried."""
     altered: Mapping[str, Edit]
-    """Alterations to try, by the function name of their copy."""
+    """Alterations to try, each under the function name of its altered copy."""
 
 
 class _Trial:
-    """One exam that contains all versions of some tests that gradings might use, to try them in one run."""
+    """Builds the exam of a trial and evaluates its runs. The exam (what one run executes) contains all versions of some
+    test functions that gradings might use, so that they are tried in one run."""
 
     def __init__(
         self,
@@ -181,8 +182,8 @@ class _Trial:
     def _withheld_sites(
         self, tried: _Tried, solved: Rows, unsolved: Rows
     ) -> tuple[tuple[Site, ...], list[tuple[Site, object]]]:
-        """Return the assertions whose expected values can be withheld from the box. Also return those of their values
-        that the code does not produce without a solution, as pairs of assertion and value."""
+        """Return the assertions whose expected values can be withheld from the box. Also return, as pairs of assertion
+        and value, those of their expected values that the unsolved code does not report anyway."""
         if not _passed(tried.ids_in_box.values(), solved):
             return (), []
         refuted, missing = set(), []

@@ -41,8 +41,9 @@ class Rows:
     """Line at which each test failed, counted from the start of its function. A test is missing here if its line is
     unknown."""
     values: dict[str, dict[str, list[object]]] = field(default_factory=dict)
-    """Values reported for comparisons made outside the box: by test, then by key. In the output, a test's values come
-    before its own row. Values after the last test's row are under an empty test name."""
+    """Values that tests reported for comparisons made outside the box: by test, then by the comparison's key. In the
+    output, the values of a test precede its result row. Values after the last result row are stored under an empty test
+    name."""
     end: int | None = None
     """Exit code of the runner; None if the run did not come to its end."""
     memory_bytes: int = 0
@@ -52,8 +53,8 @@ class Rows:
     ignored."""
 
     def reported(self, test: str, key: str) -> list[object]:
-        """Return the values that a test reported under a key. If the runner reported all values at its end, return
-        those under this key."""
+        """Return the values that a test reported under a key. The Node runner reports all values after the last test's
+        row, without a test's name; then return those under this key."""
         return self.values.get(test, {}).get(key) or self.values.get("", {}).get(key, [])
 
 

@@ -22,11 +22,12 @@ class Site:
     exception: str = ""
     """Name of the expected exception; empty if a value is expected."""
     statement: ByteSpan | None = None
-    """Position of the whole statement of an equality assertion, whose comparison can be made outside the box.
-    `compared` is the position of the expression that it checks. None for other assertions."""
+    """Position of the whole statement of an equality assertion; None for other assertions. The comparison of such an
+    assertion can be made outside the box. `compared` is the position of the expression that is checked."""
     compared: ByteSpan = (0, 0)
     given: frozenset[str] = frozenset()
-    """The reprs of those expected values that the compared expression contains too."""
+    """The reprs of those expected values that also occur in the compared expression, and are therefore easy to
+    guess."""
     json: bool = False
     """Whether the value is written in the source as JSON rather than as Python."""
     blanks: tuple[Edit, ...] = ()

@@ -139,7 +139,8 @@ def _written_rows(table: ast.expr, scope: Scope) -> Sequence[ast.expr | list[ast
 
 
 def _resolve_name(node: ast.expr, scope: Scope) -> ast.expr:
-    """Return the expression that a name stands for, if this is its only use. Otherwise return the node itself."""
+    """Return the expression that a name stands for, if the name is used nowhere else. Otherwise return the node
+    itself."""
     if not isinstance(node, ast.Name) or node.id not in scope.bindings:
         return node
     binding = scope.bindings[node.id]

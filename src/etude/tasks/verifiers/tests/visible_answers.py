@@ -50,7 +50,8 @@ def _parts(whole: object) -> Iterator[object]:
 
 
 def _known(node: ast.AST, names: Mapping[str, object]) -> Iterator[object]:
-    """Yield the values of the outermost parts of an expression that can be evaluated."""
+    """Yield the value of an expression. If it cannot be evaluated, yield the values of its largest parts that can
+    be."""
     try:
         if isinstance(node, ast.expr):
             yield evaluate(node, names)

@@ -49,8 +49,9 @@ class ReportingRewrite:
 
 
 def with_matching_rows(function: TestFunction, tests: Collection[str], ids: Ids) -> TestFunction:
-    """Return the function without those assertions about table rows that cannot be matched one to one with the ids in
-    `tests`."""
+    """Return the function without those assertions about table rows whose rows cannot be matched to `tests`: each id
+    must name one row, and no two ids the same row. Assertions that can only be withheld together with these are left
+    out too."""
     row_ids = [ids.row(test) for test in tests]
 
     def fits(site: Site) -> bool:
@@ -68,8 +69,8 @@ def without_outside_edits(function: TestFunction) -> TestFunction:
 
 
 def consistent_sites(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
-    """Return the assertions in `kept` that can be withheld together. An assertion is left out if its edits would remove
-    text that another assertion, in `every` but outside the result, still needs."""
+    """Return the assertions in `kept` that can be withheld together. An assertion is left out if its edits would also
+    remove text that is still needed by an assertion that is not withheld: one in `every` but not in the result."""
     kept, every = list(kept), list(every)
     needed = {edit for site in every if site not in kept for edit in site.blanks}
     left = [site for site in kept if needed.isdisjoint(site.blanks)]

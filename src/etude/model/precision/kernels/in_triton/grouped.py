@@ -180,7 +180,8 @@ def _wgrad_of_codes(kind: str, a: BlockFP8 | MXFP8, b: BlockFP8 | MXFP8, ends_e:
 
 
 def _operands(a: Tensor | Quantised, b: Tensor | Quantised) -> tuple[str, Tensor, Tensor, Tensor, Tensor]:
-    """Return the kind of kernel, then codes and scales of a and of b. A bf16 operand is returned in place of both."""
+    """Return the kind of kernel, then codes and scales of a and of b. A bf16 operand has neither, so it is returned
+    twice instead."""
     match a, b:
         case Tensor(), Tensor() if a.dtype == b.dtype == torch.bfloat16:
             return "bf16", a, a, b, b
@@ -212,8 +213,8 @@ def _launch(kernel: Any, kind: str, like: Tensor, *args: Any, **meta: Any) -> No
 
 @cache
 def _tuned(kernel: Any, kind: str) -> Any:
-    """Return the kernel with autotuning: the first call for a width and depth of operands measures all
-    configurations."""
+    """Return the kernel with autotuning. It times all configurations at the first call with new values of `columns`,
+    `inner` and `TURNED`."""
     return triton.autotune(CONFIGS[kind], key=["columns", "inner", "TURNED"])(kernel)
 
 

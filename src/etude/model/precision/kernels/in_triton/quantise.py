@@ -184,8 +184,8 @@ def _by_rows(x: Tensor, up: Tensor | None, format: str, outer: Tensor | None) ->
 
 
 def _given(x: Tensor, up: Tensor | None, block: int, format: str) -> tuple[Tensor, Tensor]:
-    """Check that a kernel accepts x and `up`, and return the integer words of both; x stands for `up` if that is
-    None."""
+    """Check that a kernel accepts x and `up`, and return both as integer words. If `up` is None, the words of x are
+    returned twice."""
     if up is not None and (x.dtype != torch.bfloat16 or up.dtype != torch.bfloat16 or up.shape != x.shape):
         raise CannotQuantise(
             f"SwiGLU takes two bf16 tensors of one shape, not {_description(x)} and {_description(up)}"
