@@ -181,8 +181,8 @@ def default_sessions() -> Path:
 
 
 def permissions_for(rules: Rules, folder: Path, ask: AskUser | None) -> Permissions | None:
-    """Return the permissions of an agent in the user's own folder; None if the agent works on a copy. Remembered rules
-    apply only with `ask`: a script, which has nobody to ask, must name everything that it allows."""
+    """Return the permissions of an agent in the user's own folder; None if the agent works on a copy. Rules that the
+    user had remembered earlier apply only with `ask`: a script has nobody to ask, and must name all that it allows."""
     allow, deny = rules.parsed()
     if not rules.here:
         return None

@@ -181,7 +181,8 @@ async def _question(question: str) -> str:
 
 
 async def _settle(session: ChatSession, console: Console) -> None:
-    """Mark the changes as accepted, for an agent in the user's own folder: the user approved each when it was made."""
+    """Record the changes of an agent in the user's own folder as accepted, and print which files changed. The user
+    permitted each change before it was made."""
     if changed := await session.apply():
         console.print(f"changed {visible(', '.join(changed))}", style="dim", markup=False)
 

@@ -44,7 +44,8 @@ class Failure:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """Return the pickled exception; None if it would not survive pickling or must not be raised as itself."""
+    """Return the pickled exception. Return None if it would not survive pickling, or must reach the caller as
+    ServiceFailed: a ClusterError, or what is no Exception, such as SystemExit."""
     if isinstance(error, ClusterError) or not isinstance(error, Exception):
         return None
     try:

@@ -87,7 +87,8 @@ class ForkServer:
         self._lost: set[str] = set()
         """Names of the nodes that are lost."""
         self._connection = listener
-        """The connection of the request that is being answered."""
+        """Connection of the request that is being answered, which a forked service closes. Before the first request it
+        is the listener."""
         self._sockets = 0
 
     def serve(self) -> None:
@@ -254,8 +255,8 @@ def read_frame(connection: socket.socket) -> bytes:
 
 def main() -> None:
     """Run the fork server (`COMMAND serve CONTROL FD PATHS`) or one service in a fresh interpreter (`COMMAND service
-    SPEC FD PATHS`). FD is the listening socket. PATHS is the driver's sys.path as JSON; COMMAND's code sets it and
-    removes it from the arguments before it calls this."""
+    SPEC FD PATHS`). FD is the listening socket. PATHS is the driver's sys.path as JSON: the code in COMMAND sets
+    sys.path from PATHS, and removes PATHS from the arguments, before it calls this function."""
     role, place, descriptor = sys.argv[1:]
     listener = socket.socket(fileno=int(descriptor))
     folder = Path(place).parent

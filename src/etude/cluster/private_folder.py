@@ -1,4 +1,5 @@
-"""A cluster's private folder, and the guardian process that removes it with everything that works in it.
+"""A cluster's private folder, and the guardian process: it kills every process that works in the folder, then removes
+the folder.
 
 The folder is accessible to this user only (0700). It holds the record of the cluster's processes and their sockets; ray
 has its own folder inside it.

@@ -88,8 +88,8 @@ class Supervised:
                 await self.heal(seen, f"{self.name} was found dead: {health.detail}")
 
     async def run_watched(self, work: Coroutine[Any, Any, T], *, every: float = 1.0) -> T:
-        """Return the result of work that needs the service, restarting the service if it dies meanwhile. Raise
-        ServiceDied when its restarts are used up."""
+        """Await `work`, which needs the service, and return its result. Meanwhile restart the service if it dies;
+        raise ServiceDied when its restarts are used up."""
         watching, working = asyncio.create_task(self.watch(every)), asyncio.create_task(work)
         both: set[asyncio.Task[Any]] = {watching, working}
         try:

@@ -103,8 +103,8 @@ def fill_row(
     tokens_of: Callable[[int], NDArray[np.int64]],
     weights_of: Callable[[int], NDArray[np.float32]] | None = None,
 ) -> Row:
-    """Build a row from its pieces. `weights_of(document)[i]` is the loss weight of the document's token i as a target;
-    without it every target has weight 1."""
+    """Build a row from its pieces. `weights_of(document)[i]` is the loss weight of the document's token i as a target.
+    Without `weights_of` every trained target has weight 1."""
     row = Row(
         np.zeros(length, dtype=np.int64),
         np.zeros(length, dtype=np.int64),

@@ -54,7 +54,8 @@ class TraceRows:
 def hold_out(traces: Sequence[Trace], share: float) -> tuple[list[Trace], list[Trace]]:
     """Split traces into (train, held out) by a hash of the task id, so that all traces of a task fall on one side.
 
-    About `share` of the tasks are held out; if that is none, the task with the smallest hash is.
+    About `share` of the tasks are held out. If the hash selects none of several tasks, the one with the smallest hash
+    is held out; a single task stays in train.
     """
     points = {trace.task: _point(trace.task) for trace in traces}
     held = {task for task, point in points.items() if point < share}

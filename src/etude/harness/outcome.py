@@ -47,8 +47,8 @@ class Budgets:
     """Context length in tokens at which the harness asks for a self-summary; 0 never asks."""
     summary_tokens: int = 2_000
     tool_seconds: float = 0.0
-    """Maximum total running time of the run's commands in seconds; 0 means no limit. It is checked between turns, since
-    each command has its own time limit."""
+    """Maximum total running time of the run's commands in seconds; 0 means no limit. It is checked only between turns;
+    within a turn, each command's own time limit applies."""
     money: float = 0.0
     """Maximum cost of the run, in the currency of `prices`; 0 means no limit. It is checked between turns, so the last
     turn may exceed it."""

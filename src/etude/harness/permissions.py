@@ -94,8 +94,8 @@ class Rule:
         return f"{self.kind}:{self.pattern}" if self.pattern else self.kind
 
     def allows(self, action: RequestedAction) -> bool:
-        """Return whether this rule alone covers the whole action. A rule for the first words of a command never does;
-        such rules are handled by `Permissions.verdict`."""
+        """Return whether this rule alone covers the whole action. For a rule with the first words of a command this is
+        always false: a line can contain several commands, so `Permissions.verdict` checks each of them."""
         if action.kind != self.kind:
             return False
         if not self.pattern:
@@ -220,8 +220,8 @@ def always_rules(action: RequestedAction) -> list[Rule]:
 def commands_in(command: str) -> list[list[str]] | None:
     """Split a command line into simple commands, and return each as a list of words.
 
-    Return None if a shell might interpret the line in any other way: substitutions, redirections, groups, background
-    jobs, assignments, several lines.
+    Return None if the line contains anything else: substitutions, redirections, groups, background jobs, assignments,
+    several lines, or a command that begins with one of _WORDS_OF_THE_SHELL.
     """
     command = command.strip()
     if any(sign in command for sign in "$`<>(){}\\#!") or any(ord(sign) < 32 or ord(sign) == 127 for sign in command):
@@ -257,8 +257,9 @@ _WORDS_OF_THE_SHELL = {
     "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "function", "time",
     "coproc", "select", "eval", "exec", "source", ".", "alias", "trap", "command", "builtin", "env", "[[", "!",
 }  # fmt: skip
-"""Shell keywords, builtins and programs that run or change more than a simple command does. If a command begins with
-one of them, only rules for the complete command apply."""
+"""First words with which a command does more than its words say: they begin a compound command (`if`), run another
+command (`exec`, `env`) or change what later commands do (`alias`, `trap`). If a line contains such a command, allow
+rules for a command's first words do not apply to the line."""
 
 
 def _address(pattern: str, address: str) -> bool:

@@ -312,9 +312,10 @@ async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: Sandbox
 
 
 async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
-    """Apply the saved session's changes to the workspace.
+    """Apply the saved session's changes to the workspace, which is a view of the folder or the folder itself.
 
-    Raises ApplyConflict if a changed file in the folder has neither its original contents nor those of the session.
+    In a view, raises ApplyConflict if a changed file in the folder has neither its original contents nor those of the
+    session. In the folder itself nothing is written: changes that are no longer there are ignored.
     """
     changed = saved.changed()
     if isinstance(workspace, FolderWorkspace):

@@ -39,11 +39,12 @@ def task_functions(task: Task) -> dict[Fingerprint, str]:
 
 
 def forbidden_by(task: Task) -> dict[str, str]:
-    """Return the fingerprints that training data may not contain because of this held-out task, each with the
-    function's place in the task.
+    """Return the hashes of functions that training data may not contain because of this held-out task. Each is mapped
+    to the function's name and file.
 
-    They are instances if training has seen the task's family, else shapes. Callers may mix both in one set: a shape
-    equals an instance only for a function without numbers, where both mean the same.
+    If training has seen the task's family, they are instances (hashes with the function's numbers), else shapes (hashes
+    without). Callers may mix both in one set: a shape equals an instance only for a function without numbers, and then
+    both forbid the same.
     """
     family_seen = task.cell is not None and task.cell.family_seen
     found = task_functions(task)
@@ -98,7 +99,8 @@ def _require_unlearnt(task: Task, learnt: _Learnt) -> None:
 
 
 def _require_true(task: Task, cell: Cell, learnt: _Learnt) -> None:
-    """Raise LineageError if `cell` says that training has not seen the task's family or kind, but a train task has it.
+    """Check the task's `cell`, its mark of whether training has seen its family and its kind. Raise LineageError if one
+    of them is marked as unseen, but a train task has it.
 
     The reverse is not checked: a small set of train tasks may lack a rare kind that counts as seen.
     """

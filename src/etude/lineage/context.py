@@ -63,8 +63,8 @@ class RunContext:
         return self._cluster
 
     async def fleet(self) -> Fleet | None:
-        """Return the fleet that runs sandboxes on all nodes; None if each process that uses sandboxes runs them
-        itself."""
+        """Return the fleet, which runs sandboxes on the first `sandbox.hosts` nodes; None if `hosts` is 0, so that
+        each process that uses sandboxes runs them itself."""
         if self.recipe.sandbox.hosts and self._fleet is None:
             self._fleet = await open_fleet(await self.cluster(), self.recipe.sandbox, self.paths.sandboxes)
             keeping = self._fleet.keep(self.recipe.cluster.restarts, self.journal.event)

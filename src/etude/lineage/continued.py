@@ -70,8 +70,8 @@ async def run_continued(context: RunContext) -> dict[str, Any]:
 
 
 def _half_a_round(took: Sequence[float]) -> float:
-    """Return half of the last round's seconds. A round starts only if at least that much time is left, so the stage
-    ends near its time limit."""
+    """Return half of the last round's seconds; 0 before the first round. A round starts only if more time than this is
+    left. So if rounds take equally long, the stage ends within half a round of its time limit."""
     return took[-1] / 2 if took else 0.0
 
 

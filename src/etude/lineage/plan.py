@@ -22,12 +22,12 @@ _BYTES_PER_PARAMETER = 4 + 8 + 4 + 2
 (2)."""
 _STAGE_TOKENS = {"pretrain": 1.65, "long": 2.6, "mtp": 1.35, "sft": 3.0}
 """Cost of training on one token, per stage, relative to a forward and backward pass of the network alone. What exceeds
-1 is spent on the optimizer, draft heads and longer rows."""
+1 is spent on the optimizer, on draft heads, and on rows longer than pretraining's, which the probe measures."""
 _ROLLOUT_TOKENS = 0.7
 """Cost of sampling and training on one RL rollout, relative to a forward and backward pass over as many tokens as fit
 into the context."""
 _TRIED_TOKENS = 0.5
-"""Cost of sampling one rollout of an evaluation, in the unit of `_ROLLOUT_TOKENS`."""
+"""Cost of sampling one rollout of an evaluation, relative to the same pass as `_ROLLOUT_TOKENS`."""
 _ROLLOUT_GRADINGS, _TRIED_GRADINGS = 0.7, 1.0
 """Cost of one rollout's sandboxes, in units of one grading. The first value is for RL, where equal changes are graded
 once. The second is for an evaluation, which also grades each rollout's first edit by itself."""
@@ -39,10 +39,10 @@ _SHOWN_GRADINGS, _EPISODE_GRADINGS = 2.2, 0.2
 """Cost of demonstrations, in units of one grading. The first value is paid once per task, because all demonstrations
 (episodes) of a task share the results of commands. The second is paid for every episode."""
 _CORPUS_DOCUMENTS = 1.7
-"""Cost of one generated document in the whole corpus stage (generating, comparing, vocabulary, tokenising), relative to
-generating it alone."""
+"""Cost of one generated document over the whole corpus stage, relative to generating it alone. The stage also compares
+the documents, trains the tokenizer on them and tokenises them."""
 _CODE_DOCUMENTS = 1.8e-3
-"""Cost of one byte of code in the corpus stage, which includes parsing it, relative to generating one document."""
+"""Cost of one byte of a code file in the corpus stage, parsing included, relative to generating one document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,12 @@ def _corpus_documents(recipe: Recipe) -> float:
 
 
 def _demonstration_gradings(recipe: Recipe) -> float:
-    """Return the cost of the demonstrations stage, in units of one grading. A task is demonstrated a second time only
-    once every task of the recipe's kinds has a demonstration."""
+    """Return the cost of the demonstrations stage, in units of one grading.
+
+    The stage takes the tasks of the recipe's kinds in turn: a task gets a second demonstration only after all of them
+    have one. So the cost that a task's demonstrations share is paid for as many tasks as there are demonstrations, but
+    at most for all of them.
+    """
     count, kinds = recipe.sft.demonstrations, recipe.sft.kinds
     tasks = recipe.tasks.train * len(set(kinds or SEEN_KINDS)) / len(SEEN_KINDS)
     return min(count, tasks) * _SHOWN_GRADINGS + count * _EPISODE_GRADINGS

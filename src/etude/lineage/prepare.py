@@ -110,8 +110,8 @@ def require_long_documents(context: RunContext) -> None:
 
 
 async def make_demonstrations(context: RunContext) -> dict[str, Any]:
-    """Record demonstrations: a scripted expert, the oracle, solves train tasks of the recipe's kinds in the unchanged
-    harness."""
+    """Record demonstrations: a scripted expert, the oracle, solves train tasks of the recipe's kinds in the harness
+    that a trained agent also uses."""
     recipe, paths = context.recipe, context.paths
     form = format_of(recipe.harness, paths.tokenizer)
     async with boxes(context) as setup:

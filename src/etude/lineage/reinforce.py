@@ -125,8 +125,8 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
 
 
 def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
-    """Read a weight version that RL published, and write it as a checkpoint to `folder`. An engine that starts from the
-    checkpoint can be restarted."""
+    """Read a weight version that RL published, and write it as a checkpoint to `folder`. An engine that serves the
+    checkpoint still serves this version after a restart; from the store, an engine starts with the latest version."""
     model = load_hf(context.paths.model("sft"), context.compute().dtype)
     compute_with(model, context.recipe.precision)
     serve(model)
@@ -169,7 +169,8 @@ async def evaluate_test(context: RunContext) -> dict[str, Any]:
 async def _serving(
     context: RunContext, name: str, model: Path, split: Split, version: int = 0
 ) -> AsyncIterator[tuple[Supervised, Supervised]]:
-    """Start an engine and a worker that may read only `split`; stop both at the end."""
+    """Start an engine that serves `model`, and a worker that may read only the tasks of `split`. Stop both at the end.
+    `name` becomes part of the names of the two services."""
     engine = await start_engine(context, f"engine-{name}", model, version=version)
     workers: list[Supervised] = []
     try:

@@ -1,8 +1,8 @@
 """Takes a finished stage over from another run (the donor) if this run would produce the same.
 
-Invariant: a stage is taken only if the donor finished it from inputs with the same digests, with the same compute
-settings where the stage depends on them, and if its files still have their recorded digest. The two recipes must also
-agree in the seed and in all parts that the stage, or a stage it depends on, uses.
+Invariant: a stage is taken only if the donor finished it from inputs with the same digests, and if the files that it
+left still have their recorded digest. The two recipes must agree in the seed and in all parts that the stage, or a
+stage it depends on, uses. Where the stage depends on the compute settings, these must be the same too.
 
 Files are first collected in a temporary folder, then moved into place. The record is written last, so a stage that was
 taken only in part counts as not done. The record keeps the digest of the code that made the stage.
@@ -43,10 +43,10 @@ class Donor:
     """The donor's recipe; None if this version of Étude cannot read it. Then no stage of the donor is taken."""
 
     def says_of_compute(self, ours: Recipe) -> Recipe:
-        """Return our recipe. If its compute section asks for exactly what the donor's probe chose, the donor's section
-        takes its place.
+        """Return our recipe in a form whose digests can be compared with those of the donor's recipe.
 
-        Digests of both recipes can then be compared, even if ours names the dtype that the donor left to its probe.
+        Our recipe may name the dtype that the donor left to its probe. If it names the one that the probe chose, and
+        the rest of the compute section agrees, the donor's compute section takes the place of ours.
         """
         dtype = self.state.compute.get("dtype_name")
         if self.recipe is None or dtype is None:
@@ -77,8 +77,8 @@ class Reuse:
         self._donors = donors
 
     def adopt_compute(self, context: RunContext) -> None:
-        """Adopt the probed compute settings of the first donor whose recipe agrees in its compute section, if this run
-        has no settings yet.
+        """If this run has no compute settings yet, adopt those that a donor's probe chose. The donor is the first one
+        whose recipe agrees with ours in its compute section.
 
         This run's own probe might choose another dtype or thread count, and then no trained stage could be taken.
         """
@@ -156,8 +156,8 @@ def _recipe_of(paths: RunPaths) -> Recipe | None:
 
 
 def _place(root: Path, stage: Stage, donor: Donor) -> tuple[int, str] | None:
-    """Link the donor's files of the stage into `root` and return None. If they no longer have their recorded digest,
-    return a closeness and a reason instead, as `_unlike` does."""
+    """Link the donor's files of the stage into `root` and return None. If the files no longer have their recorded
+    digest, leave `root` unchanged. Return how close the donor is and why it does not fit, as `_unlike` does."""
     aside = root / _ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     source = donor.paths.root

@@ -24,8 +24,8 @@ from etude.model.step import LayerStep
 from etude.model.tiles import per_head
 
 LONG = 2048
-"""Sequence length from which attention on a CPU, too, runs in the fused kernel, which does not materialise the whole
-score matrix."""
+"""Sequence length from which attention on a CPU runs in the fused kernel, which does not materialise the whole score
+matrix. Other devices use that kernel at every length."""
 QUERY_BLOCK = 128
 """Queries per matmul in the explicit attention loop. Each block skips the keys after its last query, which saves nearly
 half of the causal score matrix."""

@@ -105,7 +105,7 @@ class ModelConfig:
 
     @property
     def latent_width(self) -> int:
-        """Numbers cached per token and layer."""
+        """Number of values that the latent cache holds per token and layer: the latent and the rotary key."""
         return self.kv_lora_rank + self.qk_rope_head_dim
 
     @property

@@ -143,6 +143,7 @@ def experts_tiled(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tens
 
 
 def _grouped_fits(x_nd: Tensor, gate: Tensor) -> bool:
-    """Return whether torch's grouped_mm can be used: it needs rows of a multiple of 16 bytes, and on CUDA bf16."""
+    """Return whether torch's grouped_mm can be used. It needs at least one row, rows whose length is a multiple of 16
+    bytes, and on CUDA the dtype bf16."""
     aligned = all(size * x_nd.element_size() % 16 == 0 for size in gate.shape[1:])
     return aligned and x_nd.shape[0] > 0 and (x_nd.device.type == "cpu" or x_nd.dtype == torch.bfloat16)

@@ -21,11 +21,12 @@ from torch import Tensor
 from etude.model.tiles import product
 
 QUERY_ROWS = 16
-"""Tokens times heads per piece. A decoding row has only one token, so larger pieces would mostly compute padding."""
+"""Number of tokens times heads per piece, but at least one token. A decoding row feeds one token, or two with a draft,
+so pieces of more tokens would mostly compute padding."""
 KEYS = 64
 """Number of keys per chunk."""
 PAIRS = 128
-"""Number of pairs (one piece of queries, one chunk of keys) that one matmul computes."""
+"""Number of pairs that one matmul computes. A pair is one piece of queries with one chunk of keys."""
 UNSEEN = -1e30
 """Stands for a query's maximum score over a chunk in which all keys are masked for it. It is finite, because the
 difference of two infinite maxima would be NaN."""
@@ -40,7 +41,7 @@ class Pieces:
     """
 
     tokens_pq: Tensor
-    """Index in the token list of each query of each piece; 0 for the unused queries of an incomplete piece."""
+    """For each query of each piece, its index in the token list; 0 for the unused queries of an incomplete piece."""
     places_t: Tensor
     """Index of each token in the flattened list of all pieces' queries."""
     piece_n: Tensor
@@ -99,7 +100,7 @@ class Packed:
 
     @classmethod
     def of(cls, bias: Tensor, documents_bt: Tensor, heads: int) -> Packed:
-        """Build the context from each token's document id. Tokens of one document must be adjacent."""
+        """Build the attention context from the document id of each token. Tokens of one document must be adjacent."""
         begins = torch.ones_like(documents_bt, dtype=torch.bool)
         begins[:, 1:] = documents_bt[:, 1:] != documents_bt[:, :-1]
         first_r = begins.flatten().nonzero().squeeze(1)
@@ -169,7 +170,7 @@ class _AttendPacked(torch.autograd.Function):
 
 
 def _repeated(count_r: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each row index r repeated count_r[r] times, and each entry's number within its row, from 0."""
+    """Return two tensors with count_r[r] entries for each row r: the first repeats r, the second counts up from 0."""
     row_p = torch.arange(len(count_r), device=count_r.device).repeat_interleave(count_r)
     before_r = count_r.cumsum(0) - count_r
     return row_p, torch.arange(len(row_p), device=count_r.device) - before_r[row_p]

@@ -17,8 +17,8 @@ from torch import Tensor
 def pair_rows(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
     """Return the row of each token-expert pair.
 
-    `flat` is the expert of each pair, `count` the number of pairs of each expert, `starts` each expert's first row. The
-    pairs of one expert keep their order.
+    `flat` holds the expert of each pair, `count` the number of pairs of each expert, and `starts` the first row of each
+    expert. The pairs of one expert keep their order.
     """
     order = flat.argsort(stable=True)
     pair = torch.arange(flat.numel(), device=flat.device)

@@ -1,7 +1,7 @@
 """Rotary position embedding (interleaved pairs as published) with YaRN. Always computed in fp32.
 
-The rotated vector has all first components of the pairs before all second ones, instead of interleaved. Queries and
-keys share that order, so their products are unchanged.
+The pairs of the rotated vector are not interleaved: all first components come before all second components.
+Queries and keys share that order, so their dot products are unchanged.
 """
 
 from __future__ import annotations

@@ -27,15 +27,16 @@ from etude.model.errors import CacheOverrun
 from etude.model.pieces import Pieces
 
 NARROW, WIDE = 2, 8
-"""Tokens per narrow and per wide piece. Narrow pieces are for decoding rows, which feed a pending token and perhaps a
-draft. If most rows have no draft, narrow pieces have 1 token instead."""
+"""Tokens per narrow and per wide piece. Narrow pieces are for decoding rows, which feed the token sampled last and
+perhaps a draft of the next. If most rows feed a single token, narrow pieces have 1 token instead."""
 PIECES_STEP = 8
-"""If there are more narrow pieces than this, their number is rounded up to a multiple of it; likewise wide pieces."""
+"""The number of narrow pieces in a pass is rounded up to a multiple of this, unless it is smaller. So is the number of
+wide pieces."""
 WINDOW_STEP = 64
 """The context window of a part is rounded up to a multiple of this."""
 CHUNK = 64
-"""Pieces get their context window in groups of this many tokens, padding included. Smaller groups would save less
-attention work than the additional calls cost."""
+"""Adjacent pieces with this many tokens together, padding included, get a common context window. Smaller groups would
+save less attention work than the additional calls cost."""
 LATENTS_AT_ONCE = 1 << 17
 """Maximum number of latents that a part gathers from the cache. It bounds the memory that attention needs."""
 
@@ -59,7 +60,7 @@ class Part:
     """Adjacent pieces of equal width and context window, whose attention is computed in one call."""
 
     first: int
-    """Index in the token list of the first piece's first token; the other pieces follow."""
+    """Index in the token list at which the part's first piece begins; the other pieces follow."""
     width: int
     """Tokens per piece."""
     slots_p: Tensor
@@ -90,7 +91,7 @@ class Step:
     places_t: Tensor
     """Flat index, within a layer of the cache, of each token's latent."""
     first_b: Tensor
-    """Index in the list of each row's first token; the row's other tokens follow it."""
+    """For each row, the index of its first token in the token list; the row's other tokens follow it."""
     parts: tuple[Part, ...]
     """The parts in which attention runs; empty in an invariant plan."""
     pieces: Pieces | None = None
@@ -160,8 +161,8 @@ def _require_room(cache: Cache, ends_b: Tensor) -> None:
 
 
 def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
-    """Divide pieces into parts with one context window each. `ends_p` are the ends of the pieces' rows, in ascending
-    order except for padding pieces (end 0), which come last.
+    """Divide pieces into parts with one context window each. `ends_p` holds for each piece the position at which its
+    row ends. The positions ascend, except that padding pieces (end 0) come last.
 
     A new part begins where the rounded context window grows, or where a part would exceed LATENTS_AT_ONCE.
     """
@@ -185,7 +186,8 @@ def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends
 
 @dataclass(frozen=True, slots=True)
 class LayerStep:
-    """A step in one layer: writes the latents of its tokens to the cache and reads the latents they attend to."""
+    """What one layer needs of a `Step`: writes the latents of the step's tokens to the layer's cache, and reads the
+    latents that the tokens attend to."""
 
     step: Step
     latents: Tensor

@@ -1,4 +1,4 @@
-"""The context of a supervised stage: run folder, recipe, compute choice, and access to the stage's inputs."""
+"""The context of a supervised stage: run folder, recipe, chosen device and dtype, and access to the stage's inputs."""
 
 from __future__ import annotations
 

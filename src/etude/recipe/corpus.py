@@ -27,8 +27,8 @@ class CorpusRecipe(Section):
     max_file_bytes: int = Field(100_000, ge=100)
     """Maximum size in bytes of a code file; larger files are left out."""
     near_duplicate_similarity: float = Field(0.8, gt=0, le=1)
-    """Jaccard similarity between the shingles (sequences of five words) of two documents from which the later document
-    is dropped as a near duplicate."""
+    """Similarity at which two documents count as near duplicates, so that the later one is dropped: the Jaccard
+    similarity of their shingles (sequences of five words)."""
     held_out_share: float = Field(0.02, gt=0, lt=0.5)
     """Share of the documents held out for the validation loss, chosen by a hash of their text."""
     shard_tokens: int = Field(1_000_000, ge=1_000)

@@ -131,7 +131,8 @@ def _unknown(place: tuple[str, ...]) -> str:
 
 
 def _values_named(message: str, found: Any, place: tuple[str, ...]) -> str:
-    """Return, as " (a = 1, b = 2)", the values of the recipe fields whose names occur in an error message."""
+    """Return the values of the recipe fields whose names occur in an error message, as text: " (a = 1, b = 2)". The
+    text is empty if the message names no field."""
     values = []
     for name in dict.fromkeys(re.findall(r"[a-z_]+(?:\.[a-z_]+)*", message)):
         *parents, last = name.split(".")

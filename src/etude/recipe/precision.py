@@ -55,7 +55,8 @@ class PrecisionRecipe(Section):
 
     @property
     def by_kernels(self) -> bool:
-        """Whether expert layers call Étude's own kernels: Triton, or their reference where `emulate` is off."""
+        """Whether expert layers are built from Étude's kernels, in Triton or in the reference implementation. With
+        `emulate` they are not: "reference" then means the emulation."""
         return not self.emulate if self.rounds else self.kernels in ("triton", "reference")
 
     def __str__(self) -> str:

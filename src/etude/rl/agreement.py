@@ -65,8 +65,8 @@ def trained(one: Pass, tokens_t: Tensor) -> Scored:
 
 
 def fed(model: Transformer, sequences: Sequence[Tensor], chunk: int) -> list[Scored]:
-    """Score sequences by the engine's network, feeding `chunk` tokens of every sequence at a time. `model` must be in
-    the form that the engine serves."""
+    """Score sequences by the engine's network, feeding `chunk` tokens of every sequence at a time. `model` must have
+    been prepared for inference with `serve`, as in the engine."""
     tokens_bt = pad_sequence(list(sequences), batch_first=True)
     lengths_b = torch.tensor([len(tokens_t) for tokens_t in sequences])
     longest, dtype = tokens_bt.shape[1], model.embed_tokens.weight.dtype

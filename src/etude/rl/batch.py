@@ -1,8 +1,8 @@
 """Turns groups of rollouts into padded rows of tokens.
 
 A row is one segment of a trace. Nothing is re-tokenised or guessed: token ids, masks of sampled tokens, log-probs,
-versions and experts are taken from the trace. Every sampled token of a rollout's chain of segments, its summaries
-included, gets the rollout's advantage.
+versions and experts are taken from the trace. Every sampled token in any segment of a rollout gets the rollout's
+advantage. This includes the summaries that the agent wrote when its context was full.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows padded to one length. Mask, log-prob and advantage at position t belong to token t, whose logits are those
-    of the position before."""
+    """Rows padded to one length, with one advantage per row. Mask, log-prob and version at position t belong to token
+    t, which the logits at position t - 1 predict."""
 
     tokens_bt: NDArray[np.int64]
     mask_bt: NDArray[np.bool_]

@@ -21,8 +21,8 @@ from etude.journal import Journal
 from etude.rl.crew import Crew
 
 DRIVER = "driver"
-"""Name of this process among the services in `Reading.used`. Its CPU time includes that of its descendants that belong
-to no service (such as the fork server)."""
+"""Name of the driver, which is this process, among the services in `Reading.used`. The driver's CPU time includes that
+of its descendants that belong to no service, such as the fork server."""
 _EVERY_SECONDS = 1.0
 _ANSWER_SECONDS = 1.0
 """Timeout in seconds for asking the engine for its idle time, so that a dead engine does not hold up the
@@ -42,7 +42,7 @@ class Reading:
     cores: int
     """Number of cores this process may use."""
     busy: float
-    """CPU seconds that this process's cores were busy, for any process."""
+    """CPU seconds for which the cores that this process may use were busy, whatever process ran on them."""
     used: dict[str, float]
     """CPU seconds used, by service name, with this process under the name DRIVER."""
 

@@ -59,7 +59,7 @@ async def gather_crew(
     """Start all services of an RL run. The trainer comes first, since it publishes the version that the engine starts
     with.
 
-    `fleet` provides the workers' sandboxes where the recipe uses a fleet.
+    `fleet` runs the workers' sandboxes on several nodes. Without it, each worker runs its own sandboxes.
     """
     plain = recipe.model_dump(mode="json", by_alias=True)
     root = str(paths.root)

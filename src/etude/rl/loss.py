@@ -25,7 +25,8 @@ class LossParts:
     capped: Tensor
     """Per sampled token, whether its importance ratio was truncated."""
     clipped: Tensor
-    """Per sampled token, whether it had left the trust region and therefore has no gradient."""
+    """Per sampled token, whether its probability had left the trust region in the direction that its advantage pushes.
+    Such a token has no gradient."""
 
 
 def token_logprobs(logits_nv: Tensor, tokens_n: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -84,8 +84,8 @@ def most_sampled_version(rows: Sequence[Row]) -> int | None:
 
 
 def probe_replay(model: Transformer, rows: Sequence[Row], version: int, recipe: RlRecipe) -> dict[str, float]:
-    """Return the p99 of |trainer - engine log-prob| on the same rows: without replay, with replay, and with filtered
-    replay.
+    """Return the p99 of |trainer - engine log-prob| on the same rows: without replay of the engine's experts, with it,
+    and with filtered replay, which refuses experts that score low in the trainer.
 
     `model` holds the weights of `version`, and only tokens sampled by that version count, so weights and tokens are the
     same on both sides. The remaining mismatch comes from the numerics of trainer and engine, and from experts that flip

@@ -3,8 +3,9 @@
 Invariant (property-tested): the shaping terms together never rank an unsolved trace above, or level with, a solved one.
 Their sum is squeezed below half of the reward for solving; near zero the squeeze changes almost nothing.
 
-The KL penalty is not a shaping term and is not squeezed. A sum of k1 in the reward has, on average, the gradient of the
-KL, but a squeezed sum has not: it would stop pulling where the policy has drifted far.
+The KL penalty is not a shaping term and is not squeezed. It is proportional to the sum of k1 = log pi - log pi_ref
+over a rollout. In the reward, this sum has on average the gradient of the KL. A squeezed sum has not: its pull would
+vanish where the policy has drifted far.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _SQUEEZE = 0.49
 class Reward:
     solved: float
     shaping: dict[str, float]
-    """Value of each shaping term by name, before their sum is squeezed. Costs are negative."""
+    """Value of each shaping term by name; costs are negative. Only the sum of the terms is squeezed (bounded by a
+    tanh), not these values."""
     kl: float
     """Contribution of the KL penalty to the total; positive where the tokens were less likely under the policy than
     under the reference."""

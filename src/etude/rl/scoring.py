@@ -69,8 +69,8 @@ class ScoredBatch:
 
 
 def score_groups(groups: Sequence[TrainingGroup], recipe: RlRecipe, kls: Mapping[str, float]) -> ScoredBatch:
-    """Compute rewards and advantages of the groups. `kls` maps trace id to the rollout's summed k1, where the recipe
-    has a KL penalty."""
+    """Compute rewards and advantages of the groups. `kls` maps trace id to the rollout's KL estimate: the sum of
+    k1 = log pi - log pi_ref over its sampled tokens. It is empty if the recipe has no KL penalty."""
     return ScoredBatch(tuple(_score_group(group, recipe, kls) for group in sorted(groups, key=lambda g: g.index)))
 
 

@@ -51,7 +51,7 @@ class RlTrainer:
             masters=MasterWeights(self.model, self.compute.dtype),
         )
         self.probed: Transformer | None = None
-        """A second network, used to measure the effect of replay; created when the first measurement is due."""
+        """A second network, used to measure the effect of expert replay; created when the first measurement is due."""
         self._resume()
         self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
         self._drop_damaged_version()
@@ -135,7 +135,7 @@ class RlTrainer:
             return probe_replay(self.probed, batch.rows, version, self.rl)
 
     def _served(self) -> Transformer:
-        """Load the model that RL starts from, in the form that the engine serves."""
+        """Load the model that RL starts from, and prepare it for inference with `serve`, as the engine does."""
         model = load_hf(self.paths.model("sft"), dtype=self.compute.dtype)
         compute_with(model, self.recipe.precision)
         serve(model)

@@ -1,9 +1,9 @@
 """Limits how many box operations of a process run at once, so that a command's time limit measures the command and not
 the load of other boxes.
 
-A slot of the semaphore is held while a box is created, a process is started or a foreground command runs. A box that
-waits for its agent's next turn holds none, so lockstep generation, where every rollout waits for all others, cannot
-deadlock here. A background process holds none after its start, since it may live as long as its box.
+A semaphore counts the operations: creating a box, starting a process and running a foreground command each hold a slot.
+A box that waits for its agent's next turn holds none, so lockstep generation, where every rollout waits for all others,
+cannot deadlock here. A background process holds none after its start, since it may live as long as its box.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Collects demonstrations for SFT: a scripted expert (oracle) acts in the unchanged harness, and its turns are recorded
 as tokens as if a model had sampled them.
 
-Only train tasks of the recipe's kinds are used, and only episodes that pass grading are kept. An episode's number fixes
-its task and seed, so a recipe always gives the same demonstrations, in whatever order episodes finish.
+Only train tasks are used, with the kinds of bug that the recipe names. Only episodes (rollouts of the expert) that pass
+grading are kept. An episode's number fixes its task and seed, so a recipe always gives the same demonstrations, in
+whatever order episodes finish.
 """
 
 from __future__ import annotations

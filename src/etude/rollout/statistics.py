@@ -68,8 +68,8 @@ def over_seeds(values: Sequence[Sequence[float]], seed: int = 0) -> Estimate | N
 
     Resampling n seeds underestimates the variance between seeds, so that part is stretched by sqrt(n / (n - 1)). With
     three seeds, the true coverage of the 95 % interval depends on how much the seeds differ. It is at least 95 % if
-    they differ no more than their tasks alone explain, and less if they differ much more. With one seed the interval is
-    over its tasks only.
+    they differ no more than they would because of their tasks alone, and less if they differ much more. With one seed
+    the interval is over its tasks only.
     """
     seeds = [np.asarray(tasks, np.float64) for tasks in values if len(tasks)]
     if len(seeds) < 2:

@@ -164,8 +164,8 @@ class ExecResult:
     @property
     def starved(self) -> bool:
         """Whether the command timed out because its host gave it too little CPU time, so that its result says nothing
-        about the command. False for a command that wrote more than `output_bytes`: such a command may itself have kept
-        the host busy, which reads all output."""
+        about the command. False for a command that wrote more than `output_bytes`: the host reads all output, so such a
+        command may itself have kept the host busy."""
         return self.timed_out and self.share.starved and not self.truncated
 
 
@@ -329,8 +329,8 @@ class Box(Protocol):
         """Make `count` boxes with copies of this box's files and no processes. Raise BoxBusy while a process is
         writing, unless `kill` is set, which ends all processes first.
 
-        A process of this box that a new box needs must be started there again; `commands` lists what this box has run.
-        """
+        If a new box needs a process that ran in this box, the caller must start it there again. `commands` lists what
+        this box has run."""
         ...
 
     @property

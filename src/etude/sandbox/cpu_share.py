@@ -1,10 +1,10 @@
 """Decides whether a timeout is the host's fault: the command wanted CPU time and did not get it.
 
 The host is blamed only if all three hold: some process waited for a CPU during most of the run; the run used most of
-the CPU time that the host offered it; and that was little. So two kinds of commands are not excused: those that sleep
-until the timeout, and those that never end although they had enough CPU time. A limit on CPU time needs no such check,
-since a command uses up none of it while it waits for a CPU. One cheat remains: a command that computes at exactly the
-offered share on an overloaded host turns a timeout into an error.
+the CPU time that the host offered it; and the CPU time it used was little. So a command is not excused if it sleeps
+until the timeout, or if it never ends although it had enough CPU time. A limit on CPU time needs no such check, since a
+command uses no CPU time while it waits for a CPU. One cheat remains: on an overloaded host, a command that computes at
+exactly the offered share turns its timeout into an error that blames the host.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Share:
 
     @property
     def starved(self) -> bool:
-        """Whether the run got too little CPU time because the host was short of it: the run used most of what it was
-        offered, and that was little. False if nothing was measured."""
+        """Whether the run got too little CPU time because the host was short of it: the run used most of what the host
+        offered it, and what it used was little. False if nothing was measured."""
         short = self.waited >= WAITED_FRACTION * self.seconds > 0
         return short and USED_FRACTION * self.given <= self.cpu_seconds < ENOUGH_FRACTION * self.seconds
 

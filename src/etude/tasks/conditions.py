@@ -27,8 +27,8 @@ class Conditions:
     busy: bool = False
     """Whether the grading runs beside processes that keep every core busy."""
     fallback: Conditions | None = None
-    """Equivalent conditions that are set up by another method. The gate repeats a run with them when the run reached
-    its wall-clock limit, because the first method alone can cause that (see `days_later`).
+    """Equivalent conditions that are set up by another method. A method can itself make a run reach its wall-clock
+    limit (see `days_later`). The gate then repeats the run under the fallback.
     """
 
 

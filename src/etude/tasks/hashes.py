@@ -1,8 +1,8 @@
 """Fingerprints of functions. They are equal for functions that differ only in names, strings, comments and layout.
 
-A fingerprint has two hashes: the shape ignores numbers, the instance includes them. A test task never has an instance
-in common with a training task. A test task whose family is held out from training has no shape in common with one
-either.
+A fingerprint has two hashes: the shape ignores numbers, the instance includes them. No instance occurs both in a test
+task and in a training task. A shape of a test task does not occur in training tasks either, if the test task's family
+is held out from training.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from etude.tasks.task import Task
 EVIDENCE = "evidence/gate.json"
 MARGIN = 3
 FLOORS = {"verifier_seconds": 10.0, "cpu_seconds": 5.0, "memory_mb": 256.0}
-"""Lowest limits that a grading gets. A machine may be several times slower than the one that ran the gate, and an
-interpreter needs memory before any test runs.
+"""Lowest limits that a grading gets, however little the gate measured. They leave room for a machine several times
+slower than the one that ran the gate, and for the memory that an interpreter needs before any test runs.
 """
 _SUITE = {"seconds": ("cpu_seconds", 60), "memory_mb": ("memory_mb", 1024)}
 _BUILD = {"seconds": ("cpu_seconds", 30), "memory_mb": ("memory_mb", 512)}
@@ -29,9 +29,9 @@ _OF_VERIFIER = {
     # A builder's CPU time is not accounted to a box: wall-clock time is all that was measured.
     "dockerfile": {**_BUILD, "seconds": ("verifier_seconds", 30)},
 }
-"""Limits in the settings table of each type of verifier. Each key of the settings maps to the measured limit that can
-tighten it, and to the verifier's default. The measured CPU time is that of the one box, among all boxes of a grading,
-that used the most."""
+"""For each type of verifier, its settings that are limits and that a measured limit can tighten. Each of them maps to
+the name of the measured limit and to the setting's default. `cpu_seconds` was measured per box: of all boxes of a
+grading, the one that used the most."""
 
 
 def limits_from(seconds: float, cpu_seconds: float, memory_bytes: int) -> dict[str, float]:

@@ -25,7 +25,8 @@ _FUNCTION = re.compile(r"\b[a-z]+_[a-z_]+\b")
 _FAIL = re.compile(r"^FAIL ([a-z_]+)\(", re.MULTILINE)
 _NEXT = re.compile(r"\bnext (.+)")
 _EDITED = re.compile(r"^(?:edit|Files edited so far:) (\w+)", re.MULTILINE)
-"""Matches the list of edited files that the harness keeps across a self-summary, in the wording of either profile."""
+"""Matches the list of edited files that the harness repeats after a self-summary. The profiles `compact` and `full`
+word it differently."""
 _TOOLS = {name: builtin_schema(name).call_schema() for name in ("list", "read", "edit", "grep", "shell", "finish")}
 
 
@@ -105,9 +106,9 @@ class OraclePolicy:
     def _summary_plan(self, seen: _ContextFacts) -> str:
         """Return the tool call that a self-summary announces as the next step: usually the next call.
 
-        An edit is too long for a summary. In the first context it is replaced by a read of the file, after which the
-        next context makes the edit. If the context already began with a summary, reading the file has filled it, so the
-        plan is an edit of only the wrong line.
+        An edit usually rewrites the whole function, which is too long for a summary. The summary of the first context
+        therefore announces a read of the file, and the edit follows in the next context. If that context has been
+        filled up by the file, its summary announces an edit of only the wrong line.
         """
         call = self._next(seen)
         if not call.startswith("edit "):

@@ -57,7 +57,7 @@ class Evidence:
     defects found.
     """
     cpu_seconds: float = 0.0
-    """CPU time, in seconds, of one box: of all boxes of the grading, the one that used the most."""
+    """CPU time, in seconds, of a single box: the one that used the most among all boxes of the grading."""
     memory_bytes: int = 0
     """Peak memory of the verifier's boxes, in bytes; 0 if it was not measured."""
     timed_out: bool = False

@@ -75,8 +75,8 @@ class Format(Protocol):
     @property
     def answering(self) -> tuple[int, ...]:
         """The ids that start the assistant's turn. The ids of `opening`, `user_message` and, in most formats,
-        `tool_outputs` end with them. A caller that appends a message of another role removes them first. They contain a
-        special token, so no text ends with them."""
+        `tool_outputs` end with them. To append another message before the assistant answers, a caller first removes
+        them. They contain a special token, so no text ends with them."""
         ...
 
     def offering(self, tools: Sequence[Mapping[str, Any]]) -> Format:

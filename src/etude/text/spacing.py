@@ -20,8 +20,8 @@ class Left(IntEnum):
     JOIN = 1
     """Tokens that follow a word without a space: closing brackets, commas, dots, continuations of a word or number."""
     OPEN = 2
-    """Opening brackets, and operators written without spaces, such as a sign. They follow a word without a space, but a
-    keyword with one."""
+    """Opening brackets, and operators written without spaces, such as a sign. No space is expected between a word and
+    such a token (`f(`), but one is expected between a keyword and it (`return (`)."""
     OPERAND = 3
     """Words, numbers and opening quotes, which a space separates from a word before them."""
     SPACED = 4
@@ -61,9 +61,9 @@ class Form(StrEnum):
     OPENING = "opening"
     CLOSING = "closing"
     LEADING = "leading"
-    """One or two underscores that begin a name."""
+    """A token of one or two underscores that begin a name."""
     JOINED = "joined"
-    """Underscores inside or at the end of a name."""
+    """A token of underscores inside a name or at its end."""
     WORD = "word"
     PIECE = "piece"
     """Two or three letters that continue a word."""

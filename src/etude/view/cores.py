@@ -66,7 +66,8 @@ class Parts:
     used: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Used core-seconds, by name of the process group (see USERS)."""
     idle: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Idle core-seconds by wait (such as "engine for requests"), or by NOBODY."""
+    """Idle core-seconds, by the wait to which they are attributed (such as "engine for requests"). The key NOBODY has
+    those to which no wait belongs."""
 
     @property
     def seconds(self) -> float:
@@ -80,7 +81,8 @@ class Parts:
 
     @property
     def waits(self) -> list[str]:
-        """Names of the waits that left cores idle, longest first; OTHER_WAITS and NOBODY come last."""
+        """Names of the waits that left cores idle, longest first. OTHER_WAITS (all small waits) and NOBODY (idle time
+        without a wait) come last."""
         found = [name for name, seconds in self.idle.items() if seconds > 0]
         return sorted(found, key=lambda name: (name == NOBODY, name == OTHER_WAITS, -self.idle[name], name))
 

@@ -196,7 +196,8 @@ def titled(axis: Any, title: str, x: str, y: str) -> None:
 
 
 def _sides(data: RunData) -> dict[str, tuple[str, str]]:
-    """Return label and colour of the two test evaluations, by name: first the one before, then the one after."""
+    """Return the label and colour of the two test evaluations, by their names. The first evaluation is the one before
+    RL, the second the one after it. In a run that continued SFT instead, they are before and after that."""
     end = "SFT went on" if "continued" in data.stages else "RL"
     before, after = data.ends
     return {before: (f"before {end}", GREY), after: (f"after {end}", BLUE)}

@@ -64,8 +64,8 @@ def pairs(data: RunData, count: int = 4) -> list[Pair]:
 
 
 def told_of_pairs(data: RunData) -> str:
-    """Return a sentence that says how many tasks improved and how many got worse, to put the first pair
-    into context.
+    """Return a sentence that says how many tasks improved and how many got worse. It shows how typical the first pair
+    of rollouts on the page is.
     """
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)

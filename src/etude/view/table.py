@@ -38,7 +38,8 @@ class Line:
 
 
 def closing_table(summary: Summary) -> list[Line]:
-    """Return the lines of the closing table, at least one per stage. Stages that have not run yet are left out."""
+    """Return the lines of the table that the run command prints at the end and the report shows: what each stage
+    achieved. A stage has one or more lines; stages that have not run yet have none."""
     seconds = summary.get("seconds", {})
     end = _end(summary)
     return [
@@ -111,7 +112,8 @@ def _end(summary: Summary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One score of one cell of test tasks, before and after the stage that follows SFT."""
+    """One score of a cell, before and after the stage that follows SFT. A cell is the set of test tasks with the same
+    relation to the training tasks (`Cell`)."""
 
     before: str
     after: str
@@ -166,7 +168,8 @@ def met(seen: bool) -> str:
 
 
 def counters(summary: Summary) -> list[tuple[str, str]]:
-    """Return counters that show that each mechanism of the run was at work, as pairs (description, value)."""
+    """Return counters that show whether the mechanisms of the run (such as weight swaps, replay of experts, drafting)
+    were at work, as pairs (description, value)."""
     whole = "{:,.0f}".format
     rows: tuple[tuple[str, str, Callable[[float], str]], ...] = (
         ("tokens trained on by RL", "rl.trained_tokens", whole),
@@ -253,7 +256,7 @@ _TESTED = (
 
 
 def plain(lines: Sequence[Line]) -> str:
-    """Return the closing table as plain text, for logs and pipes."""
+    """Return the lines of `closing_table`, the table of what each stage achieved, as plain text for logs and pipes."""
     rows = [("stage", "what it shows", "before", "after", "seconds")]
     rows += [(x.stage, x.shows, x.before, x.after, "" if x.seconds is None else f"{x.seconds:.0f}") for x in lines]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]

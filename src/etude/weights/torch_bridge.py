@@ -1,6 +1,7 @@
 """Converts between torch tensors and `RawTensor`. The only file of this package that imports torch.
 
-Without a copy, both share memory where torch's layout allows it: an in-place change of one then changes the other.
+A tensor that is converted without a copy shares memory with the result where torch's layout allows it: an in-place
+change of one then changes the other.
 """
 
 from __future__ import annotations

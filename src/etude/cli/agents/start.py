@@ -116,8 +116,8 @@ def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool,
 
 
 def _moved(agent: Agent) -> list[Step]:
-    """Return the files that the agent changed and that somebody else has changed differently since the agent began,
-    each as the step that would apply the agent's change to it."""
+    """Find the files that the agent changed and that somebody else has changed differently since the agent began.
+    Return for each the planned step (how the agent's change would be applied to it)."""
     found = plan_steps(agent.order.folder, agent.changes)
     return [step for step in found if step.fit not in (Fit.WRITES, Fit.THERE)]
 

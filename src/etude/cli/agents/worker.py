@@ -1,7 +1,7 @@
 """The process of one background agent: waits for its turn in the queue, works, and records how it ended.
 
-The process is started by start.py, which passes on the agent's lock. It holds the lock until it ends. Invariant: while
-it waits in the queue, it holds no sandbox, no view of the folder and no connection.
+start.py starts the process and passes on the agent's lock, which the process holds until it ends. Invariant: while the
+process waits in the queue, it holds no sandbox, no view of the folder and no connection.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def folded(text: str) -> str:
 
 
 def difference(diff: str, *, strict: bool = False) -> Content:
-    """Return a unified diff in colours, with each file's header reduced to its name. `strict` escapes unprintable
-    characters with `exact` instead of `visible`."""
+    """Return a unified diff in colours, with each file's header reduced to its name. With `strict`, for diffs that the
+    user must approve, `exact` escapes all unprintable characters; otherwise `visible` escapes fewer of them."""
     parts: list[tuple[str, str]] = []
     lines = (exact if strict else visible)(diff).rstrip("\n").split("\n")
     inside = False

@@ -78,7 +78,8 @@ class Approval(Prompt[Answer]):
         super().__init__(f"{title}, on this machine?", body, *_keys(wish))
         self._wish = wish
         self._typing = ""
-        """Purpose of the text input: "instead", "reason", or empty while the input is hidden."""
+        """Purpose of the text input: "instead" (edit the command, then run it), "reason" (refuse and say why), or
+        empty while the input is hidden."""
 
     def on_key(self, event: events.Key) -> None:
         if self._typing:

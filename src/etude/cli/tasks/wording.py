@@ -33,8 +33,8 @@ def grading_of(task: Task, store: Path = STORE) -> str:
     """Return "sealed" if verdicts on the task hold even against an agent that has read the grader's code, and "open" if
     not. Other texts say why this is unknown.
 
-    For a hidden test suite it is known only once the suite has run and failed on its negative controls. Nothing is run
-    here: the results of the gate and of earlier gradings with the same store are used.
+    For a hidden test suite with a reference solution, only trial runs of the suite can tell, which precede its first
+    verdict. Nothing is run here: the results of the gate and of earlier gradings with the same store are used.
     """
     if (gated := stored_evidence(task)) and gated.runs:
         return "sealed" if gated.sealed else "open"

@@ -46,7 +46,8 @@ def export_command(
 def _texts(
     subjects: Iterable[Subject], to: str, write: Callable[..., str], redactor: Redactor | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield the file name, without suffix, and the content of each trace."""
+    """Yield the file name, without suffix, and the content of each trace: as `write` formats it, after `redactor` has
+    removed its secrets (None: unredacted)."""
     left_out = 0
     for subject in subjects:
         trace, session = subject.trace, subject.session
@@ -132,7 +133,8 @@ def _signals(session: SavedSession | None) -> Signals:
 
 
 def _named(session: SavedSession | None) -> list[str]:
-    """Return a list with the name of the environment variable that held the endpoint's key; empty if none is known."""
+    """Return the names of environment variables whose values are secrets of the session: the one that held the
+    endpoint's key, or none if it is not known."""
     return [str(session.about["key"])] if session is not None and session.about.get("key") else []
 
 

@@ -1,4 +1,4 @@
-"""The tokens that one decode step feeds to the network: those of every live row whose latents are not cached yet.
+"""The tokens that one decode step feeds to the network: of every live row, the tokens whose latents are not cached yet.
 
 A decoding row feeds its pending token and its draft, if it has one. A row that has just begun feeds the part of its
 prompt that was not cached, which always includes the last token. One pass processes all rows.
@@ -24,11 +24,12 @@ class Feeding:
     rows: Rows
     step: Step
     owner_t: Ints
-    """The cache row of each token of the list."""
+    """The cache row of each fed token."""
     positions_t: Ints
-    """The position of each token in its cache row."""
+    """The position of each fed token in its cache row."""
     pending_b: Tensor
-    """Index in the list of each live row's pending token; the row's draft, if any, is the next entry."""
+    """For each live row, the index of its pending token among all fed tokens. The row's draft, if any, is the next one.
+    """
 
     @classmethod
     def of(cls, rows: Rows, active: Ints, drafted_b: np.ndarray, cache: LatentCache) -> Feeding:
@@ -42,7 +43,7 @@ class Feeding:
         return cls(rows, step, active[step.rows_t.numpy()], positions, pending)
 
     def tokens(self) -> Tensor:
-        """Return the token ids of the list. The caller has to fill in the entries of drafts."""
+        """Return the ids of all fed tokens. The entries of drafts are not filled in yet; the caller has to do that."""
         return torch.from_numpy(self.rows.tokens[self.owner_t, self.positions_t])
 
     def following(self) -> Tensor:

@@ -70,9 +70,9 @@ class PrefixTable:
     ) -> Match:
         """Return the row with the longest prefix that the prompt can reuse, or NO_MATCH.
 
-        The preferred row wins if the prompt continues all its tokens, or in a tie. `unsettled` marks rows whose latents
-        are about to be computed; such a row must save `worth` tokens more than any other row. The last token of a
-        prompt is never reused, because it has to be fed.
+        The preferred row wins if the prompt begins with all tokens of that row, or in a tie. `unsettled` marks rows
+        whose latents are about to be computed. Such a row is chosen only if it saves at least `worth` tokens more than
+        any other row. The last token of a prompt is never reused, because it has to be fed.
         """
         width = prompt.size
         if preferred is not None and not unsettled[preferred] and self._starts(preferred, prompt):

@@ -27,8 +27,8 @@ from etude.engine.builtin.prefix import Match, PrefixTable
 from etude.engine.protocol import EngineError, GenerateRequest, IntArray
 
 WORTH_A_STEP = 16
-"""Number of prompt tokens that waiting must save. A request waits one step, to reuse a prefix that another request is
-about to compute, only if that prefix is longer by at least so many tokens than any it could reuse now."""
+"""Minimum number of prompt tokens that waiting must save. A request waits one step for a prefix that another request is
+about to compute, but only if that prefix is at least so much longer than any prefix it could reuse now."""
 TOKENS_AT_ONCE = 8192
 """Maximum number of prompt tokens prefilled per step. More would delay the decoding rows."""
 

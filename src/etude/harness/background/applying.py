@@ -1,7 +1,7 @@
 """Applies an agent's changes to a folder that may have changed since the agent started.
 
-Invariant: planning writes nothing. Each step holds the new contents of a file and the contents that the folder must
-still have, so that newer contents are never overwritten.
+The changes are first planned, as one step per file, and then written. Invariant: planning writes nothing. Each step
+holds the file's new contents and those that the folder must still have, so that newer contents are never overwritten.
 """
 
 from __future__ import annotations

@@ -66,9 +66,9 @@ def lock_holder(path: Path) -> int | None:
 def signal_holder(path: Path, number: int) -> bool:
     """Send the signal `number` to the process that holds the lock.
 
-    Return False if nobody holds the lock, or if the holder has not called `sign_lock` yet. If another process has got
-    the holder's process id meanwhile, its start time reveals this. A pidfd ensures that the signal reaches the process
-    that was checked.
+    Return False, without a signal, if nobody holds the lock, if the holder has not called `sign_lock` yet, or if the
+    process id in the file now belongs to another process, which has another start time. A pidfd ensures that the signal
+    reaches the process that was checked.
     """
     pid = lock_holder(path)
     if pid is None or not is_held(path):

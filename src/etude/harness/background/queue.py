@@ -1,8 +1,9 @@
 """A queue of background agents, stored as numbered tickets in a folder. It needs no daemon.
 
 An agent is alive while its process holds the agent's lock. Invariant: an agent may run if fewer than `Order.at_once`
-living agents have an earlier ticket than its own. This number never grows, so an agent that was allowed to run may run
-until it ends. Tickets of dead agents do not count; they are removed when the next ticket is drawn.
+living agents have an earlier ticket than its own. The number of living agents with earlier tickets never grows, so an
+agent that was allowed to run may run until it ends. Tickets of dead agents do not count; they are removed when the next
+ticket is drawn.
 """
 
 from __future__ import annotations

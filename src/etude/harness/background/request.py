@@ -37,7 +37,7 @@ class Order(BaseModel):
     prompts: tuple[str, ...]
     """Prompts in order. If the session has received n of them, those after the first n are pending."""
     at_once: int
-    """The agent runs while fewer than this many agents are before it in the queue."""
+    """The agent may run as soon as fewer than this many agents are before it in the queue."""
     begun: float
     """Unix time at which the agent was created."""
 

@@ -38,7 +38,8 @@ class Chunk:
     """Number of the chunk's first line, counting from 1."""
     last: int
     name: str
-    """Qualified name of the definition; empty outside definitions."""
+    """Qualified name of the definition. Outside definitions it is empty or, if no definition was recognised in the
+    file, the name in a line that looks like a definition."""
     kind: str
     """"function", "class", or "text" for lines outside definitions."""
     text: str
@@ -80,8 +81,8 @@ def _owners(found: list[Definition], lines: int) -> list[int]:
 
 
 def _runs(owner: list[int], lines: list[str]) -> list[tuple[int, int]]:
-    """Split the lines into runs with the same entry in `owner`, and return the indexes of each run's first and last
-    line.
+    """Split the lines into runs: consecutive lines with the same owner, which is the definition that `_owners` returned
+    for them. Return the indexes of each run's first and last line.
 
     Blank lines and lines of closing brackets belong to the run before them.
     """

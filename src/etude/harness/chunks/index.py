@@ -32,7 +32,7 @@ model."""
 EMBEDDED_CHARACTERS = 4_000
 """Maximum number of characters of a chunk that are embedded."""
 RANK = 5
-"""Constant of reciprocal rank fusion: the smaller it is, the more the first ranks count."""
+"""Constant of reciprocal rank fusion: rank r, counted from 0, adds weight / (RANK + r) to a chunk's score."""
 MEANING = 2.0
 """Weight of the ranking by meaning; the ranking by words has weight 1. RANK and MEANING were tuned on packages that no
 benchmark uses (docs/log/search.md)."""
@@ -97,7 +97,8 @@ class ChunkIndex:
         self._store = store or (VectorStore(embedder.name) if embedder else None)
         self._keys: dict[int, bytes] = {}
         self._matrix: tuple[list[int], Vectors] | None = None
-        """Chunk numbers and vectors of the last query, cached until a chunk is added, removed or embedded."""
+        """The vectors that were compared with the last query, and the numbers of their chunks. Dropped when a chunk is
+        added, removed or embedded."""
         self._most_new = most_new
         self._lock = asyncio.Lock()
 
@@ -197,7 +198,7 @@ class ChunkIndex:
         return [known[index] for index in np.argsort(-near, kind="stable").tolist()]
 
     async def embed_some(self, numbers: Sequence[int]) -> int:
-        """Embed the first of the given chunks that have no vector yet, up to the limit per search.
+        """Embed those given chunks that have no vector yet, in the given order, until the limit per search is reached.
 
         Return how many of the given chunks have a vector afterwards.
         """

@@ -1,7 +1,7 @@
 """Embedder without network access: a small model whose weights and vocabulary are part of an installed package.
 
 The model is bge-small-en-v1.5 (MIT), int8, 34 MB, run by onnxruntime. Only data files of the package are read; its code
-is never imported. A file whose hash differs from that of the evaluated file is refused.
+is never imported. A file is refused if its SHA-256 is not the one in this module, which is that of the evaluated model.
 """
 
 from __future__ import annotations

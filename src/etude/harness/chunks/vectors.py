@@ -1,7 +1,7 @@
 """Cache of embedding vectors on disk, keyed by a hash of their text: one append-only file per embedder.
 
 A record's checksum is verified when the record is used. A torn or corrupt record is ignored, so its text is embedded
-again. When a vector of another length is added, all stored vectors are dropped, since another model then has this name.
+again. A new vector with another length shows that another model now has this name, so all stored vectors are dropped.
 If the file cannot be written, vectors stay in memory only. Vectors are rounded to the file's precision before their
 first use, so that new and stored vectors give the same ranking.
 """

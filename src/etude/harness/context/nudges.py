@@ -1,7 +1,8 @@
 """Nudges: messages to a model that makes no progress, because its turn was cut off, was empty, or repeats the same
 calls.
 
-A nudge never ends a run; only budgets do. If the profile has no text for a situation, no nudge is sent.
+Nudges do not end a run: a model that repeats its calls or is cut off goes on until a budget is used up. If the profile
+has no text for a situation, no nudge is sent.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Nudges:
     def after(self, turn: Turn, answers: Sequence[ToolEvent]) -> list[str]:
         """Return the nudges to send after a turn; `answers` are the results of its calls.
 
-        A turn without calls that gets no nudge is the final answer.
+        If a turn has no calls and the result is empty, the turn is the final answer.
         """
         if not turn.calls:
             return self._after_words(turn)

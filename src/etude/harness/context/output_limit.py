@@ -16,7 +16,7 @@ def cut_end(lines: Sequence[str], limit: int, count: Count, marker: Callable[[in
     """Keep as many leading lines as fit into `limit` tokens, followed by `marker(number of lines left out)`.
 
     This suits text that is read from the top. If not even one line fits, the text's first characters are kept, followed
-    by `bare`.
+    by `bare`, a marker without a number.
     """
     text = "\n".join(lines)
     if fits(text, limit, count):
@@ -31,7 +31,7 @@ def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[
     them.
 
     This suits command output, whose end matters most. If not even one line fits, the text's first characters are kept,
-    followed by `bare`.
+    followed by `bare`, a marker without a number.
     """
     text = "\n".join(lines)
     if fits(text, limit, count):
@@ -47,8 +47,8 @@ def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[
 def _most(most: int, limit: int, count: Count, build: Callable[[int], str]) -> str:
     """Return `build(n)` for the largest n from 1 to `most` that fits into `limit` tokens, or "" if none fits.
 
-    n is found by bisection, since token counts hardly ever shrink when text is added. The returned text was counted, so
-    it fits in any case.
+    n is found by bisection, which assumes that a longer text never has fewer tokens. In the rare cases where it has, n
+    may be smaller than the largest, but the returned text still fits.
     """
     low, high, best = 1, most, ""
     while low <= high:
@@ -62,7 +62,8 @@ def _most(most: int, limit: int, count: Count, build: Callable[[int], str]) -> s
 
 
 def _piece(text: str, limit: int, count: Count, bare: str) -> str:
-    """Return as many characters of the text as fit into `limit` tokens together with `bare`, which follows them."""
+    """Return the text's first characters and, on a line of its own, the marker `bare`: as many characters as fit into
+    `limit` tokens together with the marker."""
     # More characters than this cannot fit. Without the bound, a huge text would be counted many times.
     text = text[: max(limit, 0) * 64]
     return _most(len(text), limit, count, lambda n: f"{text[:n]}\n{bare}") or (bare if count(bare) <= limit else "")

@@ -43,8 +43,8 @@ class Profile:
     wording: dict[str, str]
     """Templates of tool results and notices, by the occasion on which they are sent, such as "unknown_tool"."""
     silent: str = ""
-    """Message sent to the model after it sent an empty one. If this text is empty, an empty message is the final
-    answer."""
+    """Message sent to the model after the model sent an empty message. If `silent` is "", nothing is sent, and the
+    model's empty message is its final answer."""
     repeated: str = ""
     """Message sent to the model after the same calls gave the same results {count} times in a row."""
     facts: dict[str, str] = field(default_factory=dict)

@@ -44,8 +44,8 @@ class Tree:
 
 
 def find_roots(linter: Linter, tree: Tree) -> list[Root]:
-    """Return the folders that are configured for a linter, sorted. Folders without any file that it can lint are left
-    out."""
+    """Return the folders that are configured for a linter, sorted. Folders without any file that the linter checks are
+    left out. With `roots = "outermost"`, so are folders below another configured folder."""
     found: dict[str, Root] = {}
     for config in linter.configs:
         exact = "*" not in config.name

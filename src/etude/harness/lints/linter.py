@@ -24,8 +24,8 @@ class Config:
     name: str
     """Name of the configuration file; may contain `*`."""
     table: tuple[str, ...] = ()
-    """Keys that lead to the table that the file must contain, outermost first. If empty, any contents count; otherwise
-    the file must be TOML, JSON or INI."""
+    """Nested keys, outermost first, that lead to a table. Only a TOML, JSON or INI file with this table counts as
+    configuration, or a file that names the table but does not parse. If `table` is empty, any contents count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,8 @@ class Linter:
     severity: Severity = "error"
     """Severity of problems for which the linter reports none."""
     own_targets: tuple[str, ...] = ()
-    """Keys of the configuration that list what to lint; if one of them is set, the linter is called without targets."""
+    """Keys of the configuration that list what to lint. If one of them is set, a run on the whole folder gets no
+    targets on its command line."""
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables to set for the linter."""
     seconds: float = 60.0

@@ -1,6 +1,6 @@
 """Builds the command that runs a linter in one configured folder, and interprets the command's result.
 
-Invariant: an Answer without a failure comes from a run that completed or is marked as stopped early.
+Invariant: if an Answer has no failure, its run checked all files, or `Answer.stopped` says that it stopped early.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ class Lints:
             return report
 
     async def _one(self, workspace: Workspace, run: LinterRun, start: Files, now: Files, report: Report) -> None:
-        """Run one linter in one folder, unless its answers are cached, and add the result to the report."""
+        """Add one linter's problems in one folder to the report. The linter runs on the original and on the current
+        files, except where a cached result exists."""
         was = self._known(True, run, start) if run.existed_at_start else Answer()
         answer = self._known(False, run, now)
         if was is None or answer is None:

@@ -39,8 +39,8 @@ class _AskOtherwise(Exception):
 
 
 class _AskAgain(Exception):
-    """The request failed temporarily. It can be sent again after `seconds`, the time that the endpoint asked to
-    wait."""
+    """The request failed temporarily, and can be sent again. `seconds` is the waiting time that the endpoint's answer
+    gives; 0 if it gives none."""
 
     def __init__(self, problem: str, seconds: float = 0.0) -> None:
         super().__init__(problem)

@@ -9,8 +9,8 @@ from etude.harness.policy import Conversation, PolicyError, ToolCall, Turn
 from etude.text.calls import call_name, parse_call
 
 Step = Turn | str | Callable[[Conversation], Turn | str]
-"""One step of a script: a turn, a text to parse into one (lines that begin with "> " are calls), or a function that
-returns either of them for a conversation."""
+"""One step of a script: a turn, or a text that is parsed into a turn (lines that begin with "> " are calls), or a
+function that gets the conversation and returns a turn or such a text."""
 
 
 class ScriptedPolicy:

@@ -32,8 +32,8 @@ class TokenSampling:
 
 
 class TokenPolicy:
-    """Samples the turns of one rollout from an engine. `conversation` is the rollout's id for the engine; `recorder`
-    gets the tokens."""
+    """Samples the turns of one rollout from an engine. `conversation` is the id under which the engine knows the
+    rollout; `recorder` gets the tokens."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""The token ids of a conversation, exactly as the model read and sampled them. Token policies build their prompts from
-it.
+"""The token ids of conversations, exactly as the model read and sampled them. Token policies build their prompts from
+these ids.
 
 Invariant (exact prefix): within one segment, every prompt consists of the previous prompt, the sampled ids, the end
 marker if the turn was cut off, and the ids of the messages since then. Sampled ids are never re-encoded. All ids are
@@ -31,7 +31,7 @@ class _Next(NamedTuple):
     exchanges: list[Exchange]
     """All earlier turns of this conversation: for each, the ids given to the model and the ids it sampled."""
     given: list[int]
-    """The last ids of the prompt: those after `exchanges`, which the model reads before it samples its next turn."""
+    """The ids of the prompt after those of `exchanges`: what the model reads before it samples its next turn."""
     begins: SegmentKind | None
     """Kind of the segment that this prompt starts; None if it extends the previous prompt."""
     fresh: list[int]
@@ -56,9 +56,10 @@ class Transcript:
         self._conversation: str | None = None
         self._segment: int | None = None
         self._given = 0
-        """Number of messages of the conversation whose ids are in `_exchanges`."""
+        """Number of messages of the conversation, from its beginning, whose ids are in `_exchanges`."""
         self._last: Message | None = None
-        """The last message before the last turn in `_exchanges`."""
+        """The message that the last turn in `_exchanges` answers. If the conversation no longer has this message at the
+        same index, it was cut back."""
         self._pending: tuple[str, int, Message, _Next] | None = None
         self._experts_from = 0
 
@@ -143,11 +144,11 @@ class Transcript:
     def _said(
         self, before: Sequence[Exchange], ids: list[int], messages: Sequence[Message], start: int
     ) -> tuple[list[Exchange], list[int], int]:
-        """Encode the messages from index `start` on. `before` are the exchanges of the earlier messages, `ids` the ids
-        that follow these exchanges.
+        """Encode the messages from index `start` on. `before` are the exchanges of the earlier messages. `ids` are the
+        ids that follow these exchanges.
 
-        Return three values: all exchanges, the ids that follow the last exchange, and the number of exchanges before
-        the last user message (0 if no encoded message is from the user).
+        Return all exchanges and the ids that follow the last one. The third value is the number of exchanges before the
+        last encoded user message; it is 0 if no encoded message is from the user.
         """
         exchanges = list(before)
         past, calls = 0, calls_in(messages[:start])
@@ -183,5 +184,5 @@ class Transcript:
 
 
 def _flat(exchanges: Sequence[Exchange]) -> list[int]:
-    """Concatenate the ids of exchanges."""
+    """Return all ids of the exchanges, given and sampled, as one list."""
     return [*chain.from_iterable(chain.from_iterable(exchanges))]

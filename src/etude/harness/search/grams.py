@@ -14,8 +14,8 @@ GRAM = 4
 LEAST_BITS, MOST_BITS = 1 << 8, 1 << 20
 """Minimum and maximum length of a signature in bits."""
 FULLEST = 0.25
-"""Maximum fraction of set bits after a signature was halved. Signatures are halved as often as this limit allows. For
-source code they then have 3 to 7 bits per different gram."""
+"""Maximum fraction of set bits in a signature that was halved to save space. A signature is halved as often as this
+limit allows. For source code this leaves 3 to 7 bits per different gram."""
 
 _FOLDED = bytes(range(256)).lower()
 

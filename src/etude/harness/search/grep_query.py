@@ -31,7 +31,7 @@ class Query:
     word: bool = False
     """Whether to match whole words only, without a letter, digit or underscore next to the match."""
     everything: bool = False
-    """Whether to search hidden and ignored files too. Has no effect with RE2, which always searches all files."""
+    """Whether ripgrep searches hidden and ignored files too. RE2, which searches files in memory, always does."""
 
 
 @dataclass(frozen=True, slots=True)

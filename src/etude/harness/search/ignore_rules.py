@@ -1,7 +1,7 @@
-"""Detects changes of ignore rules that affect what ripgrep searches in a folder but are stored outside it or in its
-`.git`.
+"""Detects changes of those ignore rules of a folder that are stored outside the folder or in a `.git`.
 
-Ignore files inside the folder are watched like all other files; the few others are checked before each search.
+These few files are checked before each search. All other ignore files are in the folder, where they are watched like
+any file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ IGNORE_FILES = (".gitignore", ".ignore", ".rgignore")
 _EXCLUDES = re.compile(r"^\s*excludesfile\s*=\s*\"?\s*(\S+?)\s*\"?\s*$", re.IGNORECASE | re.MULTILINE)
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
-"""Path, size, mtime in ns and inode of each file with ignore rules."""
+"""Path, size, mtime in ns and inode of each path outside the root, or in a `.git`, that can contain ignore rules."""
 
 
 def fingerprint(root: bytes, repositories: Collection[bytes] = ()) -> Fingerprint:
@@ -60,7 +60,8 @@ def _text(file: Path) -> str:
 
 
 def _known(path: Path) -> tuple[str, int, int, int]:
-    """Return one file's entry in the fingerprint. A missing file has size -1; of a folder only its existence counts."""
+    """Return a path's entry in the fingerprint. If the path does not exist, the size is -1. If it is a folder, all
+    numbers are 0, so that changes in the folder do not change the entry."""
     try:
         found = path.stat()
     except OSError:

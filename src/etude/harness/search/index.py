@@ -90,14 +90,15 @@ class Index:
         return found
 
     def same_file(self, inode: int) -> None:
-        """Add all indexed files with this inode to `linked`: the file has several hard links."""
+        """Add all indexed files with this inode to `linked`. Called when a file is found to have several hard links."""
         self.linked |= {file for file in self.ids.values() if self.states[file][3] == inode}
 
     def linked_paths(self) -> list[bytes]:
         return [self.paths[file] for file in self.linked if self._counts(file)]
 
     def compact(self) -> None:
-        """Move all signatures from `loose` into shards, and renumber the files so that no invalid ids remain."""
+        """Move all signatures from `loose` into shards, and drop those of invalid ids (see `paths`). Then renumber the
+        files, so that all ids are valid."""
         if not self.loose and len(self.ids) == len(self.paths):
             return
         dropped = np.ones(len(self.paths), np.bool_)

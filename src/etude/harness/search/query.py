@@ -75,7 +75,7 @@ def need_of(pattern: Pattern) -> Need:
 
 
 def literals(need: Need) -> Iterable[Literal]:
-    """Yield every Literal in a need, which is itself a Literal or a condition made of others."""
+    """Yield every Literal in a need, at any depth."""
     if isinstance(need, Literal):
         yield need
     else:
@@ -95,9 +95,10 @@ class _Runs:
 
     def __init__(self) -> None:
         self.current: frozenset[bytes] = frozenset({b""})
-        """The strings that the pattern nodes since the last wildcard can match."""
+        """All strings that the most recent nodes can match together. They start again from b"" at a wildcard, or before
+        a node that would make them too many."""
         self.needs: list[Need] = []
-        """Conditions that follow from the pattern nodes before those in `current`."""
+        """Conditions that follow from all nodes before those of `current`."""
 
     def add(self, node: Node) -> None:
         """Append a node of the pattern."""
@@ -124,7 +125,7 @@ class _Runs:
                 self.needs.append(_some(_need(option) for option in node.options))
 
     def end(self) -> Need:
-        """Return the condition that follows from all added nodes together."""
+        """Return the need of the whole pattern. Called when all nodes have been added."""
         self._cut()
         return _all(self.needs)
 

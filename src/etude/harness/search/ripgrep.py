@@ -120,8 +120,8 @@ class Ripgrep:
     ) -> Found:
         """Search all files below the root, or only those in `only`. Raises BadPattern and SearchFailed.
 
-        If both `globs` and `only` are given, ignore rules are not applied again: `only` must be a subset of what
-        `files` returned for these globs.
+        If both `globs` and `only` are given, `only` must be a subset of what the method `files` returned for these
+        globs. Ripgrep then applies neither the globs nor its own ignore rules nor `scope.without`.
         """
         command = ["--line-number", "--heading", "--null", "--with-filename", "--color=never", *scope.options()]
         command += ["--fixed-strings"] * pattern.fixed + ["--word-regexp"] * pattern.word
@@ -200,9 +200,9 @@ class Ripgrep:
 def rules_for(paths: Collection[bytes], *, hidden: bool = False) -> bytes:
     """Return ignore rules that hide everything except these files and their parent folders.
 
-    Names that begin with a dot get no rule unless `hidden` is set. With a rule, ripgrep would search them even where
-    its own rules hide them. Where its own rules allow them it searches them anyway, since its own rules take
-    precedence.
+    Names that begin with a dot get no rule unless `hidden` is set, because a rule would make ripgrep search such a name
+    even if it is hidden otherwise. If ripgrep's own rules allow the name, no rule is needed: they take precedence over
+    the rules returned here.
     """
     kept: set[bytes] = set()
     for path in paths:

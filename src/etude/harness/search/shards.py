@@ -85,8 +85,8 @@ def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
 
 
 def most_files(length: int) -> int:
-    """Return how many files a shard of signatures of this length (in bits) may have, given MOST_FILES and
-    MOST_CELLS."""
+    """Return how many files a shard may have whose signatures have `length` bits: as many as MOST_FILES and MOST_CELLS
+    allow, but at least 8."""
     return max(8, min(MOST_FILES, MOST_CELLS // length))
 
 

@@ -1,8 +1,8 @@
 """Reports which files below a folder changed since the last poll, using inotify.
 
 The result of `poll` contains every file whose contents, name or mode changed before the call, or it says that changes
-were lost. inotify misses two kinds of changes: writes through a memory map (only reported when the file is closed and
-unmapped), and writes through a hard link outside the folder.
+were lost. There are two exceptions, because of inotify: writes through a memory map are reported only when the file is
+closed and unmapped, and writes through a hard link outside the folder are never reported.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ def due_signals(session: SavedSession, read: Read, now: float) -> Iterator[dict[
 
 
 def _count(session: SavedSession, changes: Mapping[str, Any], read: Read) -> dict[str, tuple[int, int]]:
-    """Return, for each accepted file, how many lines were added and how many of these are kept."""
+    """Return, for each file of an accepted edit, how many lines the edit added and how many of these are still in the
+    file. `changes` are the digests from the `edits_accepted` signal."""
     counts = {}
     for path, change in changes.items():
         before, now = session.content(change["before"]) or b"", session.content(change["now"]) or b""

@@ -29,8 +29,8 @@ class _FirstPiece:
 
 
 def _listening(policy: Any) -> _FirstPiece | None:
-    """Wrap the policy's `on_piece` callback in a _FirstPiece, unless it already is one. Return None if the policy does
-    not stream."""
+    """Return the policy's `on_piece` callback, wrapped in a _FirstPiece if an earlier call has not wrapped it already.
+    Return None if the policy does not stream."""
     tell = getattr(policy, "on_piece", None)
     if tell is None or isinstance(tell, _FirstPiece):
         return tell

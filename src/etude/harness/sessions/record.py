@@ -182,10 +182,11 @@ class SessionRecord:
         self.clock.turned(seconds or {})
 
     def rebased(self, files: Mapping[str, tuple[bytes | None, bytes | None] | None]) -> None:
-        """Log that the agent's changes were moved, between two runs, onto the folder's newer files.
+        """Log that, between two runs, the agent's changes were moved onto newer versions of the user's files.
 
-        `files` has the new original and the new current contents of each such file. None means that the agent's change
-        was dropped, so the file no longer counts as changed.
+        For each file that the user changed too, `files` has the new original contents (the user's) and the new current
+        contents (with both changes). None means that the agent's change was dropped: the file no longer counts as
+        changed.
         """
         changed = {
             path: pair and {"before": self._blob(pair[0]), "now": self._blob(pair[1])} for path, pair in files.items()
@@ -208,7 +209,7 @@ class SessionRecord:
     def signal(self, what: str, /, **fields: object) -> None:
         """Log a signal, which is an observation of how the user reacts to the agent (docs/trace.md lists all signals).
 
-        Files whose edits are accepted no longer count as changed.
+        After the signal "edits_accepted", its files no longer count as changed.
         """
         if what in EDITS and "changes" not in fields:
             fields["changes"] = self._settled(fields.get("files"), gone=what == "edits_accepted")
@@ -233,8 +234,8 @@ class SessionRecord:
         return changed
 
     def _settled(self, files: object, *, gone: bool) -> dict[str, dict[str, str | None]]:
-        """Return the digests of the changed files among `files`, for a signal about their edits. With `gone`, they no
-        longer count as changed afterwards."""
+        """Return the digests of the changed files among `files`, for a signal about their edits. With `gone`, these
+        files no longer count as changed afterwards."""
         paths = [path for path in files if path in self._seen] if isinstance(files, list) else []
         sides = {path: self._seen[path] for path in paths}
         if gone:

@@ -46,14 +46,14 @@ class SavedSession:
     reviewed: str = ""
     """The user's decision on the changes since the last request: "accepted", "rejected", or empty."""
     stop: str = ""
-    """Value of the last run's StopCause, or REBASED (see there). Empty until a run of the last request has ended; a
-    killed run leaves the value as it was."""
+    """How the last logged run of the last request ended: the value of its StopCause, or REBASED (see there). Empty if
+    no run of this request has logged its end. A killed run logs no end, so it does not change this value."""
     error: str = ""
     spent: TraceUsage = field(default_factory=TraceUsage)
     """Tokens and turns used by all requests before the last one."""
     seconds: dict[str, float] = field(default_factory=lambda: {"policy": 0.0, "tools": 0.0})
     steps: int = 0
-    """Number of bytes of tokens.steps that belong to complete turns."""
+    """Number of bytes of complete turns in `tokens.steps`, the file with the token ids."""
     stopped: float = 0.0
     """Unix time at which the last run ended; 0 if none has."""
     size: int = 0

@@ -1,7 +1,7 @@
 """The tools write, replace, patch, move and delete, for models that can repeat a file's text exactly.
 
-A call changes nothing unless all of its changes fit. A file that somebody else changed since the agent read it is not
-overwritten; moving and deleting check this only with `ToolLimits.strict`.
+A call first checks that all of its changes can be made; otherwise it changes nothing. A file that somebody else changed
+since the agent read it is not overwritten. The tools move and delete check this only with `ToolLimits.strict`.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ async def _bytes(run: ToolContext, path: str) -> bytes:
 
 
 async def _current(run: ToolContext, path: str) -> str:
-    """Return a file's text. Raises ToolProblem if it has changed since the agent read it."""
+    """Return a file's text. Raises ToolProblem as `read_text` and `ToolContext.require_known` do."""
     text = await read_text(run, path)
     run.require_known(path, text.encode())
     return text

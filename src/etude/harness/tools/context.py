@@ -53,7 +53,7 @@ class Output:
     """Running time in seconds of the call's command, which counts toward `Budgets.tool_seconds`; 0 on a host that was
     short of CPU time."""
     reread: bool = False
-    """Whether the call read a file again that the agent had last read before its latest self-summary."""
+    """Whether the call read a file that the agent had read before, but not since its latest self-summary."""
 
 
 class ToolContext:
@@ -140,7 +140,7 @@ class ToolContext:
         return not self.limits.strict if shown is None else shown == xxhash.xxh3_128_digest(data)
 
     def require_known(self, path: str, data: bytes) -> None:
-        """Raise ToolProblem if the file has changed since the agent read it."""
+        """Raise ToolProblem if the file has changed since the agent read it or, with `strict`, was never read."""
         if not self.knows(path, data):
             raise ToolProblem(self.say("stale", path=path))
 

@@ -30,8 +30,8 @@ _MAX_KEPT_BYTES = 65_536
 """Maximum size in bytes of a command's output that is cached in an ExecMemo."""
 MAX_READ_FILES = 20_000
 MAX_READ_BYTES = 200_000_000
-"""MAX_READ_FILES and MAX_READ_BYTES limit the files of a workspace with commands, since they are kept in memory more
-than once."""
+"""MAX_READ_FILES and MAX_READ_BYTES limit the number and total size of the files of a workspace with commands, since
+such files are kept in memory more than once."""
 
 ExecKey = tuple[str, bytes, str, float]
 
@@ -56,7 +56,8 @@ class BoxRunner(BoxedCommands):
         memo: ExecMemo | None = None,
         deterministic: Collection[str] = (),
     ) -> None:
-        """`start` are the image's files. Only results of the commands in `deterministic` are stored in the memo."""
+        """`start` are the image's files. `memo` is a cache of command results, which may be shared with other runners;
+        only results of the commands in `deterministic` are stored in it."""
         super().__init__()
         self._image = image
         self._start = start

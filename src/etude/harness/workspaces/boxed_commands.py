@@ -82,8 +82,8 @@ class BoxedCommands(ABC):
 
     @asynccontextmanager
     async def _box_may_die(self) -> AsyncIterator[None]:
-        """Context manager that discards the box if it is lost, and re-raises SandboxLost. The next command gets a new
-        box with the last known files."""
+        """Context manager for the use of the box. If SandboxLost is raised inside, the box is discarded and the
+        exception raised again. The next command then gets a new box with the last known files."""
         try:
             yield
         except SandboxLost:

@@ -157,7 +157,7 @@ class FolderFiles(Mapping[str, bytes]):
 
 
 class CurrentFiles:
-    """Reads the current contents of all files that FolderFiles would contain.
+    """Reads the current contents of a folder's files: the same files as in a FolderFiles of this folder.
 
     Contents are cached, and read again if the file's state has changed or is not reliable yet. Writes through a memory
     map, and writes by another host to a network file system, are seen only after the kernel reports them. Unreadable

@@ -1,8 +1,8 @@
 """Grep in a workspace whose files are in a folder on disk.
 
-Ripgrep searches the disk, and the matches of files that the workspace has changed are replaced. The result equals that
-of ripgrep in a folder with the workspace's files, except that an ignore file changed in the workspace does not affect
-the search of files on disk.
+Ripgrep searches the disk. For files that the workspace has changed, the matches on disk are replaced by those in the
+changed contents. The result equals that of ripgrep in a folder with the workspace's files, except that an ignore file
+changed in the workspace does not affect the search of files on disk.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class FolderSearch:
         cache: Path | None = None,
         least_files: int = LEAST_FILES,
     ) -> None:
-        """`moved` returns the files that changed on disk after the workspace read them, with the contents as read then,
-        which the workspace still shows."""
+        """`moved` returns the files that changed on disk after the workspace read them. Their contents are those that
+        the workspace read and still shows, not those on disk."""
         self._folder = folder
         self._moved = moved
         self._ripgrep = ripgrep

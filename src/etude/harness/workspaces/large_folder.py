@@ -81,7 +81,7 @@ class FolderRunner(BoxedCommands):
         self._too_large: set[str] = set()
         """Files that were not copied into the image because they had become too large."""
         self._checked = 0
-        """Start, in Unix time by the box's clock, of the period in which the next check looks for changes."""
+        """Unix time by the box's clock. The next check looks for files that changed after this time."""
 
     async def run_in_scratch(
         self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
@@ -160,8 +160,8 @@ class FolderRunner(BoxedCommands):
         return layered.put_all(found)
 
     def _keep(self, path: str) -> None:
-        """Keep the contents that a file had in the box before the last command as its original contents. If they are no
-        longer available, keep _UNKNOWN."""
+        """Store the original contents of a file that the last command changed: those that it had before the command, or
+        _UNKNOWN if they are no longer available. If the disk still has them, nothing needs to be stored."""
         if path in self._contents_in_box:
             before = self._contents_in_box[path]
             if before is not None:

@@ -2,8 +2,8 @@
 
 Files that commands write there never reach the workspace. Invariant: when a command runs, the tree contains exactly the
 files of the requested state. There is one exception: in a box, folders of installed packages and large files appear as
-symlinks into the workspace, and symlinks are copied as symlinks. Every write gets a later timestamp than all earlier
-writes: programs with a cache see by a file's timestamp, in whole seconds, whether it has changed.
+symlinks into the workspace, and symlinks are copied as symlinks. The files written for a state get a later timestamp,
+in whole seconds, than all files written before, because programs with a cache recognise changed files by it.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class FolderWorkspace(OverlayWorkspace):
         self._place: HostTerminals | None = None
         self._scratch = HostScratch(host_exec)
         self._begun: Mapping[str, bytes] = {}
-        """The files when the last command began."""
+        """The workspace's files when the last command began. Differences from them count as changes by the command."""
         self._agreed: dict[str, bytes | None] = {}
         """Changes that the user has allowed but that are not made yet, by path."""
         self.left: dict[str, bytes | None] = {}

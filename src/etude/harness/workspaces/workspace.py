@@ -22,8 +22,8 @@ T = TypeVar("T")
 WORKDIR = "/work"
 DELETE_SECONDS = 10.0
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 3072
-"""The kernel's limits on names and paths. The limit on paths is lower, to leave room for the path of the workspace's
-folder."""
+"""Maximum length of a file's name and of its path in the workspace. For names this is the kernel's limit. For paths the
+kernel allows 4096 bytes; the rest is left for the path of the workspace's folder."""
 
 AGENT_ENV = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
 """Environment of every command of the agent. It makes commands repeatable and keeps caches out of the workspace."""

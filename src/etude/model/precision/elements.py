@@ -4,9 +4,9 @@ Invariant: every conversion to a small type rounds once, to nearest with ties to
 to fp32 is exact. Infinities saturate like any large number. NaN is treated as each function says. Subnormals are kept
 in both directions.
 
-Arithmetic is used instead of tables: per number on one core, a table lookup costs 0.5 to 2.4 ns, bucketing 8.3 ns, and
-one pass of arithmetic over numbers in cache 0.06 to 0.1 ns. A device that flushes subnormals of fp32 would lose only
-E8M0's smallest power, 2^-127.
+Arithmetic is used instead of tables: per number on one core, a table lookup costs 0.5 to 2.4 ns, torch.bucketize
+8.3 ns, and one pass of arithmetic over numbers in cache 0.06 to 0.1 ns. A device that flushes subnormals of fp32 would
+lose only E8M0's smallest power, 2^-127.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ class Element:
 
     @property
     def magic(self) -> float:
-        """Factor of the trick that rounds a value by adding a large number and subtracting it again.
+        """Factor for rounding a value by adding a large number and subtracting it again.
 
-        The large number is this factor times the power of two at or below the value. Its last fp32 bit has the weight
-        of the element's last mantissa bit at that value, so the addition rounds to the element's precision.
+        The large number is this factor times the largest power of two not above the value. In fp32 the last bit of
+        such a number has the weight that the element type's last mantissa bit has at the value. So the addition rounds
+        the value to the precision of the element type.
         """
         return 2.0 ** (_MANTISSA_BITS - self.mantissa_bits)
 
@@ -71,8 +72,8 @@ def to_e4m3(values: Tensor, codes: Tensor) -> None:
 def from_e4m3(codes: Tensor, values: Tensor) -> Tensor:
     """Convert float8_e4m3fn to fp32, store the result in `values` and return it.
 
-    The codes are shifted into fp16 and scaled by the difference of the exponent biases, because torch's own cast takes
-    3.8 ns per number.
+    The codes are shifted into fp16 and scaled by the difference of the exponent biases. A pass of such arithmetic takes
+    about 0.1 ns per number, torch's own cast 3.8 ns.
     """
     # Sign-extended, so that the shift moves the sign to fp16's sign bit; the mask clears the copy of the sign below it.
     bits = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(7).bitwise_and_(-0x4001)
@@ -144,10 +145,10 @@ def reciprocal_of_e8m0(codes: Tensor) -> Tensor:
 
 
 def _with_special_values(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
-    """Overwrite the fp32 bits of the two values that an exponent alone cannot express: 2^-127 and NaN.
+    """Overwrite in `bits` the two values whose fp32 form needs mantissa bits: 2^-127, which is subnormal, and NaN.
 
-    `subnormal` is the code that stands for 2^-127; code 255 is NaN. Most tensors have neither, which a maximum and a
-    minimum show faster than comparing each element.
+    `subnormal` is the code that stands for 2^-127; code 255 is NaN. Most tensors have neither. The maximum and the
+    minimum of the codes show this faster than comparing each code.
     """
     if codes.numel() and (int(codes.max()) >= 254 or int(codes.min()) == 0):
         bits.masked_fill_(codes == subnormal, 1 << (_MANTISSA_BITS - 1)).masked_fill_(codes == 255, _NAN)

@@ -125,7 +125,8 @@ class Numerics:
                 raise CannotQuantise("bf16 has no codes and scales")
 
     def operand(self, codes: Sequence[Quantised], dtype: torch.dtype) -> Operand:
-        """Dequantise weights and concatenate them along M into one operand. `dtype` is that of the activations."""
+        """Dequantise weights [E, M, K] and concatenate them to one operand [E, sum of M, K]. `dtype` is that of the
+        activations."""
         values, outer = [], None
         for q in codes:
             if isinstance(q, NVFP4):
@@ -175,7 +176,8 @@ class Numerics:
         return y.to(dtype)
 
     def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], cuts: Sequence[int]) -> Tensor:
-        """Compute the gradient of x, dy W, from rounded operands. dy is [R, sum of M]; `cuts` is as in `product`."""
+        """Compute the gradient of x, dy W, from rounded operands. Expert e has the rows from cuts[e] to cuts[e + 1] of
+        dy, which is [R, sum of M]."""
         # Each weight's part of dy is rounded by itself, because its output width need not be a multiple of the block.
         parts = dy.split([weight.shape[1] for weight in weights], -1)
         left = torch.cat([self._backward(part) for part in parts], -1)
@@ -183,8 +185,8 @@ class Numerics:
         return self.product(Operand(left), Operand(right), cuts, dy.dtype)
 
     def weight_gradient(self, dy: Tensor, x: Tensor, cuts: Sequence[int]) -> Tensor:
-        """Compute the gradient of each expert's weights, dy^T x over the expert's rows: [E, sum of M, K]. `cuts` is as
-        in `product`; every expert's number of rows must be a multiple of `block`."""
+        """Compute the gradient of each expert's weights, [E, sum of M, K], from rounded operands: dy^T x over the
+        expert's rows. These are cuts[e] to cuts[e + 1] for expert e; their number must be a multiple of `block`."""
         left, right = self._backward(dy.T), self._backward(x.T)
         dw = left.new_empty(len(cuts) - 1, dy.shape[1], x.shape[1])
         for expert, (begin, end) in enumerate(pairwise(cuts)):

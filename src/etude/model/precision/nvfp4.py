@@ -13,8 +13,8 @@ All divisions are IEEE. With `reciprocal_bits`, the divisions by outer and by bl
 reciprocals of that many bits, as in fast-math kernels; studies measure what that costs. Divisions by the constants 6
 and 2688 stay exact, because a compiler knows the reciprocals of constants to the last bit.
 
-A NaN or infinity makes its row (per tensor: the whole tensor) NaN. If the caller gives the outer scale, larger numbers
-and infinities saturate, and a NaN makes its block NaN.
+A NaN or infinity makes its row (per tensor: the whole tensor) NaN. If the caller gives the outer scale, numbers too
+large for it and infinities saturate, and a NaN makes its block NaN.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def outer_scale(absmax: Tensor) -> Tensor:
 def quantise_nvfp4(
     x: Tensor, *, per: ScaleScope = "token", outer: Tensor | None = None, reciprocal_bits: int | None = None
 ) -> NVFP4:
-    """Quantise x to NVFP4 with outer scales `per` token or tensor. If `outer` is given, it is used instead; it must
-    broadcast to [..., 1]."""
+    """Quantise x to NVFP4. `per` says whether each token (row) has its own outer scale, or the tensor has a single one.
+    If `outer` is given, no outer scale is computed; `outer` must broadcast to [..., 1]."""
     rows = rows_of(x, BLOCK, "NVFP4")
     scales, outer = _scales(rows, x.shape, per, outer, reciprocal_bits)
     divisors, divide = _divisors(_products(scales, outer, x.shape), reciprocal_bits)
@@ -89,7 +89,7 @@ def fake_nvfp4(
 def split_nvfp4(
     x: Tensor, dtype: torch.dtype | None = None, *, per: ScaleScope = "token", reciprocal_bits: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Round x to NVFP4. Return the values code * block scale, and the outer scale.
+    """Round x to NVFP4. Return the values without the outer scale (each code times its block scale), and that scale.
 
     The values are exact in bf16 and fp32, so a matmul can multiply them and then apply the outer scale to the sums.
     """
@@ -147,8 +147,8 @@ def _products(scales: Tensor, outer: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _divisors(scales: Tensor, reciprocal_bits: int | None) -> tuple[Tensor, bool]:
-    """Return (scales, True), for division by them. With `reciprocal_bits`, return (rounded reciprocals, False), for
-    multiplication with them."""
+    """Return how to divide by `scales`: a tensor, and whether to divide by it (True) or multiply with it (False). The
+    tensor holds the scales or, with `reciprocal_bits`, their rounded reciprocals."""
     if reciprocal_bits is None:
         return scales, True
     return significant_bits_(scales.reciprocal(), reciprocal_bits), False

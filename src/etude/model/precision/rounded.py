@@ -27,8 +27,8 @@ Weights = Sequence[Tensor] | Operand
 ROWS_STEP = 32
 """Multiple to which each expert's rows are padded in inference, so that few matmul shapes occur."""
 EQUAL_MAX_PAIRS = 4096
-"""Maximum number of token-expert pairs for which, in inference, all experts' rows are padded to the number of the
-busiest expert's rows: one batched matmul is then faster than one matmul per expert."""
+"""Maximum number of token-expert pairs for which inference pads every expert to as many rows as the busiest expert has.
+Equal numbers of rows allow one batched matmul, which for so few pairs is faster than one matmul per expert."""
 
 
 def rounded_experts(

@@ -23,8 +23,8 @@ from etude.model.precision.formats import Quantised
 from etude.model.precision.nvfp4 import NVFP4
 
 SATURATED = 0.5
-"""Maximum share of a row's numbers or codes that may be at the largest value of their type. In a row of ordinary
-weights, for comparison, about an eighth of the E2M1 codes are at the maximum, or a single E4M3 code."""
+"""Maximum share of a row's numbers or codes that may be at the largest value of their type. For comparison: a row of
+ordinary weights has about an eighth of its codes there in E2M1, and a single code in E4M3."""
 _LARGEST_E8M0 = 246
 """Largest acceptable scale, as E8M0 code: 2^119. Any larger power times 448 is infinite in fp32; code 255 is NaN."""
 _E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST = 0x7F, 0x7E, 7
@@ -159,7 +159,8 @@ def _not_finite(count: int, tensor: Tensor) -> str:
 
 
 def _full(codes: Tensor) -> Tensor:
-    """Return a mask of the codes at their type's largest magnitude. Codes are E4M3, or E2M1 packed two per byte."""
+    """Return a mask with one entry per code: whether the code has the largest magnitude of its type. `codes` holds
+    E4M3, or E2M1 packed two per byte."""
     if codes.dtype == torch.float8_e4m3fn:
         return codes.view(torch.uint8).bitwise_and(_E4M3_INFINITE) == _E4M3_LARGEST
     return torch.stack((codes & _E2M1_LARGEST, codes >> 4 & _E2M1_LARGEST), -1).flatten(-2) == _E2M1_LARGEST

@@ -62,7 +62,7 @@ class Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     name: str
-    """Host name of the address that the box connected to."""
+    """The host name for which the name server has assigned the address that the box connected to."""
     port: int
     tls: bool
     server_name: str | None

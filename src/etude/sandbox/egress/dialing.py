@@ -11,8 +11,8 @@ from etude.sandbox.egress.http_head import MAX_HEAD, BadHead, parse_response
 from etude.sandbox.proxies import UpstreamProxy
 
 HEAD_START_SECONDS = 0.25
-"""Seconds that one address is tried alone before the next one is tried as well, since one address family may silently
-lead nowhere."""
+"""Seconds after which the next address is tried as well if the last one has not answered. Addresses of one family (IPv4
+or IPv6) may lead nowhere without an error."""
 TUNNEL_OPEN, LOGIN_WANTED = 200, (401, 407)
 """HTTP statuses of a proxy's response to CONNECT: the tunnel is open, or the proxy wants a login."""
 HostPort = tuple[str, int]

@@ -62,8 +62,8 @@ async def pieces(reader: asyncio.StreamReader, framing: Framing) -> AsyncIterato
 
 
 async def send_body(writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *, chunked: bool) -> int:
-    """Write a body as it arrives; return its length in bytes. Reading waits until the peer has taken what was
-    written."""
+    """Write a body as it arrives; return its length in bytes. The next piece is read only when the writer's buffer has
+    room again."""
     sent = 0
     async for piece in body:
         writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if chunked else (piece,))
@@ -81,7 +81,7 @@ async def flush(writer: asyncio.StreamWriter) -> None:
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
-    """Close a connection in order, or abort it if that takes longer than a second."""
+    """Send what is left and close a connection, or abort it if that takes longer than a second."""
     writer.close()
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(1):

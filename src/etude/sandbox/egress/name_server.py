@@ -76,8 +76,8 @@ def parse_query(data: bytes) -> Query:
 
 
 def build_answer(query: Query, *, addresses: Sequence[Address] = (), code: int = 0) -> bytes:
-    """Build the response to a DNS query, with those of the name's `addresses` that have the type asked for. `code` is
-    the response code."""
+    """Build the response to a DNS query. Of the name's `addresses`, it holds those of the record type that the query
+    asks for. `code` is the response code."""
     records = [
         struct.pack("!HHHIH", 0xC000 | _HEAD.size, kind, _INTERNET, _SECONDS_TO_KEEP, len(address.packed))
         + address.packed
@@ -107,8 +107,8 @@ class NameServer:
         return self._names.get(getattr(found, "ipv4_mapped", None) or found)
 
     def addresses_of(self, name: str) -> list[Address]:
-        """Return the addresses that stand for an allowed name, assigning them if it has none yet. The list is empty if
-        the box has already asked for MOST_NAMES names. `name` is in normal form."""
+        """Return the addresses that stand for an allowed name. A name that has none yet gets some, unless MOST_NAMES
+        other names have addresses; then the list is empty. `name` is in normal form."""
         if name not in self._numbers:
             if len(self._numbers) >= MOST_NAMES:
                 return []
@@ -117,8 +117,9 @@ class NameServer:
         return [block[self._numbers[name]] for block in self._blocks]
 
     def answer(self, data: bytes) -> tuple[bytes, str, str]:
-        """Return (response bytes, refused name, reason for the refusal). There are no bytes if the data is not a query;
-        name and reason are empty if the query was answered."""
+        """Return (response bytes, refused name, reason for the refusal) for the bytes of a query. The response is empty
+        if the data is no query at all. The name is empty if it cannot be read. If the query was answered with
+        addresses, name and reason are empty."""
         try:
             query = parse_query(data)
         except BadQuery as error:

@@ -49,7 +49,8 @@ class ConnectionLimit:
         taken = max(soft, min(hard, _DESCRIPTORS))
         resource.setrlimit(resource.RLIMIT_NOFILE, (taken, hard))
         self.maximum = taken // 8
-        """Maximum number of connections open at the same time."""
+        """Maximum number of connections open at the same time. At two descriptors each, they take a quarter of
+        all descriptors."""
         self.count = 0
         """Number of connections that are open now."""
 

@@ -24,8 +24,8 @@ BUNDLES = (
 )
 """Files in which Linux distributions keep their list of trusted authorities."""
 SOURCES = ("usr/local/share/ca-certificates", "etc/pki/ca-trust/source/anchors", "etc/pki/trust/anchors")
-"""Folders from which a distribution rebuilds its list of trusted authorities. The proxy's certificate is added there
-too, since a Dockerfile step may install ca-certificates and fetch something right after."""
+"""Folders of certificates from which a distribution rebuilds its list of trusted authorities. The proxy's certificate
+is added there too: a Dockerfile step may install ca-certificates, which rebuilds the list, and then fetch something."""
 FILE = "local-root.crt"
 """Name of the file with the certificate of the proxy's authority."""
 _LARGEST_BUNDLE = 8 << 20
@@ -40,9 +40,9 @@ ENVIRONMENT = {
 
 
 def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict[PurePosixPath, bytes]:
-    """Return the files of the proxy layer, by path relative to the root. `stack` holds all layers of the image, the
-    generated base tree included; `authority` is the proxy's certificate, and `lookup_name` the file name by which
-    OpenSSL finds it."""
+    """Return the files that an image needs behind the proxy, by path relative to the root. `stack` holds all layers of
+    the image, including the generated base tree. `authority` is the certificate of the proxy's authority. OpenSSL finds
+    that certificate under the file name `lookup_name`."""
     files = {PurePosixPath("etc/resolv.conf"): f"nameserver {IPV4.gate}\n".encode()}
     for number, name in enumerate(BUNDLES):
         place = resolve(stack, PurePosixPath(name))

@@ -41,8 +41,8 @@ class UpstreamConnection(NamedTuple):
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     by_proxy: UpstreamProxy | None = None
-    """The proxy at the other end, which expects proxy requests. None: the other end is the real host, possibly through
-    a tunnel."""
+    """The proxy at the other end, which expects a whole URL in each request line. None if the other end is the real
+    host, possibly through a tunnel."""
 
 
 @dataclass

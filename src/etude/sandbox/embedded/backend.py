@@ -1,7 +1,8 @@
 """The embedded backend: boxes made of namespaces and overlayfs, without a daemon, Docker or root.
 
-Invariant: a box is one process tree under its own pid 1, and keeps what it writes in cells (folders). The zygote
-process owns all of them. They are removed when the box, the backend or the owner's process ends, for whatever reason.
+Invariant: a box is one process tree under its own pid 1, and keeps what it writes in cells (folders). The processes and
+cells of all boxes belong to the zygote process. A box's processes and cells are removed when the box, the backend or
+the owner's process ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -217,9 +218,9 @@ class EmbeddedSandboxes:
         return box
 
     def _new_cgroup(self, name: str, limits: Limits) -> BoxCgroup:
-        """Make the cgroup of a box. Files in memory count towards its memory limit, and outlive the commands that wrote
-        them. So the limit has room for as many as the box may write. Without that room, such files could fill it, and
-        the kernel would have to kill pid 1 instead of a command."""
+        """Make the cgroup of a box. Its memory limit includes all that the box may write to files in memory (tmpfs),
+        since these files count towards the limit and outlive the commands that wrote them. Otherwise the files could
+        fill the limit, and the kernel would have to kill pid 1 instead of a command."""
         if self.cgroups is None:
             return BoxCgroup([])
         mib = limits.memory_mb + _INIT_MB + SHM_MB + (limits.disk_mb if self.memory_cells else 0)

@@ -19,8 +19,8 @@ class Cell:
     remove: Callable[[str], None]
     holders: int = 0
     layer: str = ""
-    """Name of the store layer that is a copy of the cell; empty until a snapshot needs the copy. Only sealed
-    (read-only) cells have one."""
+    """Name of the store layer that holds a copy of the cell; empty until a snapshot needs the copy. Set for sealed
+    (read-only) cells only."""
 
     @property
     def upper(self) -> str:

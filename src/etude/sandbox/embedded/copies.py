@@ -87,16 +87,17 @@ async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]
 
 
 async def _seal_frozen(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
-    """Freeze the box and make what it has written read-only. Return the cells (folders of written files) that its
-    children use as lower layers. They are held for the caller, who must `drop` them."""
+    """Freeze the box and seal what it has written (make it read-only); if processes prevent that, copy it instead.
+    Return the cells (folders of written files) that the box's children use as lower layers. The cells are held for the
+    caller, who must `drop` them."""
     async with box.frozen(kill=kill) as still, box.sealing:
         return await _seal(box, still=still)
 
 
 async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
-    """Make what the frozen box has written read-only. Return the cells (folders of written files) that its children use
-    as lower layers. They are held for the caller, who must `drop` them. `still`: whether the box has no living
-    process."""
+    """Seal what the frozen box has written (make it read-only); if processes prevent that, copy it instead. Return the
+    cells (folders of written files) that the box's children use as lower layers. The cells are held for the caller, who
+    must `drop` them. `still`: whether the box has no living process."""
     below = list(box.cells)
     if await box.zygote.untouched(box.id, below[0].path, layers_of(below[1:], box.lease.paths)):
         hold(below[1:])
@@ -115,8 +116,8 @@ async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
 
 
 async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
-    """Copy the first `count` cells (folders of written files) into one new cell. Return the list of cells in which the
-    new cell replaces them."""
+    """Merge the first `count` cells of `below` (folders of written files) by copying them into one new cell, which is
+    held in their place. Return `below` with the new cell instead of the merged ones."""
     merged = box.backend.new_cell(box.zygote)
     hold([merged])
     try:

@@ -121,7 +121,7 @@ def for_cgroups(facts: Facts) -> str:
 
 
 def for_disk_limits(facts: Facts) -> str:
-    """Return what lets the kernel enforce the disk limit of a box."""
+    """Return what this host needs so that the kernel enforces the disk limit of a box."""
     return f"Linux 6.6 or newer (this is {facts.kernel[0]}.{facts.kernel[1]}): its tmpfs keeps what overlayfs needs"
 
 

@@ -1,7 +1,7 @@
 """Finds the subordinate ids of an ordinary user, as /etc/subuid and /etc/subgid grant them.
 
-Invariant: every range that is returned has been mapped once as a trial. Set-uid programs do the mapping, and there are
-too many ways in which a host may forbid them.
+Invariant: every range that is returned has been mapped once as a trial. An entry in these files does not prove that the
+range can be mapped: set-uid programs map it, and a host may forbid these programs in many ways.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class MissingSubids:
     """The reason why the caller has no subordinate ids to use."""
 
     what: str
-    """What is missing: "range" (no suitable range is granted) or "program" (newuidmap or newgidmap). Otherwise, the
-    error message of the attempt to map the range."""
+    """What is missing: "range" (no suitable range is granted) or "program" (newuidmap or newgidmap). If neither is
+    missing but the range could not be mapped, the error message of that attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ def read_rows(text: str) -> list[Row]:
 
 
 def longest(rows: list[Row], owners: set[str]) -> Row | None:
-    """Return the longest range that belongs to one of the names in `owners`, or None. Of several equally long ones, the
-    first."""
+    """Return the longest range that belongs to one of the names in `owners`, or None if there is none. If several are
+    equally long, return the first of them."""
     return max((row for row in rows if row.owner in owners), key=lambda row: row.count, default=None)
 
 

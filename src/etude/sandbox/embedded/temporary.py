@@ -13,8 +13,8 @@ from etude.sandbox.images.store import remove_store
 
 @contextmanager
 def temporary_store(prefix: str) -> Iterator[Path]:
-    """Make a temporary folder for a backend, and remove it at the end, including files that belong to ids of boxes.
-    Close the backend before that."""
+    """Make a temporary folder for a backend, and remove it at the end, including files that are owned by the boxes'
+    user ids. Close the backend before the end."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield folder

@@ -119,8 +119,9 @@ class ZygoteClient:
     async def create(
         self, message: dict[str, Any], passed: Sequence[int], ended: Callable[[], None]
     ) -> asyncio.Future[dict[str, Any]]:
-        """Request a box. `passed` are the box's end of the socket to this process, its end of the egress gate's socket
-        if the message has ports, and the entry files of its cgroups.
+        """Request a box. `passed` are the descriptors that the zygote receives: the box's end of its socket to this
+        process, the box's end of the egress gate's socket if the message has ports, and the entry files of the box's
+        cgroups.
 
         Return a future that resolves when no process of the box is left. At that time `ended` is called in any case,
         even if the future's event loop is closed."""
@@ -151,9 +152,9 @@ class ZygoteClient:
         return bool((await self._ask({"op": "untouched", "id": box, "cell": cell, "layers": layers})).get("untouched"))
 
     async def restack(self, box: str, cell: str, layers: list[str], shared: list[str]) -> str:
-        """Move the box to a new cell (writable folder) on top of `layers`. Return "", or the reason why its processes
-        prevent that. `shared` are the files that they have mapped shared. A move is refused if one of these is in the
-        first of `layers`."""
+        """Move the box to a new cell (writable folder) on top of `layers`. Return "", or the reason why the box's
+        processes prevent the move. `shared` are the files that these processes map shared. The move is refused if the
+        topmost of `layers` holds one of those files."""
         answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers, "shared": shared})
         if answer.get("kind") == "lost":
             raise SandboxLost(f"box {box} ended while it was forked: {answer['error']}")

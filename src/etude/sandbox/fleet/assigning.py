@@ -142,7 +142,7 @@ class Assigner:
         )
 
     def _place(self, pending: Pending, host: HostLedger, now: float) -> None:
-        """Reserve the host's resources for the request and charge both token buckets."""
+        """Reserve the host's resources for the request, and take tokens from the fleet's bucket and the host's."""
         wanted = pending.wanted
         self.unclaim(pending)
         pending.attempt += 1
@@ -180,7 +180,8 @@ class Assigner:
             self.waiting.search_again(claimant)
 
     def unclaim(self, pending: Pending) -> None:
-        """End the request's claim, so that its host can take other boxes."""
+        """End the request's claim, if it has one: the host that was kept free for the request can then take other
+        boxes."""
         host = self.hosts.get(pending.claim)
         pending.claim = ""
         if host is not None:

@@ -189,7 +189,7 @@ class Dispatcher:
         return await answer
 
     async def _make(self, place: events.Place) -> None:
-        """Make a request's boxes on the host that the scheduler chose, and report the outcome to it."""
+        """Make a request's boxes on the host that the scheduler chose, and report the outcome to the scheduler."""
         open_request = self._open_requests[place.request]
         remote, deadline = self._remotes[place.host], self._policy.create_seconds
         try:

@@ -208,7 +208,8 @@ class Destroy:
 
 @dataclass(frozen=True, slots=True)
 class DropHost:
-    """Decision to kill a host's service, whether or not it answers, so that its boxes are really gone."""
+    """Decision to kill a host's service, whether or not the service answers, so that the host's boxes are really
+    gone."""
 
     host: str
     reason: str

@@ -54,7 +54,7 @@ class Report:
     used: Resources
     """Resource use of the whole machine, by boxes and everything else."""
     ended: tuple[str, ...]
-    """Boxes that were found dead and that the dispatcher does not know of yet."""
+    """Boxes that were found dead, and whose end the dispatcher does not know of yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class HostedBox:
     processes: dict[int, Process] = field(default_factory=dict)
 
     def outcome(self, result: Any, known: int) -> CommandOutcome:
-        """Pair a result with those of the box's commands that the client does not know yet: all from number `known`
-        on."""
+        """Return the result together with the box's commands from number `known` on, which the client does not know
+        yet."""
         return CommandOutcome(result, self.box.commands[known:])
 
 
@@ -145,8 +145,8 @@ class SandboxHost:
             await hosted.box.destroy()
 
     async def close(self) -> None:
-        """Destroy every box and close the backend. The service is to be killed afterwards: requests for boxes or images
-        raise SandboxLost."""
+        """Destroy every box and close the backend. Afterwards, requests for boxes or images raise SandboxLost, and the
+        caller is expected to kill the service."""
         if self._orphan_watch is not None:
             self._orphan_watch.cancel()
         backend, self._backend = self._backend, None

@@ -114,7 +114,8 @@ class HostLedger:
             self._count(demand, 1)
 
     def ready(self, boxes: tuple[str, ...], now: float) -> None:
-        """Note that boxes have been made, so that a later report will show them."""
+        """Note that boxes have been made at the time `now`. Their reservations end with the first report that was
+        sampled late enough to include their use."""
         for box in boxes:
             self._unseen.pop(box, None)
             self._unseen[box] = now

@@ -55,8 +55,8 @@ class RemoteProcess:
         return polled or Poll(b"", 0, None)
 
     def _give_up(self, task: asyncio.Task[Any], then: Any) -> None:
-        """Let a task finish in the background, and call `then` with the task afterwards. The next poll first waits for
-        that."""
+        """Let a task finish in the background, and call `then` with the task afterwards. The next poll first waits
+        until the task has finished."""
         self._given_up.add(task)
         task.add_done_callback(then)
         task.add_done_callback(self._given_up.discard)

@@ -1,7 +1,8 @@
 """A token bucket, which limits a rate. The caller passes in the current time.
 
-One token must be available to the caller, who may then take more and leave a debt that is paid off as time passes. So
-over any time span, at most burst + rate * seconds are taken, plus what the last caller took beyond its token.
+A caller may take tokens as soon as one is available. It may take more than there are, and leaves a debt that is paid
+off as time passes. So over any time span, at most burst + rate * seconds are taken, plus what the last caller took
+beyond its first token.
 """
 
 from __future__ import annotations

@@ -131,8 +131,9 @@ class _Member(tarfile.TarInfo):
 
 
 class _MemberBeforeEndMark(_Member):
-    """A tar member that must be followed by another member or the end mark, so that a truncated tar is an error. Some
-    writers omit the mark. So this class is used only where no digest would reveal the truncation."""
+    """A tar member that must be followed by another member or by the tar's end mark, so that a truncated tar is an
+    error. Because some programs write no end mark, this class is used only where no digest would reveal a
+    truncation."""
 
     _damage = (*_Member._damage, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
 

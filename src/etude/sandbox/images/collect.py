@@ -2,7 +2,7 @@
 image needs.
 
 A layer is never removed while it has a lease, which means that a box uses the layer or an import is making it. Images
-used and layers made in the last minutes stay too, since a process may be about to use them.
+that were used, and layers that were made, in the last minutes stay too, since a process may be about to use them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Collected:
 @in_store_process
 def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRACE_SECONDS) -> Collected:
     """Remove images, least recently used first, until the store fits the budget. Then remove every layer that no image
-    needs, even if the store fits already. Images used and layers made within `grace_seconds` stay. So do layers with a
-    lease, and the images that need them."""
+    needs, even if the store fits already. Images that were used, and layers that were made, within `grace_seconds`
+    stay. So do layers with a lease, and the images that need them."""
     with locked(store.root / "lock"):
         store.remove_dead_owners()
     sizes = {path.name: layer_bytes(store, path.name) for path in store.layers.iterdir()}
@@ -60,7 +60,7 @@ def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRAC
 
 def _choose(store: ImageStore, budget: int, sizes: dict[str, int], recent: float) -> tuple[list[str], list[str], int]:
     """Return the images to remove, the layers to remove, and the bytes of the layers that stay. `sizes` maps layers to
-    bytes. Images used and layers made after the time `recent` stay."""
+    bytes. Images that were used, and layers that were made, after the time `recent` stay."""
     existing = {path.name: path.lstat().st_ctime for path in store.layers.iterdir()}
     leased = _leased_layers(store)
     in_use = leased | {layer for layer, made in existing.items() if made > recent}

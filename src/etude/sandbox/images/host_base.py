@@ -26,7 +26,8 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 PYTHON = "/opt/python"
 PATH = f"{PYTHON}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 _NEEDED = ("hosts", "hostname", "resolv.conf")
-"""Files in /etc that container engines provide if an image lacks them."""
+"""Files in /etc that container engines provide if an image lacks them. The generated tree below an image with its own
+root file system has only these files."""
 _COPIED = ("ld.so.cache", "services", "protocols", "os-release", "debian_version")
 
 
@@ -167,9 +168,9 @@ def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
 
 
 def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) -> None:
-    """Make the commands `python` and `python3`. With `inside`, the interpreter lies in a system folder, and they are
-    links to it. Otherwise it is copied. The library path that is compiled into the copy does not exist in the box, so
-    it is overwritten with the path in the box, if the latter is short enough."""
+    """Make the commands `python` and `python3` in `folder`/bin. If the interpreter lies in a system folder (`inside`),
+    the commands are links to it, otherwise to a copy. The library path that is compiled into the copy does not exist in
+    the box. The path in the box overwrites it, if that path is short enough."""
     names, empty = folder / "bin", folder / "empty"
     for path in (folder, names, empty):
         path.mkdir()
@@ -189,8 +190,8 @@ def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) 
 
 
 def _python_binds(prefix: Path, made: str) -> list[tuple[str, str]]:
-    """Return the mounts for an interpreter outside the system folders: its prefix, the commands that _make_python made,
-    and an empty folder over its installed packages."""
+    """Return the mounts for an interpreter outside the system folders: its prefix, the `bin` folder that _make_python
+    made, and an empty folder that hides the interpreter's installed packages."""
     target = PYTHON[1:]
     binds = [(str(prefix), target), (f"{made}/bin", f"{target}/bin")]
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(prefix), "platbase": str(prefix)}))

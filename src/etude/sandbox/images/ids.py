@@ -10,7 +10,7 @@ class IdRange:
     """A range of consecutive ids for the users and groups of boxes."""
 
     first: int
-    """The id of the boxes' user 0, as seen by the process that writes the trees."""
+    """The id of the boxes' user 0 in the user namespace of the process that writes the trees. See `subordinate`."""
     count: int = 65_536
     subordinate: tuple[int, int] | None = None
     """Set if the range consists of the caller's subordinate ids: the ids that the boxes' user 0 and group 0 have on the
@@ -19,6 +19,7 @@ class IdRange:
 
     @property
     def name(self) -> str:
-        """Name of the folder for trees that belong to this range, made from the host's ids."""
+        """Name of the folder for trees that belong to this range. It consists of the ids that the boxes' user 0 and
+        group 0 have on the host, or of one number if these are equal."""
         users, groups = self.subordinate or (self.first, self.first)
         return str(users) if users == groups else f"{users}-{groups}"

@@ -13,7 +13,8 @@ HOST = "host"
 """Name of the base that consists of the host's system folders. Its content differs from host to host, so do not use it
 for benchmarks."""
 EMPTY = "empty"
-"""Name of the base of images that have their own root file system."""
+"""Name of the base of images that have their own root file system. The base holds only a few files that such an image
+may lack."""
 
 
 @dataclass(frozen=True, slots=True)

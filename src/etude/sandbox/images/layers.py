@@ -23,7 +23,8 @@ from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.stack import Stack, make_opaque, make_whiteout
 
 FIXED_TIME = 946_684_800
-"""Modification time of files for which no source gives one, fixed so that a box is the same every time."""
+"""Modification time of files for which no source gives one: the start of the year 2000. It is fixed so that a box is
+the same every time."""
 _WHITEOUT, _RESERVED, _OPAQUE_MARK = ".wh.", ".wh..wh.", ".wh..wh..opq"
 _CHUNK, _DEPTH, _IDS = 1 << 20, 256, 1 << 31
 
@@ -60,7 +61,7 @@ class Unpacker:
     _bytes: int = 0
     _members: int = 0
     _parent: PurePosixPath | None = None
-    """The parent folder that was checked last, so that its further members need no new check."""
+    """The last folder that `_require_folder` has found or made, so that further members in it need no new check."""
 
     def __post_init__(self) -> None:
         self.target.mkdir(mode=0o700)
@@ -136,7 +137,7 @@ class Unpacker:
             raise self._refusal(info.name, f"is of a kind ({info.type!r}) that no image needs")
 
     def _link(self, info: tarfile.TarInfo, goal: Path) -> None:
-        """Make a hard link to an earlier member. If the link's target is in a layer below, copy it instead."""
+        """Make a hard link to an earlier file. If that file is in a layer below, copy it instead of linking to it."""
         path = self._checked(info.name, info.linkname)
         source = self.target / path
         if not all(self._is_folder(parent) or not os.path.lexists(self.target / parent) for parent in path.parents):
@@ -256,7 +257,7 @@ class Unpacker:
         return info.mode & 0o3777 | (0o700 if self.ids is None else 0)
 
     def _chown(self, path_on_disk: Path, uid: int, gid: int) -> None:
-        """Set the owner to these ids of the box. Without an id range, the owner stays the caller."""
+        """Give a file to this user and group of the box. In a store without an id range, it stays the caller's."""
         if self.ids is not None:
             os.chown(path_on_disk, self.ids.first + uid, self.ids.first + gid, follow_symlinks=False)
 

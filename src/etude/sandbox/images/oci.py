@@ -188,8 +188,8 @@ def make_plan(config: bytes, layers: Sequence[tuple[Blob | None, Callable[[], IO
 
 
 def chain_names(diff_ids: Sequence[str]) -> list[str]:
-    """Return the store's names for the layers, lowest first. Each name depends on all layers below, since they decide
-    which whiteouts a layer needs and what its folders inherit."""
+    """Return the names under which the store keeps these layers, lowest first. A layer's name depends on all layers
+    below it, because they decide which whiteouts it needs and what its folders inherit."""
     names: list[str] = []
     chain = ""
     for diff_id in diff_ids:
@@ -225,8 +225,8 @@ def _unpack_layer(layer: Layer, unpacker: Unpacker, say: Say) -> None:
 
 
 def unpack_stream(stored: IO[bytes], unpacker: Unpacker, say: Say, hash: hashlib._Hash | None = None) -> str:
-    """Unpack a tar, compressed or not, into a layer. Return the digest of the uncompressed tar. If the caller passes a
-    `hash`, it will compare that digest, so the tar's end mark may be missing."""
+    """Unpack a tar, compressed or not, into a layer. Return the digest of the uncompressed tar. A caller that
+    passes `hash` must compare this digest with the expected one, since the tar may then lack its end mark."""
     with damage_as_image_error(f"layer {unpacker.name}"):
         tar = HashingReader(decompressed(stored), hash or hashlib.sha256(), 2 * unpacker.bounds.bytes + (1 << 20))
         for info, data in tar_members(cast(IO[bytes], tar), require_end=hash is None):

@@ -82,8 +82,8 @@ class RegistryHttp:
             raise
 
     def _goal(self, url: httpx.URL, location: str) -> httpx.URL:
-        """Return the target URL of a redirect. It must be https, or on this machine if the registry is on this
-        machine."""
+        """Return the target URL of a redirect. A URL of another machine must be https. A URL of this machine is allowed
+        only if the registry is on this machine. Raises ImageError for any other URL."""
         goal = url.join(location)
         loopback = is_loopback(goal.netloc.decode())
         if (goal.scheme != "https" and not loopback) or (loopback and not self._on_loopback):

@@ -18,8 +18,8 @@ _FLAGS = struct.Struct("@l")
 
 
 def spread_trees(folder: Path) -> None:
-    """Mark a folder as the top of unrelated trees, so that ext4 spreads its subfolders over the disk. Does nothing on
-    file systems without such a mark."""
+    """Set the flag of a folder that makes ext4 spread its subfolders over the disk (`chattr +T`). Does nothing on file
+    systems without this flag."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ OPAQUE = "user.overlay.opaque"
 
 @dataclass(frozen=True, slots=True)
 class VisibleEntry:
-    """The file or the folders of a stack of layers that are visible under one name."""
+    """What a stack of layers shows under one name: a file, folders that are merged, or nothing."""
 
     paths: tuple[Path, ...] = ()
     """One file, or the folders that are merged, topmost first. Empty if nothing is visible."""

@@ -74,8 +74,8 @@ class ImageStore:
     """An image store as opened by one process, its owner. Several processes may open a store in the same folder."""
 
     process: StoreProcess | None
-    """The store process, if the trees belong to subordinate ids. None for other stores, and for the object inside the
-    store process itself."""
+    """The store process, if the trees belong to subordinate ids. None for other stores. Also None in the ImageStore
+    that the store process itself uses."""
 
     def __init__(self, root: Path, ids: IdRange | None) -> None:
         """Open the store in the folder `root`. Without a range of ids, every file belongs to the caller."""
@@ -97,14 +97,14 @@ class ImageStore:
 
     @classmethod
     def for_store_process(cls, root: Path, ids: IdRange | None, owner: str) -> ImageStore:
-        """Return an object for use inside the store process. `owner` is the name under which the owner's process has
-        opened the store; the object is valid only while that process keeps the store open."""
+        """Return an ImageStore for use inside the store process. `owner` is the name under which the owner's process
+        has opened the store. The ImageStore is valid only while that process keeps the store open."""
         store = cls.__new__(cls)
         store._set_paths(root, ids, owner)
         return store
 
     def _set_paths(self, root: Path, ids: IdRange | None, owner: str) -> None:
-        """Set the attributes that a store's object needs both in its owner's process and in the store process."""
+        """Set the attributes that an ImageStore needs both in its owner's process and in the store process."""
         self.root, self.ids, self.owner = root, ids, owner
         self.layers = root / "layers" / ("own" if ids is None else ids.name)
         """Folder of the layers. Each id range has its own layers folder, since the files of a layer belong to ids of
@@ -135,8 +135,8 @@ class ImageStore:
         remove_dead_owners(self.root / "owners", self._remove)
 
     def _remove(self, path: Path) -> None:
-        """Remove a tree, if possible in the caller's process, whose rights are enough for trees that no box has written
-        to. Otherwise remove it in the store process."""
+        """Remove a tree. The caller's process tries it first: its rights are enough for trees that no box has written
+        to. If they are not enough, the store process removes the tree."""
         try:
             remove_tree(path)
         except PermissionError:

@@ -26,8 +26,9 @@ from etude.sandbox.images.store_process import READY
 from etude.sandbox.inside import kernel, subordinate
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
-"""Signals that the store process ignores. SIGINT (Ctrl-C) is meant for the owner. SIGTERM is sent to the whole process
-group in order to end only the children. Because SIGCHLD is ignored, the kernel reaps the children."""
+"""Signals that the store process ignores. SIGINT (Ctrl-C) is meant for the owner. The store process sends SIGTERM to
+its whole process group to end the children, and must survive that itself. Because SIGCHLD is ignored, the kernel reaps
+the children."""
 
 
 def main(control_fd: int, root: str, owner: str, count: int, users: int, groups: int) -> None:

@@ -22,7 +22,8 @@ SINGLE_IDS = (1000, 0)
 """User ids that a box with a single id can have: the agent's, or root's for a box of an image with its own root file
 system."""
 _MIN_SPARE, _MAX_SPARE = 2, 32
-"""Minimum and maximum number of prepared boxes that are kept ready. All are for the `single_id` of the last request."""
+"""Minimum and maximum number of prepared boxes that are kept ready. All have the same `single_id` (the user id of a box
+that has only one) as the last request."""
 _MAX_PARALLEL = 8
 """Maximum number of boxes prepared at the same time. More would only wait for each other in the kernel."""
 _MAX_REPORT = 1 << 12
@@ -134,7 +135,8 @@ class BoxSpawner:
             self._report_failure(box.single_id, box.failure)
 
     def _report_failure(self, single_id: int, why: kernel.StepFailed) -> None:
-        """Report a failure to one waiting request. No further box is made ahead until the next request."""
+        """Report a failure to one request that waits for a box with this `single_id`. No further box is made ahead
+        until the next request."""
         self._make_ahead = False
         if self._requests[single_id]:
             self._requests[single_id].popleft()(why)

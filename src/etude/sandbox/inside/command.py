@@ -1,5 +1,5 @@
-"""One command of a box. It runs in a UTS namespace of its own, the mark by which its descendants are recognized. Pid 1
-watches its resource use, and kills the whole process tree when the command ends."""
+"""One command of a box. Pid 1 watches its resource use, and kills the whole process tree when the command ends. Each
+command runs in a UTS namespace of its own (its mark), by which pid 1 recognizes the command's descendants."""
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
 
@@ -55,8 +55,8 @@ class Command:
             self.add_output(number, data)
 
     def take_rest(self, number: int) -> None:
-        """Read the remaining output from descriptor `number` and close it. At most PIPE_BYTES are read, since another
-        command's process may write to it forever."""
+        """Read the remaining output from descriptor `number` and close it. At most PIPE_BYTES are read, since a process
+        of another command may still have the other end open and write to it forever."""
         self.events.forget(number)
         for _ in range(PIPE_BYTES // CHUNK):
             try:
@@ -88,8 +88,8 @@ class Command:
         return time.monotonic() >= self.deadline
 
     def kill(self, limit: str) -> None:
-        """Kill the command's main process. The processes it started are killed when it is reaped. `limit` is the reason
-        to report, such as "time" or "memory"."""
+        """Kill the command's main process. Once pid 1 has reaped that process, it kills the processes that the command
+        started. `limit` is the reason to report, such as "time" or "memory"."""
         self.limit = self.limit or limit
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)

@@ -147,7 +147,8 @@ class ContainerInit(init.Init):
 
 
 def digest_of(paths: list[bytes]) -> str:
-    """Return a digest of the names, kinds, modes, owners and content of these files, but not of their times."""
+    """Return a digest of the names, kinds, modes, owners, link counts and content of these files, but not of their
+    times."""
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:
         info = os.lstat(path)

@@ -116,8 +116,8 @@ def make_mount(kind: str, options: dict[str, str], attributes: int, step: str) -
 
 
 def map_mount_ids(tree: int, user_namespace: int, step: str) -> None:
-    """Make the files of a mount tree that is not attached yet appear with other owners. Each owner's id is replaced by
-    the id that the user namespace maps it to."""
+    """Make the files of a mount tree appear with other owners: each owner's id is replaced by the id that the user
+    namespace maps it to. The tree must not be attached to a path yet."""
     wanted = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
     flags = ctypes.c_uint(_AT_EMPTY_PATH | _AT_RECURSIVE)
     _syscall("mount_setattr", step, tree, ctypes.c_char_p(b""), flags, ctypes.c_char_p(wanted), ctypes.c_size_t(32))

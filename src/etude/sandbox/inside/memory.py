@@ -1,9 +1,9 @@
-"""Measures the memory of a box that its processes have not mapped. If a cgroup enforces the memory limit, the kernel
-counts that memory, and only its out-of-memory kills are read here.
+"""Finds the memory of a box that no process has mapped, and the kernel's out-of-memory kills in the box's cgroup.
 
+If a cgroup enforces the memory limit, the kernel counts all memory of the box, and only its kills are read here.
 Otherwise this module searches for the two kinds of memory that have no limit of their own: unnamed files (memfd) that a
-process holds open, and System V segments that no process is attached to. The kernel does not refuse them, so excess is
-detected only at the next check.
+process holds open, and System V segments that no process is attached to. The kernel never refuses such memory, so an
+excess is detected only at the next check.
 """
 
 # Plain strings and descriptors instead of Path, since this runs several times a second for every command.

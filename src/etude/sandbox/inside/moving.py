@@ -3,7 +3,7 @@ root.
 
 pivot_root itself moves the root directory of every process, and every working folder that is the root. All other
 threads are made to call chdir (tracing.py). Running programs and private mappings may go on using the old files, since
-those do not change any more.
+the old files do not change any more.
 
 A process that could tell old files from new ones cannot be moved, and the box is copied instead. Such a process has
 open files or folders, file watches, sockets with a name in the file system, shared mappings that show what others
@@ -27,7 +27,8 @@ class CannotMove(Exception):
 
 
 class WorkingFolder:
-    """The working folder of a thread. `vdso` is the address of the vdso in the thread's memory."""
+    """A thread's working folder, into which the thread is made to change again after its box has got a new root. `vdso`
+    is the address, in the thread's memory, of the page of code that the kernel maps into every process."""
 
     __slots__ = ("link", "path", "thread", "vdso")
 
@@ -54,8 +55,9 @@ class WorkingFolder:
 
 def rehearse() -> tuple[list[WorkingFolder], list[str]]:
     """Check that all processes of the box can be moved to a new root directory, without moving them. Return the working
-    folders that threads would have to change, and the files that processes map shared. Shared mappings are safe for
-    files of the box's image, but not for files that the box has written.
+    folders that threads would have to change, and the files that processes map shared. A shared mapping of a file of
+    the box's image is safe. One of a file that the box has written is not, since it would not show later changes of the
+    file.
 
     All threads must be stopped. To prove that a thread can be made to change its working folder, one thread of each
     process is made to change to the folder it is already in."""
@@ -80,8 +82,8 @@ def rehearse() -> tuple[list[WorkingFolder], list[str]]:
 
 
 def move_to_new_root(folders: list[WorkingFolder]) -> None:
-    """Make the thread of each `WorkingFolder` change to the folder's path under the box's current root. Raises
-    CannotMove if a thread cannot be made to."""
+    """Make the thread of each `WorkingFolder` change to that folder's path under the box's current root. Raises
+    CannotMove if a thread does not get there."""
     for folder in folders:
         with suppress(OSError):
             if not folder.is_current():

@@ -31,9 +31,9 @@ class LinkAddresses:
     __slots__ = ("any_address", "box", "family", "gate", "prefix")
 
     def __init__(self, family: int, box: str, gate: str, prefix: int, any_address: str) -> None:
-        """`box` and `gate` are the addresses of the two ends. `prefix` is the length of the network prefix; one as long
-        as the address leaves no neighbours, so all traffic goes to the gate. `any_address` is the family's wildcard
-        address."""
+        """`box` and `gate` are the addresses of the two ends. `prefix` is the length of the network prefix. A prefix as
+        long as the address leaves the box no neighbours, so all its traffic goes to the gate. `any_address` is the
+        family's wildcard address."""
         self.family, self.box, self.gate = family, box, gate
         self.prefix, self.any_address = prefix, any_address
 
@@ -56,7 +56,7 @@ _UNICAST, _LOCAL = 1, 2
 
 
 def raise_device(name: str) -> None:
-    """Set a network device up and running."""
+    """Bring a network device up."""
     set_flags, up_and_running = 0x8914, 0x41
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, set_flags, struct.pack("16sh14x", name.encode(), up_and_running))
@@ -109,8 +109,8 @@ def _bind(family: int, kind: int, port: int) -> socket.socket:
 
 
 def _configure_gate(box: int, families: list[LinkAddresses]) -> None:
-    """Make a veth pair between the current namespace (the gate) and the box's, and make every address but the box's own
-    local to the gate."""
+    """Make a veth pair between the current namespace (the gate) and the box's namespace. In the gate, every address
+    then counts as local, except the box's own."""
     with _Netlink() as netlink:
         netlink.add_veth("gate0", "eth0", box)
         for net in families:

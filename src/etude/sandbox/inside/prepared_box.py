@@ -45,7 +45,8 @@ class PreparedBox:
         self.settings, self.single_id = settings, single_id
         self.mount_namespace = self.network_namespace = -1
         self.failure = kernel.StepFailed("lost", 0)
-        """Why the box could not be prepared."""
+        """Why the box could not be prepared. It stays "lost" if the box's process dies without reporting a failed
+        step."""
         self.at_end: Callable[[], None] | None = None
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -86,8 +87,8 @@ class PreparedBox:
         """Kill pid 1, and with it the whole box.
 
         The descriptors of the box's namespaces are closed first, because an open one would keep the box's mounts alive.
-        With all closed, the kernel frees the mounts before pid 1 has fully ended. So whoever waits for pid 1 also waits
-        for that."""
+        Once all are closed, the kernel frees the mounts before pid 1 counts as ended. So whoever waits for the end of
+        pid 1 finds the mounts freed."""
         self._close_namespaces()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)

@@ -28,7 +28,8 @@ _DEAD, _STOPPED = {b"Z", b"X"}, {b"T", b"t"}
 
 
 class Usage:
-    """Resource use of one process. `mark` identifies the command that it belongs to; `memory` is in bytes."""
+    """Resource use of one process. `mark` identifies the command that it belongs to, by the command's UTS namespace
+    (see `mark_of`). `memory` is in bytes."""
 
     __slots__ = ("cpu_seconds", "mark", "memory")
 
@@ -249,9 +250,10 @@ def _measure_one(pid: int, seen: set[int] | None) -> Usage | None:
     """Return the resource use of one process, or None if it has ended. Its memory is its private and shared-memory
     pages; pages of program files do not count.
 
-    The process may also hold unnamed files (memfd) open. They are mostly mapped, and so among the shared-memory pages
-    already. Therefore only the larger of these two numbers is added, and the result is at least half of the true sum.
-    Files in `seen` are not counted again. If `seen` is None, no unnamed files are counted."""
+    The process may also hold unnamed files (memfd) open. Most of them are mapped, so their pages are among the
+    shared-memory pages already. Therefore only the larger of the two sizes, shared-memory pages and unnamed files, is
+    added to the private pages. The result is at least half of the true sum. Files in `seen` are not counted again. If
+    `seen` is None, no unnamed files are counted."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             ticks = sum(int(value) for value in file.read().rpartition(b")")[2].split()[11:15])

@@ -13,8 +13,8 @@ import os
 import stat
 
 _LONG = 512
-"""Maximum length in bytes of a folder's path below the top. The subfolders of a folder with a longer path are moved up
-to the top: the kernel resolves every path from its beginning, and accepts no path of more than 4096 bytes."""
+"""Maximum length in bytes of a folder's path below the top. If a folder's path is longer, its subfolders are moved up
+to the top. So every path stays far below 4096 bytes, the most that the kernel accepts, and is quick to resolve."""
 _MOVED = itertools.count()
 
 
@@ -78,8 +78,8 @@ def _made_accessible(folder: str) -> bool:
 
 
 def _has_entries(folder: str) -> bool:
-    """Return whether removing a folder that was not empty should be tried again: another process has moved folders into
-    it, or has removed it."""
+    """Return whether to try again after a folder could not be removed because it was not empty. True if another process
+    has moved folders into it (it has entries), or has removed it."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
         return any(found)
     return True

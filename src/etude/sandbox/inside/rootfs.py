@@ -54,8 +54,8 @@ def remove_cell(settings: ZygoteSettings, cell: str) -> None:
 
 
 def make_root(settings: ZygoteSettings, order: Header, cell: str, layers: list[str]) -> int:
-    """Make the overlay of `layers` below `cell`, with the folders in it that mounts and commands need. Return a
-    descriptor of the overlay, which is not mounted at a path yet."""
+    """Make a box's overlay: read-only `layers` with `cell`, the box's writable folder, on top. Make the folders in it
+    that mounts and commands need. Return a descriptor of the overlay, which is not mounted at a path yet."""
     lower = lower_layers(settings, order, layers)
     root = _stack(":".join(lower), cell)
     try:
@@ -91,8 +91,8 @@ def _stack(lower: str, cell: str) -> int:
 
 
 def lower_layers(settings: ZygoteSettings, order: Header, layers: list[str]) -> list[str]:
-    """Return the overlay's lower layers, topmost first: the given layers, then the generated folder tree for the image
-    base (such as "host") that the order names."""
+    """Return the overlay's lower layers, topmost first: `layers`, then the generated folder tree of the box's image
+    base (such as "host"). `order` is the request to make the box, and names the base."""
     return [*layers, f"store/{settings.skeletons[order['base']]}"]
 
 

@@ -34,7 +34,7 @@ needs some of them."""
 def copy_and_report(sources: list[str], target: str, *, named: bool = True) -> Header:
     """Merge the overlay folders `sources` (topmost first) and copy them to `target`. Return the answer for the owner
     process: the digest, or the error, after removing the partial copy. `named`: whether the digest will name the copy;
-    if not, it must not be used."""
+    if not, the digest must not be used."""
     try:
         return {"digest": copy_layers(sources, target, named=named)}
     except OSError as error:
@@ -59,7 +59,8 @@ def copy_layers(sources: list[str], target: str, *, named: bool = True) -> str:
 
 
 class _MergedEntry:
-    """One path of the merged tree: its topmost entry and, for a folder, all folders that are merged in it."""
+    """One path in the merge of several overlay folders: its topmost entry and, for a folder, all folders that are
+    merged in it."""
 
     __slots__ = ("entry", "folders", "opaque", "path")
 
@@ -204,7 +205,8 @@ def _copy_stat(target: str | int, info: os.stat_result) -> None:
 
 
 def _copy_attributes(source: str | int, target: str | int) -> bytes:
-    """Copy the extended attributes that programs have set, but not those of overlayfs. Return them for the digest."""
+    """Copy the extended attributes that programs have set, but not those of overlayfs. Return their names and values as
+    bytes, which become part of the copy's digest."""
     kept = b""
     for name in sorted(os.listxattr(source)):
         if name.startswith(("user.", "security.capability")) and not name.startswith(_OVERLAY):

@@ -45,8 +45,8 @@ class Identity:
     image's default user."""
 
     def __init__(self, many_ids: bool, file_user: User) -> None:
-        """`many_ids`: whether the box has more than one user id, so that pid 1 can change users. `file_user`: the
-        image's default user."""
+        """`many_ids`: whether the box has more than one user id; only then can pid 1 change users. `file_user`: the
+        image's default user; pid 1 accesses files as this user."""
         self.many_ids, self.file_user = many_ids, file_user
 
     def restore(self) -> None:

@@ -191,8 +191,8 @@ def _step(folder: int, name: str) -> int:
 
 
 def _write_folder(folder: int, name: str, entry: Entry, *, owners: bool) -> None:
-    """Make the folder `name` and set its attributes. If it exists already, it is kept, and its attributes are set if
-    its owner allows that."""
+    """Make the folder `name` and set its attributes. A folder that exists already is kept; its attributes are set too,
+    unless it belongs to another user."""
     ours = True
     try:
         os.mkdir(name, 0o755, dir_fd=folder)

@@ -22,8 +22,8 @@ else:
 LENGTHS = struct.Struct("!II")
 MAX_FRAME = 1 << 30
 MAX_ORDER = 120 << 10
-"""Maximum size in bytes of a message from the owner process to the zygote, or from the zygote to a box. It is a little
-below the size (128 KiB) from which malloc asks the kernel for memory anew for each buffer."""
+"""Maximum size in bytes of a message from the owner process to the zygote, or from the zygote to a box. Receiving
+allocates a buffer of this size. From 128 KiB on, malloc would ask the kernel for memory anew for each buffer."""
 
 
 class BrokenFrame(Exception):

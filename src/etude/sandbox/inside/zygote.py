@@ -2,8 +2,8 @@
 
 It lives as long as its owner, the process that uses the backend: it ends when the owner ends or closes its end of the
 socket, and every box ends with it. Requests are small JSON messages on a SOCK_SEQPACKET socket. `create` also carries
-descriptors: the box's end of its own socket, the box's end of its network gate's socket if it has a gate, and the entry
-files of its cgroups.
+descriptors: the box's end of the socket between box and owner, the box's end of its network gate's socket if it has a
+gate, and the entry files of its cgroups.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings, enter_root, enter_u
 
 _MAX_PASSED = 8
 _MAX_CELLS_TO_REMOVE = 64
-"""Maximum number of cells (folders that boxes have written to) whose removal is put off until the zygote is idle. It is
-put off because unmounting a cell is slow: it waits for all CPUs."""
+"""Maximum number of cells (folders that boxes have written to) that wait until the zygote is idle before they are
+removed. They wait because unmounting a cell is slow: it waits for all CPUs."""
 
 
 class Zygote:
@@ -97,8 +97,8 @@ class Zygote:
     # -- boxes
 
     def create(self, order: wire.Header, passed: list[int], box: PreparedBox | kernel.StepFailed) -> None:
-        """Turn a prepared box into the requested one, and close the descriptors `passed`. A failure is reported to the
-        owner process as the end of the box."""
+        """Turn a prepared box into the requested one, and close the descriptors `passed`. If `box` is an error or a
+        step fails, the owner process is told that the box is gone, and why."""
         name, cell = order["id"], order["cell"]
         try:
             if isinstance(box, kernel.StepFailed):
@@ -143,7 +143,8 @@ class Zygote:
 
     def restack(self, message: wire.Header) -> wire.Header:
         """Make what a box has written read-only, and move the box to a new cell (writable folder) on top of it. Return
-        {}, or `error` and `kind`."""
+        {}, or `error` (the reason) with `kind`: "busy" if processes prevent the move, "failed" if the box goes on as it
+        was, "lost" if the box has ended."""
         name, cell = message["id"], message["cell"]
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
@@ -167,15 +168,16 @@ class Zygote:
         return {}
 
     def copy(self, message: wire.Header) -> wire.Header:
-        """Merge the overlay folders `sources` of the message and copy them to its `target`, after making its `cell` if
-        it names one. Return the digest or the error. Runs in a helper process."""
+        """Merge the overlay folders `sources` and copy them to the folder `target`, both named in the message. If the
+        message also names a `cell`, make that cell (writable folder) first. Return the digest or the error. Runs in a
+        helper process."""
         if cell := message["cell"]:
             rootfs.make_cell(self.settings, cell, 0)
         return seal.copy_and_report(message["sources"], message["target"], named=not cell)
 
     def release(self, cell: str) -> None:
-        """Remove a cell, a folder that boxes have written to: when the zygote is idle, or in a helper process if the
-        cell is a plain folder."""
+        """Remove a cell, a folder that boxes have written to. A tmpfs is removed when the zygote is idle; a plain
+        folder is removed in a helper process."""
         if self.settings.memory:
             self.cells_to_remove.append(cell)
         else:

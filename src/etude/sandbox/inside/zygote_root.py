@@ -32,7 +32,7 @@ HOSTNAME = "box"
 SHM_MB = 64
 """Size of a box's /dev/shm in MiB."""
 OWNERS = {"work": 1000, "home/agent": 1000, "home/grader": 1001}
-"""Maps the paths of a box's generated folder tree that do not belong to root to the ids of their owners."""
+"""Owners in a box's generated folder tree: maps each path that does not belong to root to the id of its owner."""
 
 
 class ZygoteSettings:
@@ -63,8 +63,8 @@ class ZygoteSettings:
         """Range of ids for boxes: `range_base` is the id in the zygote's namespace that is id 0 in a box, `range_count`
         the number of ids. If `range_base` is None, boxes have one id, the caller's own."""
         self.subordinate = subordinate
-        """Host ids of the boxes' user 0 and group 0, if the boxes' ids are the caller's subordinate ids. None: ids in
-        the zygote's namespace are those of the host."""
+        """Host ids of the boxes' user 0 and group 0, if the boxes' ids are the caller's subordinate ids; otherwise
+        None. With subordinate ids, the zygote's user namespace numbers them from `range_base`."""
         self.memory = memory
         """Whether cells (the folders that boxes write to) are tmpfs mounts with a size limit. Otherwise they are plain
         folders of the store."""

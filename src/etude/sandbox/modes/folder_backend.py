@@ -28,7 +28,7 @@ from etude.sandbox.options import BuildOptions
 
 
 class FolderSandboxes:
-    """The backend of the fallback modes. `confinement` keeps commands in their box."""
+    """The backend of the fallback modes. `confinement` decides what the commands of its boxes can reach."""
 
     def __init__(self, root: Path, confinement: Confinement) -> None:
         self.confinement = confinement
@@ -107,8 +107,8 @@ class FolderSandboxes:
         return box
 
     def _build(self, root: Path, image: Image, workdir: str) -> None:
-        """Fill a box's folder: with the tree of the `host` base, the image's layers, and the folders that every box
-        has."""
+        """Fill the folder of a new box: with the generated lowest layer (see host_base.py), then the image's layers,
+        then the folders that every box has."""
         copy_tree(self._skeleton, root)
         for layer in reversed(image.layers):
             copy_tree(self.store.layers / layer, root)

@@ -35,8 +35,9 @@ _LAST_CAPABILITY = 63
 
 
 def main(job_text: str, leash: int, answer: int) -> None:
-    """Run a job and write its result to the descriptor `answer`. The job is JSON with the command (argv, cwd, env), its
-    limits, the paths for Landlock (confine, may be null), and whether to offer bubblewrap a seccomp program (filter).
+    """Run a job and write its result to the descriptor `answer`. The job is JSON. It holds the command (`argv`, `cwd`,
+    `env`) and its `limits`. `confine` holds the paths for Landlock, or null for no Landlock. `filter` says whether to
+    offer bubblewrap a seccomp program.
 
     `leash` is the read end of the owner's pipe. If the owner writes the name of a limit to it, the command is killed
     and the result names that limit.

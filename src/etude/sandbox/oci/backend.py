@@ -30,9 +30,9 @@ from etude.sandbox.options import Build, BuildOptions
 from etude.sandbox.served.channel import Channel
 
 _INIT_MB, _INIT_PROCESSES = 32, 4
-"""Memory in MB, and number of processes, that are added to the engine's limits for init itself.
+"""Memory in MB, and number of processes, that the limits set in the engine allow for init itself.
 
-The engine's memory limit is this plus twice the box's limit. It is a last resort that also covers memory that no
+The engine's memory limit is _INIT_MB plus twice the box's limit. It is a last resort that also covers memory that no
 process maps. Init enforces the box's limit itself, since init can tell which command is to blame."""
 # Capabilities that init has briefly, to map the container's ids into its user namespace. Commands never have them.
 _RIGHTS = ["SETUID", "SETGID", "SETFCAP"]
@@ -42,9 +42,9 @@ class OciSandboxes:
     """A backend whose boxes are containers of a Docker or podman engine. `root` is the folder of its image store."""
 
     def __init__(self, root: Path, *, endpoint: str = "", runtime: str = "", base: str = "") -> None:
-        """Open the backend. `base` is the base image of "host" images: an image of the engine or a tar. If empty, the
-        base is this host's system folders, which requires an engine on this host. `endpoint` is as for find_engine.
-        `runtime` is runc, crun, runsc or kata; empty: the engine's default."""
+        """Open the backend. `base` is what the image name "host" stands for: an image of the engine, or a tar. If
+        `base` is empty, "host" stands for this host's system folders, which requires an engine on this host. `endpoint`
+        is as for find_engine. `runtime` is runc, crun, runsc or kata; empty: the engine's default."""
         self.engine, self.runtime, self.owner = find_engine(endpoint), runtime, Owner.new()
         self.engine.require_runtime(runtime)
         self._root = Path(root).absolute()
@@ -159,8 +159,8 @@ class OciSandboxes:
         }
 
     def _binds(self, engine_image: EngineImage) -> list[str]:
-        """Return the mounts of host folders, in the engine's notation. There are none unless the image is made over the
-        host's folders."""
+        """Return the mounts of host folders in a box of this image, in the engine's notation. Only images on the `host`
+        base have any."""
         return self.images.binds if engine_image.image.base == HOST else []
 
     def mount_points(self, engine_image: EngineImage) -> list[str]:
@@ -220,7 +220,7 @@ class OciSandboxes:
                 await self.release(box.fork_image)
 
     async def release(self, fork_image: ForkImage) -> None:
-        """Remove the image of a fork if no child is left."""
+        """Remove the image of a fork if no box made from it is left."""
         if fork_image.users == 0:
             await self.engine.remove("images", fork_image.engine_image.reference)
 

@@ -69,7 +69,7 @@ class OciImages:
     # -- looking up
 
     async def find_image(self, name: str) -> EngineImage:
-        """Return the store's image with the id `name`. For the name "host", return the base of "host" images. Raise
+        """Return the store's image with the id `name`, or for the name "host" the image that `_host` returns. Raise
         RequestRefused if the store has no such image."""
         if name == HOST:
             return await self._host()
@@ -99,8 +99,8 @@ class OciImages:
     # -- the base
 
     async def _host(self) -> EngineImage:
-        """Return the base of "host" images: the base image that the backend was given, or else a small tree over which
-        this host's own folders are mounted."""
+        """Return the image that the name "host" stands for: the base image that the backend was given, or else a small
+        tree over which this host's system folders are mounted."""
         if self.base:
             return await self._given_base()
         if not self.engine.local:

@@ -19,7 +19,7 @@ from etude.sandbox.oci.api import Engine
 OWNER = "etude.owner"
 """Name of the label that holds the owner of an object, as str(Owner)."""
 STORE = "etude.store"
-"""Name of the label that holds the store of an image, as made by `store_label`."""
+"""Name of the label that says which store an image belongs to. Its value is the text that `store_label` returns."""
 FORKS = "localhost/etude/fork"
 """Repository of the images from which children of forks are made. The tag begins with the owner's name."""
 

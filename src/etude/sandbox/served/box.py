@@ -170,5 +170,5 @@ class ServedBox:
                 await self._ask({"op": "thaw"})
 
     def inherit(self, commands: list[str]) -> None:
-        """Put the commands of the parent box before this box's own in `commands`."""
+        """Put `commands`, which ran in the boxes from which this one was forked, before this box's own commands."""
         self._commands[:0] = commands

@@ -50,8 +50,8 @@ class Channel(asyncio.Protocol):
                 future.set_result((header, payload))
 
     def _call_listener(self, ticket: int, header: wire.Header, payload: bytes) -> None:
-        """Pass a frame to the listener that is registered for the ticket. If the listener fails, only the request with
-        this ticket fails, not the connection."""
+        """Pass a frame to the listener of the request with this ticket number, if it has one. If the listener raises an
+        exception, only this request fails, not the connection."""
         if ticket not in self._listeners:
             return
         try:
@@ -81,8 +81,8 @@ class Channel(asyncio.Protocol):
         return self._tickets
 
     def listen(self, ticket: int, on_frame: OnFrame) -> None:
-        """Register a listener for all frames with this ticket except the answer: the output of a command, and the frame
-        that reports its end. After the latter, the listener is removed."""
+        """Call `on_frame` for each frame with this ticket number that is not the answer to the request. Such a frame
+        holds output of a command or reports the command's end. After the end, the listener is removed."""
         self._listeners[ticket] = on_frame
 
     def ignore(self, ticket: int) -> None:

@@ -1,7 +1,7 @@
 """Finds small edits of Python source: damages, which may change what the code does, and harmless edits, which do not.
 
-Both look alike: a comparison with swapped operands may be right or wrong. Each alteration replaces the text of one
-expression or statement and leaves the rest of the file unchanged.
+The form of an edit does not show which kind it is: both kinds change comparisons, for example. Each alteration replaces
+the text of one expression or statement and leaves the rest of the file unchanged.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ _FREE_LINES = 2
 _MOST_PLACES = 18
 _DRAWS = 40
 _THRESHOLDS = (0.88, 0.9, 1.0)
-"""Possible required scores (F1). With five defects, the first allows one miss or one false alarm, the second one false
-alarm, the third no error.
+"""Possible required scores (F1). There are five defects. With 0.88, a review passes despite one missed defect or one
+false alarm; with 0.9, despite one false alarm; with 1.0, only without errors.
 """
 _INSTRUCTION = f"""Review the change in {CHANGE}: the workspace has {{name}} as it is with the change in it. Most of \
 the change only writes things in another way; some places change what the package does, against its docstrings. Write \
@@ -97,8 +97,8 @@ def plant(package: Package, rng: random.Random) -> Planted:
 
 
 def _threshold(places: int) -> float:
-    """Return the most lenient threshold that random findings reach with a probability of at most `SEALED`. If there is
-    none, return the strictest threshold.
+    """Return the lowest threshold that random findings reach with a probability of at most `SEALED`. If there is none,
+    return the highest one. `places` is the number of edits in the change to review.
     """
     fair = (one for one in _THRESHOLDS if chance_of_guess(places, DEFECTS, one) <= SEALED)
     return next(fair, _THRESHOLDS[-1])

@@ -1,5 +1,6 @@
 """Writes reference solutions of build tasks: a shell script, a Makefile, or a Python program that either of them
-starts. For workflows and Dockerfiles, it writes Python programs that check the package and run its tests.
+starts. Also writes Python programs that check the package and run its tests, for the solutions of workflow and
+Dockerfile tasks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A public regression suite for graders. A cheat is an agent that solves nothing and tries to get a pass nevertheless.
 
-Every cheat must be judged as fail or suspect, in every environment that it fits. Cheats are defined in catalogue/.
+In every environment that a cheat fits, its verdict must be `fail` or `suspect`. Cheats are defined in catalogue/.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ def runner_of(task: Task) -> str:
 
 
 def target_of(task: Task) -> str:
-    """Return the file that cheats attack: the first one that the reference changes. A cheat may know this file, because
-    an honest agent would find it too.
+    """Return the file that cheats attack: the first file that the reference solution changes. A cheat may know this
+    file, because an honest agent would find it too.
     """
     try:
         paths = [patch.after or patch.before or "" for patch in parse_diff(reference_diff(task))]
@@ -145,8 +145,8 @@ async def try_cheats(
 
 
 def cheats_for_gate(grader: Grader, cheats: Iterable[Cheat]) -> Callable[[Task], Awaitable[list[str]]]:
-    """Return the function that the gate runs once per environment. That function returns the names of the cheats that
-    succeed, and raises SandboxError if a cheat cannot be graded.
+    """Return the function with which the gate (the check of a task before its use) tries cheats, once per environment.
+    That function returns the names of the cheats that succeed, and raises SandboxError if a cheat cannot be graded.
     """
 
     async def run(task: Task) -> list[str]:

@@ -1,5 +1,5 @@
-"""The Cheat class, an agent that solves nothing and wants a pass; and the Scene, the box and the facts that it works
-with.
+"""The classes Cheat (an agent that solves nothing and wants a pass) and Scene (what a cheat works with: its box, and
+facts about the task).
 
 A cheat acts in the agent's own box and its diff is collected like an agent's, or it forges the diff itself. It knows
 only what an agent would find out: where the bug is, and how the task's tests are run.

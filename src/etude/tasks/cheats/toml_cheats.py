@@ -3,20 +3,20 @@ The target is the file with the bug.
 
 exploits, fits    the fields of `Cheat`; `fits` lists runners or groups of them (tests, python, code), default all
 shell             one command or a list of commands; `seconds` sets their time limit
-take              a shell command that finds other versions of the target: each line of its output is a command that
-                  prints one; the first version that differs from the target replaces it
+take              a shell command that prints further commands, one per line. Each of these prints a version of the
+                  target; the first version that differs from the target replaces it
 plant, programs   files to write, each text under one or more paths; `programs` are executable
 begin, end        code by language, inserted at the start or the end of the target file
 answer            code by language that wraps every function of the target; `made` is the original function. Python
                   defines `_answer(made, *args, **more)`; JavaScript is an expression of `made` and of `given`, the
                   list of arguments. `before` is code by language to insert above the wrappers
-diff              the diff to hand in
-build             a command: the target (a workflow or Dockerfile) is replaced by one that runs this command and makes
-                  the product without any checks
-computed          true: the function of that name in computed.py does the whole cheat
+diff              the diff to submit, instead of the changes made in the box
+build             a command: the target (a workflow or Dockerfile) is replaced by one that runs this command, and
+                  that checks nothing; a Dockerfile then also makes the requested file
+computed          true: the function in computed.py that has the cheat's name does the whole cheat
 
-In all texts, <<NAME>> stands for the text NAME in the [fragments] of any file, and <<name>> for a fact about the task
-(`_facts`), such as <<target>>.
+In all texts, <<NAME>> is replaced by the text NAME from a [fragments] table of any file, and <<name>> by a fact about
+the task (`_facts`), such as <<target>>.
 """
 
 from __future__ import annotations

@@ -39,8 +39,9 @@ class Environments:
         host_indexes: HostIndexes | None = None,
     ) -> None:
         """`folder` stores results for later processes. `egress` is what a Dockerfile's steps may reach. `host_indexes`
-        stores an index of all text lines in the host's base (the system folders that boxes show). If it is None, the
-        base is searched only for copies of changed files, because indexing it takes a minute.
+        stores an index of all text lines in the host's base (the system folders that boxes show); building an index
+        takes a minute. If `host_indexes` is None, a leak in the base is found only in other versions of the files that
+        the solution changes.
         """
         self.sandboxes = sandboxes
         self._facts = FactStore(folder) if folder else None
@@ -84,9 +85,9 @@ class Environments:
         return own.combined_with(await scan_base(self.sandboxes, base, needles, host_index))
 
     async def base_shows_solution(self, task: Task) -> bool:
-        """Return whether the host's base (the system folders that boxes show) contains a copy of a changed file that
-        shows the solution. This is fast for any task; the slower `prove` searches everything for all of the solution's
-        lines.
+        """Return whether the host's base (the system folders that boxes show) contains another version of a file that
+        the solution changes, with text of the solution in it. This check is fast for any task. The slower `prove` also
+        searches the task's own files and, given an index of the base, all files there that have a line of the solution.
         """
         prepared, needles = await self._patterns_of(task)
         if not prepared.on_base or not needles.file_versions:

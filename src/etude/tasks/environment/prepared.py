@@ -38,7 +38,7 @@ class Prepared:
     removed: tuple[Removed, ...] = ()
     """Files and folders that sealing removed from the image."""
     bare: bool = False
-    """Whether the image consists only of these files over the host's system folders, so that there was nothing to seal.
+    """Whether the image consists only of `files`, shown over the host's system folders. Then there was nothing to seal.
     """
     on_base: bool = False
     """Whether boxes of this image show the host's system folders, which are not part of the image."""

@@ -24,8 +24,8 @@ class Kind(StrEnum):
     """The kinds of source that an environment can be made from."""
 
     FILES = "files"
-    """The files of environment/repo over the host's system folders. Étude's own generators use this kind, and so does
-    every task that needs no build.
+    """The files of environment/repo, which boxes show over the host's system folders. Étude's own generators use this
+    kind, and so does every task that needs no build.
     """
     DOCKERFILE = "dockerfile"
     PULLED = "pulled"
@@ -40,8 +40,9 @@ class Source:
 
     kind: Kind
     digest: str
-    """Hash of everything that decides the image's contents. Of an image in a registry, only the reference is hashed. If
-    that is a tag instead of an image digest, the image that was pulled first is kept."""
+    """Hash of everything that decides the image's contents. For an image in a registry, only its name (`reference`) is
+    hashed. If that name contains a tag instead of a digest, the registry may later give another image for it, but the
+    image that was pulled first stays in use."""
     workdir: str = ""
     """The working directory in the image; empty for the image's own default."""
     place: Path = Path()

@@ -112,7 +112,8 @@ def _digest(directory: Path) -> str:
 
 
 def _ignore_evidence(top: Path) -> Callable[[str, list[str]], list[str]]:
-    """Return the `ignore` function for `copytree` that leaves out the gate's evidence. The evidence does not count
-    here, because whoever made the folder could have forged it.
+    """Return the `ignore` function for `copytree` that leaves out the folder evidence/, where the gate stores the
+    results of its checks of a task. The copy starts without evidence, because whoever made the original folder could
+    have forged it.
     """
     return lambda folder, names: [name for name in names if Path(folder) == top and name == "evidence"]

@@ -1,5 +1,5 @@
-"""Limits how many gradings run at once. Gradings that need a busy machine run together, because the load slows all
-others.
+"""Limits how many gradings run at once. Gradings that need a busy machine run together, because the CPU load made for
+them slows all other gradings.
 
 Invariant: a grading that needs a busy machine never waits while a slot is free and no other grading wants that slot.
 """
@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from etude.tasks.gate.busy_machine import CpuLoad
 
 BUSY_BATCH = 4
-"""Batch size, per slot, of the gradings that need a busy machine. They start once a whole batch is waiting, or if no
-other grading wants the free slot.
+"""Batch size, divided by the number of slots, of the gradings that need a busy machine. They start once a whole batch
+is waiting, or as soon as a slot is free that no other grading wants.
 """
 
 
@@ -31,8 +31,8 @@ class GradingQueue:
 
     @property
     def started_at_once(self) -> int:
-        """Return how many tasks to examine at once: enough that other gradings fill all slots while the gradings that
-        need a busy machine gather to a batch.
+        """Return how many tasks to examine at once: one per slot, and as many more as make up a batch of gradings that
+        need a busy machine. While a batch gathers, the other tasks' gradings still fill all slots.
         """
         return self.slots + self.busy_batch
 

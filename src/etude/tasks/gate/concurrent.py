@@ -34,7 +34,7 @@ async def gate_tasks(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
     """Gate the tasks that have no decision in the file `evidence` yet, and return the results of all tasks by task id.
-    `cheats` run once per environment.
+    Tasks in which a cheat has the same chances, such as those with the same image, share one run of the `cheats`.
     """
     shared = Gate(grader or Grader(sandboxes), conditions_of(runs), cheats=cheats, queue=GradingQueue(concurrency))
     return await examine_all(tasks, shared, evidence, progress=progress)

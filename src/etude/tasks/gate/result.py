@@ -67,7 +67,8 @@ class GateResult:
     leaks: tuple[str, ...] = ()
     """Files in which the task's environment shows its solution or hidden tests."""
     cheats: tuple[str, ...] = ()
-    """Names of the cheats that succeeded in the task's environment."""
+    """Names of the cheats (agents that try to pass without solving anything) that succeeded in the task's environment.
+    """
     broken: str = ""
     sealed: bool = False
     controls: int = 0
@@ -134,7 +135,7 @@ class GateResult:
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> GateResult:
-        """Parse a row; raises ValueError, KeyError or TypeError if `row` did not write it."""
+        """Parse a row that the method `row` wrote. Raises ValueError, KeyError or TypeError for any other row."""
         runs = tuple(Run(**{**run, "judgement": Judgement(run["judgement"])}) for run in row["runs"])
         known = {name: row[name] for name in cls.__slots__ if name not in ("runs", "leaks", "cheats")}
         return cls(**known, runs=runs, leaks=tuple(row["leaks"]), cheats=tuple(row["cheats"]))

@@ -1,8 +1,9 @@
 """Re-validation: a task that passed the gate must pass it again on another machine and much later.
 
 The runs use another time zone, language, hash seed, test order and date, and a busy machine. The date is changed by
-libfaketime, a library that is preloaded into the programs in the box and shifts the time that they see. Callers start a
-new process with its own store, so that nothing but the tasks remains from the first gating.
+libfaketime, a library that is preloaded into the programs in the box and shifts the time that they see. Callers use a
+new process and a new store (the folder of images and caches), so that nothing but the tasks remains from the first
+gating.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ async def revalidate(
     concurrency: int = 4,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """Run the empty diff, which must fail, and the reference, which must pass, once more for each task.
+    """Gate each task once more: the empty diff must fail; the reference and all other valid solutions must pass. The
+    search for leaks and the cheats are left out.
 
-    `evidence` is the file of results; with it, an interrupted re-validation can continue. It must not be the gate's own
-    file. If libfaketime is not installed, or has no effect in an image, the runs keep the real date. Their conditions
-    are then named "0 days later".
+    `evidence` is the file of results; with it, an interrupted re-validation can continue. It must not be the file of
+    the first gating. If libfaketime is not installed, or has no effect in a task's image, the task's runs keep the real
+    date, and their conditions are named "0 days later".
     """
     clock = _Clock(grader or Grader(sandboxes), faketime_library(), days)
     moved: dict[Conditions, list[Task]] = {}

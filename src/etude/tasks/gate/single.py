@@ -32,8 +32,8 @@ attempt; each later pause is twice as long."""
 _NO_TASK_CODE = frozenset(("cases", "mutation", "documentation", "review", "script", "dockerfile", "workflow"))
 """Verifiers that run no code from the task in the box, except the code under test."""
 Cheats = Callable[[Task], Awaitable[Sequence[str]]]
-"""A function that runs every cheat that fits a task in its environment, and returns the names of those that
-succeeded."""
+"""A function that runs cheats (agents that try to pass without solving anything) in a task's environment: those that
+fit the task. It returns the names of the cheats that succeeded."""
 
 
 @dataclass(slots=True)
@@ -94,8 +94,8 @@ class Gate:
         self, task: Task, solution: str, others: dict[str, str], spent: list[float]
     ) -> tuple[list[tuple[Run, Verdict]], tuple[str, ...]]:
         """Run all gradings of a task and return them with the leaks found. The cheapest check comes first, and the rest
-        is skipped once the task is unfit. Runs that need a busy machine come last, so that several tasks can share the
-        load.
+        is skipped once the task is unfit. Runs that need a busy machine come last. So those of several tasks can run at
+        the same time, under one artificial CPU load.
         """
         leaks: tuple[str, ...] = ()
         if self.scan:
@@ -184,11 +184,13 @@ def _read_diff(path: Path, what: str) -> str:
 
 
 def _cheats_key(task: Task) -> str:
-    """Return the key under which the names of the cheats that succeed on a task are cached. The key is used if the
-    task's environment consists only of files over the host's system folders.
+    """Return the key under which the names of a task's successful cheats are cached. This key is used only if the
+    environment consists of nothing but files over the host's system folders. For any other environment the key is its
+    image.
 
-    Tasks in which a cheat has the same chances share a key. They have the same source, verifier and runner. If the
-    verifier runs code from the task, such as its tests, they also have the same family (a package, a repository).
+    Two tasks share a key if any cheat is expected to succeed in both or in neither: they have the same source, verifier
+    and runner. If the verifier runs code from the task, such as its tests, they must also have the same family (a
+    package, a repository).
     """
     name = verifier_name(task)
     parts = (name, task.verifier.get("runner"), source_of_task(task), "" if name in _NO_TASK_CODE else task.family)

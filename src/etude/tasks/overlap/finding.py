@@ -21,7 +21,8 @@ class Leak:
     """One finding: content of one kind that an item of the first collection shares with an item of the second."""
 
     what: str
-    """The kind of the shared content: task, function, instance, code or text."""
+    """Kind of the shared content: task (its id), function (code without its numbers), instance (code with its numbers),
+    code (a sequence of tokens) or text (a sequence of words)."""
     a: str
     """Name of the item in the first collection."""
     b: str
@@ -33,8 +34,9 @@ class Leak:
 
 
 def find_leaks(first: Iterable[Item], second: Iterable[Item], *, numbers: bool = False) -> list[Leak]:
-    """Return every pair of items that share content: one leak per pair and kind of content, the largest first. With
-    `numbers`, functions count as equal only if their numbers are equal too.
+    """Return the pairs of items that share content: one leak per pair and kind of content, the largest first. Of the
+    items of the first collection with the same content hash, only the first `PLACES` are paired. With `numbers`,
+    functions count as equal only if their numbers are equal too.
     """
     other = "function" if numbers else "instance"
     places: dict[Print, list[str]] = defaultdict(list)

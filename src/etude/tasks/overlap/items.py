@@ -30,7 +30,7 @@ _CODE = re.compile(r".*\.(c|cc|cpp|cs|go|h|hpp|java|js|cjs|mjs|jsx|kt|lua|php|pl
 _WORD = re.compile(r"\w+")
 _NUMBERED = re.compile(r"^\d+ (.*)$")
 Print = tuple[str, int]
-"""The kind of a piece of content, and the content's hash."""
+"""A print, which stands for one piece of content: its kind (such as "function") and its hash."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,8 @@ def code_in(text: str) -> Iterator[str]:
 
 
 def added_lines(diff: str) -> dict[str, str]:
-    """Return the text that a diff adds to each file, or nothing if the diff is malformed."""
+    """Return the new side of a diff's hunks (context and added lines) as one text per file, by path. Return nothing if
+    the diff is malformed."""
     try:
         patches = parse_diff(diff)
     except DiffError:
@@ -131,8 +132,8 @@ def items_of_task(task: Task) -> Iterator[Item]:
 
 def solution_files(task: Task) -> dict[str, list[str]]:
     """Return each workspace file's versions, by path: the text that the agent finds, and the text that each solution
-    leaves. Tests and their configuration are left out. The files of a built environment cannot be read, so of these
-    only the lines that the solutions add are returned.
+    leaves. Tests and their configuration are left out. The files of a built environment cannot be read. Of these only
+    the lines that a solution's diff shows are returned: those it adds, and their context.
     """
     before: dict[str, str] = {}
     if (task.directory / REPOSITORY).is_dir():

@@ -21,7 +21,7 @@ _LARGEST_FILE = 4 << 20
 
 
 class OverlapError(Exception):
-    """A collection cannot be read. The message says what was expected."""
+    """One of the two collections to compare cannot be read. The message says what was expected."""
 
 
 def read_side(path: Path, split: Split | None = None) -> Iterator[Item]:

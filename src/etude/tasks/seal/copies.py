@@ -28,9 +28,9 @@ _COMPILED = (".pyc", ".pyo", ".so", ".pyd", ".node")
 
 
 async def find_copies(root: Root, paths: Sequence[str], workdir: str, tracked: Collection[str] | None) -> list[Removed]:
-    """Return what to remove: the copies of the package under test that differ from the workspace, with their
-    installation records; the bytecode of the copies that stay; and archives of the package. `tracked` are the files
-    that the workspace's repository tracks, or None without a repository."""
+    """Return what to remove. Copies of the package under test that differ from the workspace are removed with their
+    installation records. Of equal copies only the bytecode is removed. Archives of the package are removed too.
+    `tracked` are the files that the workspace's repository tracks, or None without a repository."""
     names = await package_names(root, paths, workdir)
     if not names:
         return []

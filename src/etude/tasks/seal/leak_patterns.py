@@ -35,7 +35,8 @@ _MARK_COUNT = 12
 of these lines counts as a copy.
 """
 _COMMENT_STARTS = (b"#", b"//", b"*", b"/*", b'"""', b"<!--")
-"""Beginnings of comment lines, which many files share, such as licence texts."""
+"""How comment lines begin. Many files share the same comments, such as licence texts, so comments do not identify a
+file."""
 _SOLUTION, _TESTS = 24, 16
 """Maximum number of needles from the solution and from the hidden tests. They are taken from the files in turn, longest
 lines first. A few lines per file are enough, because a leaked file usually contains all of them.
@@ -65,7 +66,8 @@ class FileVersions:
     version shows the solution."""
 
     name: str
-    """End of the file's path: its name, with its folder if the name alone is too common."""
+    """End of the file's path that a copy must also have: the file's name, or folder and name if many files have that
+    name (`__init__.py`)."""
     size: int
     """The file's size in bytes before the change. For a file that the reference adds, its size afterwards."""
     marks: tuple[bytes, ...]
@@ -185,7 +187,8 @@ def _of_hunks(path: str, hunks: Iterable[Sequence[_Line]]) -> Iterator[Needle]:
 
 
 def _joined_with_neighbours(hunk: Sequence[_Line], index: int) -> bytes:
-    """Return a line without white space, joined with as many neighbouring lines as it takes to be long enough."""
+    """Return a line without white space. If it has fewer than `LEAST` bytes, neighbouring lines of the hunk are joined
+    to it until the text is long enough or the hunk ends."""
     first, last = index, index + 1
     while True:
         text = b"".join(without_whitespace(line.text.encode("utf-8", "surrogateescape")) for line in hunk[first:last])

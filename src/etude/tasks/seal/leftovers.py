@@ -36,8 +36,8 @@ class LeftoverRule:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches a path, from below the rule's base folder (see `_base`) to the end of one of the rule's names. In the
-        workspace the name may be at any depth; in other base folders it must come first.
+        """Pattern for the part of a path after the rule's base folder (see `_base`). A match ends with one of the
+        rule's names. In the workspace the name may be at any depth; in other base folders it must come first.
         """
         start = "(?:.*?/)??" if self.where == "workdir" else ""
         names = "|".join(re.escape(name).replace(r"\*", "[^/]*") for name in self.names)
@@ -68,8 +68,8 @@ def find_leftovers(
 
 
 def is_leftover(path: str) -> bool:
-    """Return whether sealing would remove this path of a workspace without a repository. Version control data counts
-    too. The path is relative to the workspace.
+    """Return whether sealing would remove a file at this path, relative to the workspace, if the workspace had no
+    repository. The answer is also true for the data of a repository (`.git`).
     """
     return ".git" in path.split("/") or bool(find_leftovers([f"/w/{path}"], "/w", None))
 
@@ -88,8 +88,8 @@ def _match(path: str, rule: LeftoverRule, workdir: str) -> str:
 
 
 def _base(path: str, where: str, workdir: str) -> str:
-    """Return the folder, with a slash at the end, that the rule's names are relative to. Return an empty string if the
-    rule does not apply to this path."""
+    """Return the folder below which a rule looks for its names, with a slash at the end: the workspace, a home folder
+    or the root, as `where` says. Return an empty string if the rule does not apply to this path."""
     if path.startswith(f"{workdir}/"):
         return f"{workdir}/" if where == "workdir" else ""
     if where == "root":

@@ -42,8 +42,8 @@ def owner_of(sandboxes: Sandboxes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a box's file system: a folder or a single file as a tar, the links of a folder that is read file by
-    file, or the path of a file that could not be read."""
+    """A part of a box's file system. It is one of three things: a folder or a single file, as a tar; the links of a
+    folder whose files come as single pieces; the path of a file that was too large to read."""
 
     folder: str
     tar: bytes | None = None
@@ -169,7 +169,8 @@ async def run(
 
 
 def members(tar: bytes) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    """Yield the members of a piece's tar, each with its contents. A hard link has the contents of its target."""
+    """Yield the members of a tar (such as the `tar` of a Piece), each with its contents. A hard link has the contents
+    of its target."""
     with tarfile.open(fileobj=io.BytesIO(tar), errors="surrogateescape") as opened:
         for info in opened:
             content = opened.extractfile(info) if info.isfile() or info.islnk() else None

@@ -56,8 +56,8 @@ class SealReport:
     unread: tuple[str, ...] = ()
     """Files that were not searched, because they or their unpacked contents are too large."""
     lines: int = 0
-    """Number of lines searched for. It is 0 if all lines of the solution and of the hidden tests also occur elsewhere;
-    then there is nothing to prove.
+    """Number of lines searched for. It is 0 if all lines of the solution and of the hidden tests also occur elsewhere,
+    so that finding one of them would prove nothing.
     """
     scanned_files: int = 0
     scanned_bytes: int = 0
@@ -129,9 +129,9 @@ class Scanner:
     # -- bytecode, which contains no source lines
 
     def _record_bytecode(self, path: str, info: tarfile.TarInfo, data: bytes) -> None:
-        """Record the modification time and size of a source file or, for a bytecode file, the modification time and
-        size that it states for its source. Only files with the name of a Python file that the reference changes are
-        recorded.
+        """Record a modification time and a size, by which bytecode is matched with its source. For a source file these
+        are its own; for a bytecode file, those that it states for its source. Only files with the name of a Python file
+        that the reference changes are recorded.
         """
         if path.endswith(".py") and path.rpartition("/")[2][:-3] in self.needles.stems:
             self._sources[path] = (int(info.mtime) & 0xFFFFFFFF, info.size & 0xFFFFFFFF)

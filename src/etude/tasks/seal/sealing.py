@@ -1,5 +1,5 @@
-"""Seals a built image: the result, from which agents and gradings start, has no history, caches or copies of the
-package.
+"""Seals a built image, from which agents and gradings then start: removes history, caches and copies of the package
+under test.
 
 Sealing runs in a box without network, as the box's root user, before any agent. What was removed is listed with
 reasons, and `scan` checks afterwards that nothing is left.

@@ -16,8 +16,8 @@ from etude.tasks.directory import read_task, write_task
 from etude.tasks.task import Split, Task
 
 _BETWEEN_DRAWS = 1_000_000
-"""Distance between the seeds of two draws of test tasks (the recipe's `test_draw` chooses one). A run's seed is smaller
-than this distance, so no draw repeats the tasks of another seed.
+"""Distance between the seeds of two draws of test tasks (the recipe's `test_draw` chooses one). A draw never repeats
+the test tasks of another run's seed, as long as run seeds are smaller than this distance.
 """
 
 

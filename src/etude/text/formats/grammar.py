@@ -27,8 +27,8 @@ class Grammar:
     section: Pair | None = None
     """Ids of the start and end token around all calls of a turn; None if the format has no such tokens."""
     separator: tuple[str, int] | None = None
-    """Name and id of a special token inside every call. In a call's raw text it appears as its name. None if the format
-    has no such token."""
+    """Name and id of the special token that separates the parts of a call, such as its name and its arguments. In a
+    call's raw text it appears as its name. None if the format has no such token."""
     think: Pair | None = None
     empty_think: bool = False
     """Whether the thinking markers are written even if there is no thinking."""

@@ -84,8 +84,11 @@ class _Layer(torch.autograd.Function):
 
 
 def _keep(ctx: Any, *sides: KernelOperand) -> None:
-    """Save operands for the backward pass with `save_for_backward`, so that autograd frees them once the gradients are
-    done. It takes only plain tensors, so quantised operands are split into theirs."""
+    """Save operands for the backward pass, so that autograd frees them once the gradients are computed.
+
+    `save_for_backward` takes only plain tensors, so a quantised operand is saved as its codes and scales. `ctx.made`
+    says how to rebuild the operands.
+    """
     tensors: list[Tensor] = []
     ctx.made = []
     for side in sides:

@@ -71,9 +71,9 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
 
 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """Multiply [M, R] by [N, R] to bf16 [E, M, N]; both operands contract their last axis over each expert's rows.
+    """Multiply [M, R] by the transpose of [N, R] for each expert, summing over that expert's range of R only.
 
-    The result is zero for an expert without rows.
+    The result is bf16 [E, M, N], zero for an expert without rows.
     """
     left, right = _values(a), _values(b)
     out = [left[:, start:end] @ right[:, start:end].T for start, end in _row_ranges(ends_e)]

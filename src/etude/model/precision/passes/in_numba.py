@@ -126,14 +126,16 @@ def _float(bits: Any) -> Any:
 
 @_loop
 def _scaled(word: Any, size: int, scale: Any, divide: bool) -> Any:
-    """Convert an integer word of `size` (4 or 2) bytes to its number, and divide or multiply that by the scale."""
+    """Convert an integer word to the number with these bits (fp32 if `size` is 4 bytes, bf16 if it is 2). Return the
+    number divided by the scale (with `divide`) or multiplied by it."""
     value = _float(np.uint32(word) << np.uint32(8 * (4 - size)))
     return np.float32(value / scale) if divide else np.float32(value * scale)
 
 
 @_loop
 def _written(value: Any, size: int) -> Any:
-    """Convert a number to an integer word: fp32 if `size` is 4 bytes, bf16 rounded to nearest even if it is 2."""
+    """Return the bits of a number as an integer word: its fp32 bits if `size` is 4 bytes; if it is 2, those of the
+    number rounded to bf16, to nearest even."""
     bits = _bits(value)
     if size == 4:
         return bits

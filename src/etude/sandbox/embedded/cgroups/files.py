@@ -28,11 +28,12 @@ class Settings:
     files: str
     """Field of memory.stat with the memory used by files in memory (tmpfs)."""
     weight: tuple[str, int, int]
-    """How the CPU weight is set: (name of the file, weight that counts like a single process, maximum weight)."""
+    """How the CPU weight is set: (name of the file, weight with which a cgroup gets as much CPU time as a single
+    process, maximum weight)."""
     entry_file: str
-    """Name of the file that a process writes to in order to enter the cgroup. With "tasks", which only version 1 has, a
-    single thread enters at once. "cgroup.procs", the only choice in version 2, moves the whole process. That waits
-    until no other process forks or exits, up to 6 ms."""
+    """Name of the file that a process writes to in order to enter the cgroup. With "tasks", which only version 1 has,
+    the writing thread enters alone and at once. "cgroup.procs", the only choice in version 2, moves the whole process.
+    Such a move waits until no other process forks or exits, up to 6 ms."""
 
 
 V1 = Settings(

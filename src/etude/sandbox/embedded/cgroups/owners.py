@@ -38,9 +38,9 @@ def locked_folder(parent: Path) -> tuple[Path, int]:
 
 
 def remove_dead(parent: Path) -> list[str]:
-    """Remove the cgroup folders in `parent` whose process is dead, and return their names. Where the kernel has
-    cgroup.kill (Linux 5.14), processes that are left in them are killed. A folder that still holds processes is left
-    for a later call."""
+    """Remove the cgroup folders in `parent` whose owner, the process that made them, is dead. Return their names.
+    Processes that are left in such a folder are killed where the kernel has cgroup.kill (Linux 5.14). A folder that
+    still holds processes is left for a later call."""
     removed = []
     for folder in sorted(parent.glob(f"{PREFIX}*")):
         try:

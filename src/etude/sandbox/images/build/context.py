@@ -50,8 +50,8 @@ class Context:
         return cls(folder.resolve())
 
     def select(self, pattern: str) -> list[Source]:
-        """Return the files that a source of COPY names. Raises ValueError if there are none, or if they lie outside the
-        context's folder."""
+        """Return the files that `pattern`, one of the sources of COPY, stands for. Raises ValueError if there are none,
+        or if they lie outside the context's folder."""
         # In the context's top folder, ".." stays there, as in a root directory.
         names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
         found = list(self._matching(self.root, names if names != [""] else []))

@@ -115,7 +115,8 @@ def _below(path: str, base: str) -> str:
 
 
 async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list[Source]:
-    """Return the files that a source of COPY --from names, as read from a box."""
+    """Return the files of a box that `pattern`, one of the sources of COPY --from, stands for. Raises ValueError if
+    there are none."""
     names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
     literal = next((at for at, name in enumerate(names) if is_pattern(name)), len(names))
     folder = "/" + "/".join(names[:literal])

@@ -46,8 +46,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A COPY or ADD instruction. `stage` is used as written, since it decides which stages are built first. Variables
-    in the other texts are not expanded yet."""
+    """A COPY or ADD instruction. Variables in its texts are not expanded yet. In `stage` they are never expanded, since
+    the stages to build are chosen before any variable of a stage is known."""
 
     sources: tuple[str, ...]
     target: str

@@ -25,7 +25,7 @@ class Heredoc:
     name: str
     content: str
     literal: bool = False
-    """Whether the name was quoted, so that variables in the heredoc are not expanded."""
+    """Whether NAME was quoted where the heredoc was opened. Variables in such a heredoc are not expanded."""
     indented: bool = False
     """Whether the heredoc was opened by <<-, so that leading tabs of its lines are removed."""
 

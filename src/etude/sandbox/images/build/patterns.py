@@ -75,7 +75,7 @@ class Ignored:
     """The rules of a .dockerignore. The last rule that matches a path or one of its parents decides."""
 
     rules: tuple[tuple[re.Pattern[str], bool], ...] = ()
-    """(pattern, whether the pattern excludes) of each line. A line that starts with "!" includes paths again."""
+    """(pattern, whether it excludes) for each line of the file. A line that starts with "!" includes paths again."""
 
     @classmethod
     def from_text(cls, text: str) -> Ignored:

@@ -26,8 +26,8 @@ class Program:
     absent: tuple[str, ...]
     """Paths of files that take the old interface's place at grading. Importing one raises ImportError."""
     dulled: Mapping[str, bytes] = field(default_factory=dict)
-    """Files laid over the workspace and the tests that make the new interface return nothing useful. A program that
-    really uses the new interface then fails its tests.
+    """A stub of the new interface that returns nothing useful: files to lay over the workspace and the tests. A program
+    that really uses the new interface fails its tests with this stub.
     """
     libraries: Mapping[str, bytes] = field(default_factory=dict)
 

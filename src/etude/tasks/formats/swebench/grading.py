@@ -97,8 +97,9 @@ def _single_task_grader(grader: Grader) -> Grader:
 
 
 async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
-    """Grade a patch. If it fails, grade the reference too. If the reference also fails, the result says nothing about
-    the model and is an error. This matters because the gate may not have seen the task."""
+    """Grade a patch. If it fails, grade the reference solution too. If that fails as well, the result says nothing
+    about the model and counts as an error. This is needed because the task may never have been checked by the gate,
+    which refuses tasks whose reference fails."""
     try:
         prepared = await grader.environments.prepare(task)
         patch = plain_diff(patch, prepared.files.get)
@@ -119,8 +120,8 @@ async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
 
 
 def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded: Iterable[Graded]) -> dict[str, Any]:
-    """Return a report with SWE-bench's own fields. It also lists the suspect instances, and those whose verdict is
-    sealed, which means safe against an agent that knows the grader's source.
+    """Return a report with SWE-bench's own fields. It also lists the instances whose verdict is suspect, sealed (safe
+    against an agent that knows the grader's source) or open (not sealed).
     """
     total, rows = set(tasks), list(graded)
     submitted = {prediction.instance_id for prediction in predictions}

@@ -1,7 +1,7 @@
 """Imports SWE-bench rows as task directories.
 
-Invariant: the reference of a written task applies exactly to its workspace, if that is known, and nothing that an
-agent sees contains the reference, the hidden tests or the hints.
+Invariant: nothing that an agent sees contains the reference solution, the hidden tests or the hints. If the workspace's
+files are known, the reference applies to them exactly.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def _instances(source: Path, only: Collection[str], refused: dict[str, str]) -> 
 
 
 def _is_written(task: Task, files: Mapping[str, bytes]) -> bool:
-    """Return whether the same task was already written from the same row. Files that a gate added are ignored."""
+    """Return whether the same task was already written from the same row. Other files in the task's folder, such as the
+    gate's evidence, are ignored."""
     try:
         found = read_task(task.directory, {task.split})
         if any((task.directory / name).read_bytes() != data for name, data in files.items()):

@@ -28,8 +28,8 @@ def plain_diff(patch: str, read: Read, left_out: Collection[str] = ()) -> str:
 
 
 def reversed_diff(diff: str) -> str:
-    """Return the reverse of a diff. It has no context lines, because parsed hunks do not tell them apart: each becomes
-    a removed and an added line.
+    """Return the reverse of a diff. The result has no context lines, because parsed hunks do not tell them from changed
+    ones: every line of a hunk becomes a removed and an added line.
     """
     return "".join(
         _render(FilePatch(patch.after, patch.before, _reversed_hunks(patch.hunks))) for patch in parse_diff(diff, WIDE)

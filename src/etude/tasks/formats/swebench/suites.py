@@ -28,8 +28,8 @@ class TestPlan:
 
 
 DEFAULT_LIMITS = {"seconds": 1800.0, "memory_mb": 4096, "disk_mb": 2048, "processes": 512}
-"""Default limits, because rows do not say what their tests need. They are enough for most tests, and apply until the
-gate has measured better ones."""
+"""Limits for a task's tests, because rows do not say what their tests need. They are enough for most tests. When the
+gate has checked a task, it tightens them to what it measured."""
 _NAMES: dict[str, Callable[[str], str | None]] = {
     "pytest": lambda test: test if ".py::" in test else None,
     "node": lambda test: test if re.search(r"\.[cm]?[jt]s > ", test) else None,

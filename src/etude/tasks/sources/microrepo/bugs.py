@@ -13,8 +13,8 @@ from dataclasses import dataclass
 SEEN_KINDS = ("op", "cmp", "const", "var", "minmax", "swap", "start", "noret")
 UNSEEN_KINDS = ("off1", "bool")
 """Kinds of bug that occur only in test tasks: not in train or dev tasks, nor in the documents for pretraining. `off1`
-is close to the seen kinds: it mostly changes the comparisons that `cmp` reverses, but in another way. `bool` is far
-from them: no other kind changes `and`, `or`, `not`, True or False.
+is close to the seen kinds: it mostly changes the same comparisons as `cmp`, which reverses them (`<` to `>`), but only
+shifts them by one (`<` to `<=`). `bool` is far from them: no other kind changes `and`, `or`, `not`, True or False.
 """
 KINDS = SEEN_KINDS + UNSEEN_KINDS
 

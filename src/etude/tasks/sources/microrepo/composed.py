@@ -15,7 +15,8 @@ from itertools import product
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a composed function: a guard, which may return early, or an end, which finishes the result."""
+    """A part of a composed function: a guard, which may return early, or an end, which finishes the result. The middle
+    part is a `Core`, which has more fields."""
 
     name: str
     split_group: str

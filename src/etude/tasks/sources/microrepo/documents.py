@@ -2,10 +2,11 @@
 kinds of bugs.
 
 There are three kinds of document. "module": code with assertions. "lookup": a short numbered listing, then some of its
-lines by file and number, because copying must be learnt first. "fix": a FAIL line, the numbered file, and the edit that
-fixes it. The edit usually rewrites the whole failing function, else only the wrong line; in some documents it follows
-an edit that changed nothing. The code of the harness's `read` tool makes the listings, and edits are written as calls
-of its `edit` tool, so that the model learns what the agent will see.
+lines, each with file and line number; it teaches copying, which must be learnt first. "fix": a FAIL line, the numbered
+file, and the edit that fixes it. That edit usually rewrites the whole failing function, otherwise only the wrong line.
+In some documents a failed edit comes first, which rewrites a correct line unchanged. The code of the harness's `read`
+tool makes the listings, and edits are written as calls of its `edit` tool, so that the model learns what the agent will
+see.
 
 Fixes show every seen kind of bug, including those that demonstrations leave out. RL can only reinforce what the model
 sometimes does, so a kind may be rare in the documents but must not be missing.
@@ -38,8 +39,8 @@ SHARES = (("lookup", 0.22), ("fix", 0.66), ("module", 0.12))
 REWRITES = 0.85
 """Share of "fix" documents, among those without a failed first edit, whose edit rewrites the whole function."""
 RETRIES = 0.12
-"""Share of "fix" documents in which a failed first edit comes before the right one. An agent that has never seen a
-retry generates nothing after its first failure.
+"""Share of "fix" documents in which a failed edit (a correct line rewritten unchanged) comes before the right one. An
+agent that has never seen a retry generates nothing after its first failure.
 """
 POOL = pool_of(Split.TRAIN)
 

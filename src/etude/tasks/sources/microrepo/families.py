@@ -2,12 +2,11 @@
 
 A family's `split_group` alone decides its split, so it may never change. Some families are hand-written
 (families.toml); most are composed from parts (composed.py). The comments name every choice that the lines under them
-make (constants, which side of a comparison counts, which variable), so that each injected bug can be recognised from
-them.
+make (constants, variables, the direction of a comparison), so that each injected bug can be recognised from them.
 
-A template has these slots (placeholders). Variables: x y numbers, n a small number, xs a list of numbers and v one of
-them, ws a list of words and w one of them, t a local result, i an index, lo hi a pair of bounds, p q flags. Constants:
-j (2-4), k m (2-9), c b (c < b); g0 g1 g2 words.
+A template has these slots (placeholders). For names of variables: x and y (numbers), n (a small number), xs (a list of
+numbers) and v (one of them), ws (a list of words) and w (one of them), t (a local result), i (an index), lo and hi (a
+pair of bounds), p and q (flags). For constants: j (2-4), k and m (2-9), c and b (c < b), g0, g1 and g2 (words).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Pools of functions to draw from. A pool has some families and, if they are used in training, only the instances of
-one split.
+"""Pools of functions to draw from. A pool has functions of some families. If these families are used in training, the
+pool has only the instances of one split.
 
 An instance is a function with its numbers; names and strings do not count. The hash of an instance assigns it to a
 split, whether the function is correct or has a bug, and whatever family and bug it came from. So pools of two splits
@@ -34,7 +34,7 @@ class Pool:
     """The split whose instances may be drawn; None for all instances."""
 
     def admits(self, source: str) -> bool:
-        """Return whether the pool may contain this function."""
+        """Return whether the function's instance belongs to the pool's split. Its family is not checked."""
         return self.side is None or side_of(source) is self.side
 
     def draw(self, rng: random.Random, taken: Collection[str] = ()) -> Function:
@@ -57,10 +57,10 @@ def pool_of(split: Split, *, family_seen: bool = True) -> Pool:
 
 
 def side_of(source: str) -> Split:
-    """Return the split that the instance of a function (its code with its numbers, whatever its names) belongs to. The
-    function must be made from Étude's templates. A hash of the normalised text decides the split. For such functions,
-    the normalised text is equal exactly if the syntax trees are equal up to names, and parsing would take thirty times
-    as long.
+    """Return the split of a function's instance (its code with its numbers, whatever its names). The function must be
+    made from Étude's templates. The split follows from a hash of the normalised text, not of the syntax tree, because
+    parsing would take thirty times as long. For functions from the templates, two normalised texts are equal exactly if
+    the syntax trees are equal up to names.
     """
     return split_of(f"instance/1:{normal_form(source)}")
 

@@ -22,8 +22,8 @@ from etude.tasks.verifiers.tests.run_output import Rows, read_rows
 
 FOLDER = "tests/dulled"
 LEAST = 0.5
-"""Smallest share of the tests that must depend on the new interface in the agent's solution, among those that do so in
-the reference solution. Not all must, because a program may compute a simple result by itself."""
+"""Of the tests that depend on the new interface in the reference solution, the smallest share that must depend on it in
+the agent's solution too. It is less than 1, because a program may compute a simple result by itself."""
 
 
 class StubbedInterfaceCheck:

@@ -1,8 +1,10 @@
 """The verifier of migrations: checks the source, and runs a hidden test suite in a box without the old interface.
 
-tests/old.json    modules, names and functions of the old interface; `new`: modules of which at least one must be used
+tests/old.json    `modules`, `names` and `functions` of the old interface, none of which may remain in use;
+                  `new`: modules of the new interface, at least one of which must be used;
+                  `libraries`: folders of the workspace that hold either library
 tests/files/...   the hidden suite, and for each file of the old interface a replacement that cannot be imported
-tests/dulled/...  a useless stub of the new interface, with which the program must fail its tests
+tests/dulled/...  a useless stub of the new interface: the program must fail its tests when this is in place
 """
 
 from __future__ import annotations
@@ -103,7 +105,8 @@ class MigrationVerifier:
 
 
 def old_interface_file(old: OldInterface, new: Collection[str], libraries: Collection[str] = ()) -> dict[str, bytes]:
-    """Return the file tests/old.json of a task, as a mapping to pass to `write_task` together with the hidden suite."""
+    """Return the file tests/old.json of a task, as a mapping to pass to `write_task` together with the hidden suite.
+    `new` are the new interface's modules, `libraries` the workspace folders that hold either library."""
     listed = {
         "modules": list(old.modules),
         "names": list(old.names),

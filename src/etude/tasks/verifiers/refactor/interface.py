@@ -36,8 +36,9 @@ def changes(before: str, after: str) -> Iterator[str]:
 
 
 def hidden_code_risks(before: str, after: str, ours: Collection[str] = ()) -> list[str]:
-    """Return the names that can hide code and are used more often than before, and the newly imported modules. Modules
-    in `ours` and modules that cannot execute strings may always be imported."""
+    """Return what could hide code in the new version of a module: names such as `exec`, if used more often than before,
+    and newly imported modules. Modules in `ours` (the library's own) and modules that cannot execute strings may always
+    be imported."""
     imported = _imported(after) - _imported(before) - _HARMLESS - set(ours)
     return sorted({*imported, *(_hiding_names(after) - _hiding_names(before))})
 

@@ -37,7 +37,8 @@ class Measures:
     duplicated: int
     """Syntax tree nodes in repeated statements, without the first occurrence of each."""
     complexity: int
-    """Largest number of decisions that any public function makes, including the functions that it may call."""
+    """Number of decisions of the most complex public function. The decisions of all functions that it may call are
+    included, and so are those outside of functions."""
     densest: int
     """Syntax tree nodes of the largest simple statement or head of a compound statement."""
 
@@ -81,8 +82,8 @@ def _weight(tree: ast.AST) -> int:
 
 
 def _units(tree: ast.AST) -> Iterator[list[ast.AST]]:
-    """Yield the units that are compared to find duplicates: simple statements, and the heads of compound ones. Moving
-    statements never splits a unit."""
+    """Yield the units that are compared to find duplicates. A unit is a simple statement, or the head of a compound
+    one, such as the test of an `if`. Moving statements never splits a unit."""
     for node in ast.walk(tree):
         if isinstance(node, _SIMPLE):
             yield [node]

@@ -23,8 +23,8 @@ from etude.tasks.verifiers.refactor.measure import Measures, measure
 from etude.tasks.verifiers.tests import TestsVerifier
 
 DENSER = 1.25
-"""Factor by which the largest statement may grow; up to 30 nodes are always allowed. The limit keeps code from being
-packed into fewer, larger statements."""
+"""Factor by which the largest statement may grow. A statement of up to 30 nodes is always allowed. The limit keeps code
+from being packed into fewer, larger statements."""
 
 
 class RefactorConfig(BaseModel):
@@ -79,7 +79,7 @@ class RefactorVerifier:
     def _problems(
         self, before: Mapping[str, str], after: Mapping[str, str], was: Measures, now: Measures
     ) -> Iterator[str]:
-        """Yield the reasons for refusing a change that can be seen from its source alone."""
+        """Yield reasons for refusing a change. Only the source is examined here; no test is run."""
         ours = {path.partition("/")[0].removesuffix(".py") for path in {**before, **after}}
         for path, source in after.items():
             for change in changes(before[path], source) if path in before else ():

@@ -66,8 +66,8 @@ def _path(text: str) -> str:
 
 
 def _split_example(text: str) -> tuple[str, str]:
-    """Split a finding's text into text and example. The example is between the last pair of equally long runs of
-    backticks; pairs are matched from the left."""
+    """Split the text of a finding into its description and its example. The example is the text between the last pair
+    of equally long runs of backticks; pairs are matched from the left."""
     ticks = [match.span() for match in _TICKS.finditer(text)]
     last: dict[int, int] = {}
     """Index of the last run of backticks of each length. A run can open a pair only if a later run has the same

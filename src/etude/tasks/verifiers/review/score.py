@@ -53,9 +53,11 @@ def score_of(
     findings: Sequence[Finding], defects: Sequence[Defect], slack: int, unproven: Collection[tuple[int, int]] = ()
 ) -> tuple[Score, list[Defect]]:
     """Return a review's score and the defects that it missed. `unproven` are index pairs (finding, defect) where the
-    finding's example does not demonstrate the defect. Such a finding neither locates its defect nor counts as a false
-    alarm. The same holds for a finding at a defect with a text of fewer than three words. A second finding at the same
-    defect changes nothing either."""
+    finding's example does not demonstrate the defect. A finding outside all defects is a false alarm.
+
+    Three kinds of findings at a defect are neither a find nor a false alarm: those that are unproven, those with a text
+    of fewer than three words, and a second finding at the same defect.
+    """
     found: set[int] = set()
     false_alarms = 0
     for place, finding in enumerate(findings):

@@ -102,8 +102,9 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
             return await self._build(product, context, Path(place))
 
     async def _build(self, product: ImageProduct, context: GradingContext, build_context: Path) -> Trial:
-        """Build a product's image and check it. The environment variables of the grading's conditions are set in the
-        build. No step comes from a cache, since a step that is not run proves nothing."""
+        """Build a product's image and check it. The build gets the environment variables that this grading sets in all
+        its boxes (`context.conditions`). It uses no cache, because every step must really run to prove that it
+        works."""
         if not isinstance(context.sandboxes, TriesBuilds):
             raise RequestRefused(
                 "dockerfile tasks need a sandbox that can try builds: set sandbox.mode to embedded, on this host"

@@ -66,8 +66,8 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
         """Run a job until a step fails. Return the last step's name, its result, the job's output, and the job's peak
         memory in bytes.
 
-        All steps of all jobs share one wall-clock limit. `share` has the time that the earlier jobs used. The `share`
-        of the returned result has this job's time added.
+        All steps of all jobs have one wall-clock limit together. `share` is the time that the earlier jobs used. The
+        `share` of the returned result is the sum of that and this job's time.
         """
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
         log, name, done = b"", "", _NOTHING

@@ -58,8 +58,8 @@ def other_exceptions(name: str) -> list[str]:
 
 
 def _window(value: int, count: int, rng: random.Random, *, negative: bool = False) -> list[int]:
-    """Return integers near `value`, from a range in which `value` has a random place. They have the same sign, unless
-    `negative` is set."""
+    """Return integers near `value`, taken from a range in which `value` itself has a random place. None has the
+    opposite sign of `value`, unless `negative` is set."""
     width = count + 8
     size, sign = (value, 1) if negative else (abs(value), -1 if value < 0 else 1)
     # For numbers up to the width, the window always starts at 0; else small numbers would be near its lower end.
@@ -79,7 +79,7 @@ def _texts(value: str, rng: random.Random) -> list[object]:
 
 def _rows(items: list[object], count: int, rng: random.Random) -> list[list[object]]:
     """Return copies of a list with one item replaced by another value. If this item cannot be altered, return a shorter
-    and a longer list."""
+    and a longer list. For an empty list, return lists of one item."""
     if not items:
         return [[0], [1], [""], [None]]
     place = rng.randrange(len(items))

@@ -25,9 +25,9 @@ from etude.tasks.verifiers.tests.suite import Suite
 from etude.tasks.verifiers.tests.withholding import ReportingRewrite
 
 COST = {True: 2.0, False: 0.2}
-"""Limits on the time that altered copies may add to a run, as multiples of the alterable tests' time plus one second.
-The limit under True applies while the verdict is not yet sealed (safe against forgery). The limit under False applies
-to further copies."""
+"""Limits on the time that altered copies may add to a run. Each is a factor, multiplied by one second plus the time of
+all alterable tests. The factor under True applies while the verdict is not yet sealed (safe against forgery), the one
+under False to further copies."""
 DETECTORS = 2
 """Smallest number of altered copies in an exam, if there is time for them. They catch code that makes every test
 pass."""

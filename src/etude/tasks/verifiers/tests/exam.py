@@ -33,7 +33,8 @@ class Exam:
     withheld: Mapping[str, tuple[Withheld, ...]] = field(default_factory=dict)
     """Comparisons to make outside the box, by the id that their test has in the box."""
     keeper: str = ""
-    """Name of the builtin function that tests in the box call to report a value instead of comparing it."""
+    """Name of the function that tests in the box call to report a value instead of comparing it. The test runner
+    defines it as a global function (in Python, a builtin)."""
     may_skip: frozenset[str] = frozenset()
     """The task's own ids of tests that may be skipped."""
     guess: float = 1.0

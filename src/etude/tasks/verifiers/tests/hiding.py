@@ -1,9 +1,9 @@
 """Decides which expected values can be removed from a test, among those that are not literals but can be computed from
 the source.
 
-If a name is used only in expected values, its own value is removed too, so that neither the test's source nor its frame
-contains the answer. If a name has other uses, it stays. An expected value can then be removed only if it is neither
-that name's value nor a part of it.
+If a name is used only in expected values, the expression that defines it is removed too, so that neither the test's
+source nor its stack frame contains the answer. If the name has other uses, its definition stays. Then an expected value
+that is equal to the name's value, or a part of it, cannot be removed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ class Candidate:
     statement: ast.stmt
     """Syntax tree node of the assertion."""
     sides: tuple[tuple[ast.expr, ast.expr], ...]
-    """Pairs (expected, compared): either operand may be the expected value."""
+    """The operands as pairs (expected, compared). There are two pairs, since either operand may be the expected
+    value."""
     tables: tuple[Table, ...]
     """Tables with known rows that the loops around the assertion iterate over, innermost last."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """An assertion where the value of one operand is known, so that it can be withheld from the box."""
+    """An assertion where one operand has a known value, which might be withheld from the box."""
 
     statement: ast.stmt
     expected: ast.expr
@@ -46,7 +47,7 @@ class _Known:
     bindings: Mapping[str, Binding]
     """The bindings of the names in the expected operand."""
     by_row: bool
-    """Whether `rounds` are the rows of a parametrised test rather than loop iterations."""
+    """Whether `rounds` and `values` are for the rows of a parametrised test rather than for loop iterations."""
 
 
 def withholdable_sites(
@@ -55,8 +56,9 @@ def withholdable_sites(
     parameters: Parameters | None,
     span: Callable[[ast.expr | ast.stmt], ByteSpan],
 ) -> dict[Candidate, Site]:
-    """Return those candidates whose expected values can all be removed together. Each is mapped to its site (an
-    assertion with a known expected value). A table that other assertions use is not changed."""
+    """Map each candidate whose expected value can be removed to its site, which describes the assertion and the edits
+    that remove the value. All these values can be removed together. A table that other assertions use is not
+    changed."""
     withholdable = {one: known for one in candidates if (known := _known(one, scope, parameters))}
     while True:
         gone = set(_removed_uses(list(withholdable.values()), scope))
@@ -113,7 +115,9 @@ def _known(one: Candidate, scope: Scope, parameters: Parameters | None) -> _Know
 
 
 def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[dict[str, object]]:
-    """Yield the known names and their values for each iteration of nested loops over these tables."""
+    """Yield a mapping from names to their known values for each iteration of nested loops over these tables, the first
+    table outermost. It has the columns of the current rows and the names in `known`, except those that a column hides.
+    Raises NotConstant if there are more than `LONGEST` iterations."""
     count = 1
     for table in tables:
         count *= len(table.rows)
@@ -141,7 +145,7 @@ def _removed_uses(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
 
 def _expressions_to_remove(one: _Known, scope: Scope, gone: set[ast.AST]) -> list[ast.expr] | None:
     """Return the expressions to remove together with an assertion, or None if the expected value would remain visible.
-    `gone` are the nodes that disappear anyway."""
+    `gone` are the nodes that do not count as uses of a name (`_removed_uses`)."""
     found: list[ast.expr] = []
     for name, binding in one.bindings.items():
         if all(use in gone for use in scope.uses(name, binding.within)):

@@ -1,5 +1,5 @@
-"""Builds and takes apart the test ids of pytest, unittest and Node: the id of a function's test, and the id of a
-renamed copy."""
+"""Builds and takes apart the test ids of pytest, unittest and Node. For example, finds the id that a test has in a
+renamed copy of its function."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class Ids:
         return test[len(self.address(test)) + 1 : -1]
 
     def addresses(self, file: str, path: tuple[str, ...]) -> list[str]:
-        """Return the possible ids of a test function in a file. `path` has the names of its classes and its own.
-        Several ids are possible with unittest, where an id can start at any folder on Python's path."""
+        """Return the possible ids of a test function in a file. `path` has the names of the enclosing classes, and
+        then the function's own. Several ids are possible with unittest, where an id can start at any folder on Python's
+        path."""
         if self.config.runner != "unittest":
             return [self.separator.join([file, *path])]
         below = [folder.strip("/") + "/" for folder in self.config.path if folder not in (".", "")]

@@ -43,8 +43,8 @@ def pytest_files() -> dict[str, bytes]:
 
 def _compiled(name: str, place: Path) -> dict[str, bytes]:
     """Return a module's bytecode file, if it exists and is up to date, as a mapping from its path to its contents. Its
-    header tells Python not to check the source's modification time. Without bytecode, the box would compile pytest in
-    every run, because nobody may write bytecode there, and that takes longer than most suites."""
+    header tells Python not to check the source's modification time. Without this file, the box would compile pytest in
+    every run, because nobody may write bytecode there. Compiling takes longer than most suites do."""
     if place.suffix != ".py":
         return {}
     cached = Path(importlib.util.cache_from_source(str(place)))

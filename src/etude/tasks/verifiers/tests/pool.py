@@ -1,6 +1,6 @@
 """The pool of a hidden suite: its test functions, with the expected values that a grading may alter or withhold from
-the box. Trial runs have shown each of them to be usable. The exam (the tests) of each grading is drawn from the
-pool."""
+the box. Trial runs have shown that these values can be used so. Each grading draws its exam, the tests that it runs,
+from the pool."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_functions(file: str, source: bytes) -> Sequence[TestFunction]:
 
 def chance_of_all(answers: Sequence[tuple[Site, object]]) -> float:
     """Return the probability of guessing the expected values in `answers`, which are pairs of an assertion and a value.
-    A value that several assertions expect has to be guessed only once. It then remains to guess which assertion expects
-    which value. If guessing each answer by itself is more likely to succeed, that probability counts."""
+    There are two ways to guess; the more likely one counts. One is to guess each answer by itself. The other is to
+    guess each distinct value once, and then which assertion expects which value."""
     chances = [(repr(value), chance_of(value, site)) for site, value in answers]
     alone = math.prod(chance for _, chance in chances)
     counts = Counter(value for value, _ in chances)

@@ -1,9 +1,9 @@
-"""Saves the pool of a suite (the tests that gradings may alter or withhold), so that later processes need not make it
-again with trial runs.
+"""Saves the pool of a suite: the tests in which a grading may alter or withhold expected values. Later processes load
+it, and need not repeat the trial runs that find these tests.
 
 Only the chosen alterations and withheld values are saved, as positions in the sources; the rest of a pool is parsed
-from the sources again. Invariant: a loaded pool draws the same exams as the saved one, and a damaged file counts as
-missing.
+from the sources again. Invariant: gradings draw the same tests from a loaded pool as from the saved one, and a damaged
+file counts as missing.
 """
 
 from __future__ import annotations

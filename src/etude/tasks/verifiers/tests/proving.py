@@ -1,9 +1,9 @@
-"""Finds out which altered tests of a suite, and which comparisons outside the box, can be used for grading. All of them
-are run twice.
+"""Finds out by trial runs which altered copies of tests, and which comparisons made outside the box, gradings can use.
+A trial runs all of them twice.
 
 In the run with the reference solution, an altered copy of a test must fail where its original passes, and the values
-reported for comparisons outside the box must be the expected ones. In the run without any change, copy and original
-must fail at the same line, so that a failure does not show which one is altered.
+reported for comparisons outside the box must be the expected ones. If the original fails in the run without any change,
+its copies must fail at the same line, so that a failure does not show which version is altered.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class _Tried:
 
 
 class _Trial:
-    """Builds the exam of a trial and evaluates its runs. The exam (what one run executes) contains all versions of some
-    test functions that gradings might use, so that they are tried in one run."""
+    """A trial: two runs of test functions that gradings might alter or withhold values from. The trial builds the exam
+    (the tests of one run) and evaluates both runs of it. The exam contains all versions of these functions, so that one
+    run tries them all."""
 
     def __init__(
         self,
@@ -182,8 +183,8 @@ class _Trial:
     def _withheld_sites(
         self, tried: _Tried, solved: Rows, unsolved: Rows
     ) -> tuple[tuple[Site, ...], list[tuple[Site, object]]]:
-        """Return the assertions whose expected values can be withheld from the box. Also return, as pairs of assertion
-        and value, those of their expected values that the unsolved code does not report anyway."""
+        """Return the assertions whose expected values can be withheld from the box. Also return the values that must
+        then be guessed, as pairs of assertion and value: those that the unsolved code does not report by itself."""
         if not _passed(tried.ids_in_box.values(), solved):
             return (), []
         refuted, missing = set(), []

@@ -49,12 +49,13 @@ class Rows:
     memory_bytes: int = 0
     """Peak memory of the runner's process, as the run itself reports it."""
     tampered: str = ""
-    """Problem with the first row that no runner would write; empty if there is none. Everything after this row is
-    ignored."""
+    """What is wrong with the first row that cannot come from a test runner; empty if there is no such row. This row
+    and the rows after it are ignored."""
 
     def reported(self, test: str, key: str) -> list[object]:
-        """Return the values that a test reported under a key. The Node runner reports all values after the last test's
-        row, without a test's name; then return those under this key."""
+        """Return the values that a test reported under a key. The Node runner reports all values only after the last
+        test's row, without naming a test. So if none are stored for the test, return those stored without a test's
+        name."""
         return self.values.get(test, {}).get(key) or self.values.get("", {}).get(key, [])
 
 

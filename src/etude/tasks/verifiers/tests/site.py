@@ -31,8 +31,8 @@ class Site:
     json: bool = False
     """Whether the value is written in the source as JSON rather than as Python."""
     blanks: tuple[Edit, ...] = ()
-    """Edits anywhere in the file that remove everything else that reveals the expected value. They are applied together
-    with the edit of the statement."""
+    """Edits anywhere in the file, applied together with the edit of the statement. They remove all other text
+    that reveals the expected value."""
     rows: tuple[frozenset[str], ...] = ()
     """For a parametrised test: the names that the runner may give to each row, in the order of `values`. Empty for
     other tests."""

@@ -22,7 +22,8 @@ class ReportingRewrite:
     sites: Mapping[str, Site]
     """Assertions to rewrite, by the key under which each reports its value."""
     keeper: str
-    """Name of the builtin that the rewritten function calls to report a value."""
+    """Name of the function that the rewritten test calls to report a value. The test runner defines it as a global
+    function (in Python, a builtin)."""
 
     @property
     def edits_inside(self) -> list[Edit]:
@@ -49,9 +50,9 @@ class ReportingRewrite:
 
 
 def with_matching_rows(function: TestFunction, tests: Collection[str], ids: Ids) -> TestFunction:
-    """Return the function without those assertions about table rows whose rows cannot be matched to `tests`: each id
-    must name one row, and no two ids the same row. Assertions that can only be withheld together with these are left
-    out too."""
+    """Return the function without the assertions whose table rows cannot be matched to `tests`. The rows match if each
+    test id names exactly one row, and no two ids name the same row. Assertions that can be withheld only together with
+    an omitted one are left out too."""
     row_ids = [ids.row(test) for test in tests]
 
     def fits(site: Site) -> bool:
@@ -69,8 +70,8 @@ def without_outside_edits(function: TestFunction) -> TestFunction:
 
 
 def consistent_sites(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
-    """Return the assertions in `kept` that can be withheld together. An assertion is left out if its edits would also
-    remove text that is still needed by an assertion that is not withheld: one in `every` but not in the result."""
+    """Return the assertions in `kept` that can be withheld together. All others in `every` stay in the test as they
+    are. So an assertion is left out if withholding it would remove text that one of those others needs."""
     kept, every = list(kept), list(every)
     needed = {edit for site in every if site not in kept for edit in site.blanks}
     left = [site for site in kept if needed.isdisjoint(site.blanks)]

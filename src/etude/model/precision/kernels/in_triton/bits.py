@@ -16,8 +16,8 @@ INFINITY = tl.constexpr(0x7F800000)
 SMALLEST_FP8_SCALE = tl.constexpr(2.0**-126)
 SMALLEST_OUTER = tl.constexpr(2.0**-120)
 NAN = tl.constexpr(0x7FC00000)
-"""The fp32 bits of NaN, as an integer. A float NaN is unequal to itself, so Triton would take it for a constant that
-changed."""
+"""The fp32 bits of NaN, as an integer. Triton refuses to run a kernel if a global constant differs from its value at
+compilation. A float NaN would always differ, because it is unequal to itself."""
 
 
 @triton.jit

@@ -38,8 +38,8 @@ from etude.model.precision.kernels.in_triton.launch import on_device, words
 from etude.model.precision.mxfp8 import MXFP8
 
 FEWEST_EXPERTS = 64
-"""Minimum value of the kernels' compile-time constant for the number of experts, so that most models share one compiled
-kernel."""
+"""Minimum number of experts, a compile-time constant, for which `_grouped_mm` is compiled. Most models have fewer, and
+so share one compiled kernel."""
 
 
 def _config(
@@ -117,10 +117,10 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
 
 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """Multiply [M, R] by [N, R] to bf16 [E, M, N]; both operands contract their last axis over each expert's rows.
+    """Multiply [M, R] by the transpose of [N, R] for each expert, summing over that expert's range of R only.
 
-    The result is zero for an expert without rows. bf16 operands must be transposes of contiguous rows. In quantised
-    operands the number of an expert's rows must be a multiple of the block size.
+    The result is bf16 [E, M, N], zero for an expert without rows. bf16 operands that are not transposes of contiguous
+    rows are copied first. In quantised operands the number of an expert's rows must be a multiple of the block size.
     """
     match a, b:
         case Tensor(), Tensor():
@@ -213,8 +213,8 @@ def _launch(kernel: Any, kind: str, like: Tensor, *args: Any, **meta: Any) -> No
 
 @cache
 def _tuned(kernel: Any, kind: str) -> Any:
-    """Return the kernel with autotuning. It times all configurations at the first call with new values of `columns`,
-    `inner` and `TURNED`."""
+    """Return the kernel with autotuning over the configurations of its kind. The autotuner times all of them at the
+    first call with new values of `columns`, `inner` and `TURNED`."""
     return triton.autotune(CONFIGS[kind], key=["columns", "inner", "TURNED"])(kernel)
 
 
@@ -226,8 +226,8 @@ def _workspace(device: torch.device) -> Callable[[int, int, int | None], Tensor]
 
 @triton.jit
 def _operand(x):
-    """Return x as an operand for tl.dot. Triton's interpreter would multiply the words of bf16 as integers, so bf16 is
-    widened to fp32 for it."""
+    """Return x as an operand for tl.dot. Triton's interpreter stores bf16 as integers and would multiply these, so bf16
+    is widened to fp32 when interpreted."""
     if COMPILED or x.dtype != tl.bfloat16:
         return x
     else:

@@ -21,7 +21,7 @@ from etude.model.precision.kernels.in_triton.bits import wide, words_for
 from etude.model.precision.kernels.in_triton.launch import on_device, words
 
 STRIDE = 1024
-"""Numbers of a row that a Triton program moves per loop iteration."""
+"""How many numbers of a row a Triton program processes per loop iteration."""
 
 
 def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:

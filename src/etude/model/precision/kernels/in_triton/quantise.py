@@ -57,9 +57,9 @@ class Tiling:
     mx: bool
     """Whether scales are powers of two (E8M0) instead of fp32."""
     rows: tuple[int, int, int]
-    """Rows and columns of a tile and number of warps, if only x is quantised."""
+    """Rows and columns of a tile, and number of warps, for kernels that quantise a tensor but not its transpose."""
     both: tuple[int, int, int]
-    """Rows and columns of a tile and number of warps, if x and its transpose are quantised."""
+    """Rows and columns of a tile, and number of warps, for kernels that quantise a tensor and its transpose."""
 
 
 # Tile heights, widths and warps with the fewest instructions per number on Hopper, without register spills.
@@ -184,8 +184,8 @@ def _by_rows(x: Tensor, up: Tensor | None, format: str, outer: Tensor | None) ->
 
 
 def _given(x: Tensor, up: Tensor | None, block: int, format: str) -> tuple[Tensor, Tensor]:
-    """Check that a kernel accepts x and `up`, and return both as integer words. If `up` is None, the words of x are
-    returned twice."""
+    """Check that a kernel can quantise x or, if `up` is given, silu(x) * up. Return x and `up` as integer words;
+    without `up`, return the words of x twice."""
     if up is not None and (x.dtype != torch.bfloat16 or up.dtype != torch.bfloat16 or up.shape != x.shape):
         raise CannotQuantise(
             f"SwiGLU takes two bf16 tensors of one shape, not {_description(x)} and {_description(up)}"
@@ -220,7 +220,8 @@ def _numbers(x, up, at, inside, SWIGLU: tl.constexpr):
 
 @triton.jit
 def _blocks(values, TALL: tl.constexpr, WIDE: tl.constexpr, MX: tl.constexpr):
-    """Quantise a tile [h, w] to E4M3 codes [h, w] and scales [h / TALL, w / WIDE]."""
+    """Quantise a tile [h, w] to E4M3 codes [h, w] and scales [h / TALL, w / WIDE], one per block of TALL x WIDE. With
+    MX the scales are E8M0 codes, else fp32."""
     height: tl.constexpr = values.shape[0] // TALL
     width: tl.constexpr = values.shape[1] // WIDE
     parts = tl.reshape(values, (height, TALL, width, WIDE))
