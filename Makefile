@@ -4,9 +4,9 @@ RECIPE ?= recipes/tiny.toml
 SLACK ?= 1
 # Tests start thousands of processes: what these import is compiled once, also where the environment says otherwise.
 test test-full soak smoke: export PYTHONDONTWRITEBYTECODE :=
-# One worker more than the least number of cores, since they wait for a fifth of their time. Files in their order: sorted
-# by how many tests they have, those with a single long one would come last.
-PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# More workers than the least number of cores, since tests wait for a fifth of their time, and slow ones for more. Files
+# in their order: sorted by how many tests they have, those with a single long one would come last.
+PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder
 
 .PHONY: setup tools quickstart test test-full test-times soak mutants lint smoke fresh bench compare results claims gpu gpu-record clean
 .DEFAULT_GOAL := help
@@ -26,10 +26,10 @@ quickstart: setup         ## train a tiny agent through every stage and show tha
 	@.venv/bin/etude run $(RECIPE)
 
 test: setup tools         ## the tests, under 5 minutes
-	$(PYTEST) --junitxml=.pytest_cache/test.xml -m "not slow and not gpu"
+	$(PYTEST) -n 3 --junitxml=.pytest_cache/test.xml -m "not slow and not gpu"
 
 test-full: setup tools    ## the slow tests: kills, resumes, whole stages, under 15 minutes
-	$(PYTEST) --junitxml=.pytest_cache/test-full.xml -m "slow and not soak and not gpu"
+	$(PYTEST) -n 4 --junitxml=.pytest_cache/test-full.xml -m "slow and not soak and not gpu"
 
 test-times: setup         ## the slowest tests of the last runs; fails above 20 s in test, 90 s in test-full [SLACK=2]
 	@$(PY) scripts/test_times.py --slack $(SLACK)
