@@ -1,8 +1,9 @@
-"""Chooses the rows that a training step reads, as a pure function of (seed, step), with exact shares.
+"""Chooses the rows that a training step reads, as a pure function of (seed, step).
 
 A row stream is an endless sequence of packed rows, epoch after epoch; each epoch is a new permutation of the documents,
-drawn from (seed, name, epoch). A mixture assigns each row number to a stream by the streams' shares alone: of the first
-g rows, each stream has provided its share to within a row or two. So resuming needs no saved state.
+drawn from (seed, name, epoch). A mixture assigns each row number to a stream by the streams' shares alone: however many
+rows were read, each stream has provided its share of them, give or take a row or two. So resuming needs no saved
+state.
 """
 
 from __future__ import annotations

@@ -27,10 +27,12 @@ class Piece(NamedTuple):
 
     document: int
     start: int
-    """Index in the document of the piece's first pair, which may be context only."""
+    """Index of the piece's first (token, next token) pair among the document's pairs. A piece may begin with pairs that
+    are only context."""
     stop: int
     trained_from: int
-    """Index in the document of the first pair to train on. Earlier pairs of the piece are context, without loss."""
+    """Index of the first pair to train on among the document's pairs. Earlier pairs of the piece are context, without
+    loss."""
 
 
 @dataclass(frozen=True, slots=True)

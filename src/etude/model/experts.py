@@ -7,8 +7,9 @@ In all other cases one of five functions computes the same result:
   tested against.
 - `experts_grouped`: tokens sorted by expert, grouped matmuls. Fastest for training batches.
 - `experts_wide`: all experts joined to one wide SwiGLU. Each expert's share of the hidden activations is multiplied by
-  the token's gate, which is 0 for experts that it did not choose. This computes every expert for every token. Yet it is
-  fastest for the few dozen tokens of a small model's decode step, where the number of calls dominates the cost.
+  the token's gate for that expert, which is 0 unless the token is routed to it. This computes every expert for every
+  token. Yet it is fastest for the few dozen tokens of a small model's decode step, where the number of calls dominates
+  the cost.
 - `experts_padded`: every expert gets as many rows as the busiest one, rounded up, so that three batched matmuls
   suffice. Fastest for a few hundred tokens of a small model, where each grouped matmul would be too small.
 - `experts_tiled`: each call computes one tile (a fixed number of rows) of every expert, and there are as many calls as

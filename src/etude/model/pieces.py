@@ -1,10 +1,11 @@
 """Batch-invariant attention: a token's result depends only on the tokens before it in its own sequence.
 
-The tokens of a row are cut into pieces of a few queries, and its keys into chunks that start at position 0. A pair is
-one piece with one chunk; a piece has a pair with every chunk up to the piece's last token. Each matmul computes a fixed
-number of pairs (tiles.py explains why). Each pair has its own softmax; the softmaxes of a piece are combined from the
-first chunk to the last. A chunk that is masked for a query adds exact zeros to the query's result. So the result
-depends neither on the other queries of the piece nor on the longest row of the batch.
+The tokens of a row (one sequence) are cut into pieces of a few queries. The row's keys are cut into chunks of `KEYS`,
+counted from position 0. A pair is a piece together with one chunk; every chunk up to the piece's last token makes such
+a pair. Each matmul computes a fixed number of pairs (tiles.py explains why). Each pair has its own softmax; the
+softmaxes of a piece are combined from the first chunk to the last. A chunk that is masked for a query adds exact zeros
+to the query's result. So the result depends neither on the other queries of the piece nor on the longest row of the
+batch.
 
 An engine's keys are in the latent cache, a trainer's in the forward pass itself. Both use this code, so that both
 compute the same bits.
@@ -21,15 +22,15 @@ from torch import Tensor
 from etude.model.tiles import product
 
 QUERY_ROWS = 16
-"""Number of tokens times heads per piece, but at least one token. A decoding row feeds one token, or two with a draft,
-so pieces of more tokens would mostly compute padding."""
+"""Maximum number of tokens times heads per piece; with more heads than this, a piece is one token. The number is small
+because a decoding row feeds one token, or two with a draft: large pieces would mostly compute padding."""
 KEYS = 64
 """Number of keys per chunk."""
 PAIRS = 128
 """Number of pairs that one matmul computes. A pair is one piece of queries with one chunk of keys."""
 UNSEEN = -1e30
-"""Stands for a query's maximum score over a chunk in which all keys are masked for it. It is finite, because the
-difference of two infinite maxima would be NaN."""
+"""The value used as a query's maximum score over a chunk if all keys of the chunk are masked for the query. The true
+maximum is -inf, but the difference of two infinite maxima would be NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,8 @@ class _AttendPacked(torch.autograd.Function):
 
 
 def _repeated(count_r: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two tensors with count_r[r] entries for each row r: the first repeats r, the second counts up from 0."""
+    """Return two tensors with count_r[r] entries for each row r. The first repeats r; the second counts the row's
+    entries from 0."""
     row_p = torch.arange(len(count_r), device=count_r.device).repeat_interleave(count_r)
     before_r = count_r.cumsum(0) - count_r
     return row_p, torch.arange(len(row_p), device=count_r.device) - before_r[row_p]

@@ -50,8 +50,8 @@ def place_pairs(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Place
     """Assign a row to each token-expert pair, sorted by expert.
 
     Each expert's number of rows is rounded up to a multiple of `multiple`: 1, or the block size (32, 128) if blocks
-    along the rows are going to be quantised. The total number of rows is an upper bound, so that the CPU need not wait
-    for the GPU; rows from `ends_e[-1]` on are unused.
+    along the rows are going to be quantised. There are as many rows as any routing of so many pairs could need, so that
+    the CPU need not wait for the GPU to count; rows from `ends_e[-1]` on are unused.
     """
     flat, choices = experts_nk.flatten(), experts_nk.shape[-1]
     pairs = flat.numel()

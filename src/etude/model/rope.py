@@ -1,7 +1,8 @@
-"""Rotary position embedding (interleaved pairs as published) with YaRN. Always computed in fp32.
+"""Rotary position embedding with YaRN. Always computed in fp32.
 
-The pairs of the rotated vector are not interleaved: all first components come before all second components.
-Queries and keys share that order, so their dot products are unchanged.
+`rotate` reads pairs of adjacent dimensions, as published, but returns the rotated pairs in another order: first the
+first components of all pairs, then the second ones. Queries and keys share that order, so their dot products are
+unchanged.
 """
 
 from __future__ import annotations

@@ -30,13 +30,13 @@ NARROW, WIDE = 2, 8
 """Tokens per narrow and per wide piece. Narrow pieces are for decoding rows, which feed the token sampled last and
 perhaps a draft of the next. If most rows feed a single token, narrow pieces have 1 token instead."""
 PIECES_STEP = 8
-"""The number of narrow pieces in a pass is rounded up to a multiple of this, unless it is smaller. So is the number of
-wide pieces."""
+"""If a pass has more narrow pieces than this, their number is rounded up to a multiple of this. The same holds for wide
+pieces."""
 WINDOW_STEP = 64
 """The context window of a part is rounded up to a multiple of this."""
 CHUNK = 64
-"""Adjacent pieces with this many tokens together, padding included, get a common context window. Smaller groups would
-save less attention work than the additional calls cost."""
+"""Number of tokens, padding included, in a group of adjacent pieces with a common context window. Smaller groups would
+have shorter windows, but the attention work saved would be worth less than the additional calls cost."""
 LATENTS_AT_ONCE = 1 << 17
 """Maximum number of latents that a part gathers from the cache. It bounds the memory that attention needs."""
 
@@ -186,7 +186,7 @@ def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends
 
 @dataclass(frozen=True, slots=True)
 class LayerStep:
-    """What one layer needs of a `Step`: writes the latents of the step's tokens to the layer's cache, and reads the
+    """A `Step` applied to one layer: writes the latents of the step's tokens to the layer's cache, and reads the
     latents that the tokens attend to."""
 
     step: Step

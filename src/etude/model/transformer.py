@@ -118,8 +118,8 @@ class Transformer(nn.Module):
     ) -> Output:
         """Run whole sequences through the network.
 
-        `documents_bt` holds the document id of each token, for rows with several documents: attention is causal within
-        a document, and positions restart with each document unless given. Negative ids are padding. With
+        `documents_bt` holds the document id of each token, for rows with several documents; negative ids are padding.
+        Attention is causal within a document. Without `positions_bt`, each document's positions start at 0. With
         `logits=False` the logits are empty ([B, 0, V]), for losses that compute them in chunks from `hidden_bth` and
         `head_vh`.
         """

@@ -1,9 +1,9 @@
 """Continued SFT in rounds: each round trains on a set of traces and publishes one version of the weights.
 
-A round is one pass over its traces with the SFT loss. Its checkpoint is written before its version is published, and
-both happen before the call returns. So a service that dies resumes after the last complete round, and a finished round
-is never repeated. The learning rate decays with the share of the total time that is used up, which the caller passes to
-`train`.
+A round is one pass over its traces with the SFT loss, run by a call of `train`. The round's checkpoint is written
+before its version is published, and both happen before `train` returns. So a service that dies resumes after the last
+complete round, and a finished round is never repeated. The learning rate decays with the share of the total time that
+is used up, which the caller passes to `train`.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ContinuedTrainer:
 
     @torch.no_grad()
     def _publish(self, state: dict[str, torch.Tensor]) -> None:
-        """Publish `state` as version `self.rounds`, unless the store has that version: it was published before a
+        """Publish `state` as version `self.rounds`, unless the store has that version because it was published before a
         restart."""
         if self.rounds not in self.store.versions():
             self.store.publish(self.rounds, from_state_dict(state))

@@ -79,7 +79,7 @@ class PricesRecipe(Section):
     """Prices per million tokens, in the currency of `harness.max_money`."""
 
     input: float = Field(0.0, ge=0)
-    """Price of a million prompt tokens."""
+    """Price of a million prompt tokens, except those that the endpoint reports as cached."""
     cached: float = Field(0.0, ge=0)
     """Price of a million prompt tokens that the endpoint reports as cached."""
     output: float = Field(0.0, ge=0)

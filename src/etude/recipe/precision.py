@@ -37,7 +37,8 @@ class PrecisionRecipe(Section):
     - "torch": torch's own matmuls, grouped where that is faster; bf16 only.
     - "triton": our kernels, for bf16, "mxfp8" and "fp8_block".
     - "reference": plain torch, the reference that kernels are tested against; for rounded formats it is the emulation.
-    - "auto": "reference" with `emulate`, else "torch" for bf16, else "triton" on a GPU that can multiply the format.
+    - "auto": "reference" with `emulate`, else "torch" for bf16. Else "triton", if the GPU can multiply the format's
+      codes directly, which is possible for "fp8_block" only. Otherwise the recipe is refused.
     """
     invariant: bool = False
     """Batch invariance: a sequence has bit-identical logits in training and in the engine, whatever else is in its
@@ -50,13 +51,13 @@ class PrecisionRecipe(Section):
 
     @property
     def rounds(self) -> bool:
-        """Whether any matmul's operands are rounded to the format `experts`."""
+        """Whether the operands of any matmul are rounded to the number format that `experts` names."""
         return self.experts != "bf16" or self.emulate
 
     @property
     def by_kernels(self) -> bool:
-        """Whether expert layers are built from Étude's kernels, in Triton or in the reference implementation. With
-        `emulate` they are not: "reference" then means the emulation."""
+        """Whether expert layers are built from Étude's kernels: those in Triton or their reference implementation. With
+        `emulate` they never are, because `kernels` = "reference" then stands for the emulation."""
         return not self.emulate if self.rounds else self.kernels in ("triton", "reference")
 
     def __str__(self) -> str:

@@ -122,7 +122,8 @@ class RlRecipe(Section):
     trainer_threads: int = Field(1, ge=0)
     """Number of CPU threads of the trainer while the engine samples; 0 means one per available core."""
     evaluate_every: int = Field(10, ge=0)
-    """Number of steps between evaluations on the dev split. The first is before RL, the last after it; 0 means none."""
+    """Number of RL steps between evaluations on the dev split. The first evaluation comes before RL, the last one after
+    it. With 0 there are no such evaluations."""
     evaluate_after: bool = False
     """Run the dev evaluations after RL has ended, each with exactly the weights of its step. They then take no time
     from RL, but show no results while it runs."""

@@ -18,11 +18,12 @@ _PRESSURE, _LOAD = Path("/proc/pressure/cpu"), Path("/proc/loadavg")
 WAITED_FRACTION = 0.5
 """The host counts as short of CPU time if some process waited for a CPU during at least this fraction of the run."""
 ENOUGH_FRACTION = 0.4
-"""A run that got at least this many CPU seconds per wall-clock second had enough, even if other processes waited. Most
-verifiers set a CPU-time limit below this fraction of the timeout: at this rate, a command reaches the CPU-time limit
+"""CPU seconds per wall-clock second that are enough for a run, even if other processes waited. Most verifiers set a
+CPU-time limit below this fraction of their timeout. So a command that gets CPU time at this rate reaches that limit
 before the timeout."""
 USED_FRACTION = 0.75
-"""A run that never sleeps uses at least this fraction of the CPU time it is offered."""
+"""The host is blamed only if the run used at least this fraction of the CPU time that the host offered. A run that
+never sleeps uses that much."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class HostFacts:
     """Facts about this host as the embedded backend sees it, and about one of its boxes as seen from inside."""
 
     mode: Mode | None = None
-    """How the embedded backend separates boxes on this host; None if no box can be made."""
+    """Where the boxes' user ids come from on this host; None if no box can be made."""
     ids: IdRange | None = None
     """The range of user ids that boxes get; None if each box has only one user id."""
     lack: MissingSubids | None = None

@@ -70,7 +70,8 @@ def fidelity() -> tuple[list[FidelityCheck], list[Difference]]:
 
 
 def report(checks: list[FidelityCheck], differences: list[Difference]) -> str:
-    """Format the differences as text, the unexplained ones first."""
+    """Format the differences as text. Those whose check gives no reason for them (`FidelityCheck.differs`) come
+    first."""
     width = max(len(check.name) for check in checks)
     lines = []
     for difference in sorted(differences, key=lambda difference: bool(difference.check.differs)):

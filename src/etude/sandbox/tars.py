@@ -93,8 +93,9 @@ class Tar:
             yield info
 
     def batches(self, size: int) -> Iterator[list[Member]]:
-        """Yield all members in order, in batches of at most `size` bytes. A last batch repeats all folders, to set
-        their real modes: a folder without write permission could not be filled."""
+        """Yield all members in order, in batches of at most `size` bytes; a larger file is a batch of its own. At
+        first, folders give their owner full access, so that they can be filled. A last batch repeats them with their
+        real modes."""
         batch: list[Member] = []
         room = size
         for member in self.members:

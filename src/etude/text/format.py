@@ -7,9 +7,11 @@ A policy appends to the ids of a conversation and never renders a message twice.
 
 Invariants of every format (tests/text/formats/test_properties.py):
 - No text produces a special token: `encode` of a TokenizerLike returns none, and only the format inserts them.
-- parse accepts any ids; its three counts add up to the number of ids up to the end of the turn.
+- parse accepts any ids. It counts those of thinking, calls and message; the three counts add up to the number of ids up
+  to the end of the turn.
 - parse(render_turn(thinking, text, calls)) gives the same thinking, text and calls.
-- A malformed call keeps what the model wrote, and parse_call says in one line what is wrong with it.
+- For a malformed call, parse returns the text exactly as the model wrote it, and parse_call says in one line what is
+  wrong with it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class TokenizerLike(Protocol):
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of a list of ids, which may be any ids. Special tokens appear as their names."""
+        """Return the text of a list of arbitrary ids. Special tokens appear as their names."""
         ...
 
     def special(self, name: str) -> int | None:

@@ -101,7 +101,7 @@ _SIDES: dict[Form, tuple[Left, Right]] = {
 
 
 def sides(form: Form, surface: bytes) -> tuple[Left, Right]:
-    """Return the space-rule classes of a token. A byte token has the classes of its character."""
+    """Return a token's `Left` and `Right` for the space rule. A byte token has those of its character."""
     if form is Form.BYTE:
         return _byte_sides(surface[0])
     if form is Form.WORD and surface.decode() in KEYWORDS:

@@ -174,8 +174,9 @@ class Tokenizer:
         return (token,) if token is not None else self._bytes(atom)
 
     def _quote(self, parts: _Parts, place: int, touching: str) -> int | None:
-        """Return the opening or closing token of the quote at index `place`, decided by the atom before it. None means
-        that the quote is encoded as bytes: an apostrophe, or the quote that opens a prefixed string."""
+        """Return the token of the quote at index `place`, which means an opening or a closing quote. This is decided
+        mainly by `touching`: the atom before the quote if no space is between them, else "". None means that the quote
+        is encoded as bytes, for example an apostrophe or the quote that opens a prefixed string."""
         atom = parts[place][1]
         next_gap, next_atom = parts[place + 1]
         if not touching or touching[-1] in _BEFORE_OPENING_QUOTE:

@@ -72,7 +72,8 @@ def choose_compute(recipe: ComputeRecipe) -> Compute:
 
 
 def remembered_compute(path: Path, recipe: ComputeRecipe) -> Compute:
-    """Return the choice stored at `path`. If there is none, call `choose_compute` and store its result there."""
+    """Return the device, dtype and threads that are stored at `path`. If the file does not exist, call `choose_compute`
+    and store the result there."""
     if path.exists():
         return Compute(**json.loads(path.read_text(encoding="utf-8")))
     chosen = choose_compute(recipe)

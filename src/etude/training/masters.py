@@ -37,7 +37,7 @@ class MasterWeights:
             torch._foreach_copy_(copies, [self.masters[name] for name in self._copied])
 
     def restore(self) -> None:
-        """Make the fp32 masters the module's own parameters. Call it after training, to measure or save the model."""
+        """Replace the module's parameters by the fp32 masters. Call it after training, to measure or save the model."""
         for name in self._copied:
             self.parameters[name].data = self.masters[name]
         self._copied = []

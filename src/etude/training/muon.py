@@ -2,7 +2,7 @@
 
 A block is a part of a parameter that acts as one matrix in the network: one head of a query, output or latent-expansion
 projection, one expert's matrix, or elsewhere the whole matrix. Blocks of equal shape are orthogonalised in one batch,
-so there are few small Python calls. A block's update is scaled by 0.2 * sqrt(its longer side), which makes it as large
+which saves many small Python calls. A block's update is scaled by 0.2 * sqrt(its longer side), which makes it as large
 as an AdamW update, so that both optimizers share one learning rate.
 """
 

@@ -24,8 +24,8 @@ _ADAM_EPS = 1e-8
 def build_optimizer(
     model: nn.Module, recipe: OptimizerRecipe, total_steps: int, *, masters: MasterWeights | None = None
 ) -> Optim:
-    """Build a recipe's optimizer for a model. `masters`, from MasterWeights(model, dtype), set the compute dtype; if
-    they are None, the model keeps its dtype."""
+    """Build a recipe's optimizer for a model. `masters` are the model's fp32 master weights. To compute in another
+    dtype, pass MasterWeights(model, dtype); with None the model keeps its own dtype."""
     blocks: dict[str, Blocks] = {}
     if recipe.name == "muon":
         config = getattr(model, "config", None)

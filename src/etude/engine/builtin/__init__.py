@@ -1,7 +1,7 @@
 """The built-in engine, for CPUs: continuous batching, speculative decoding with MTP heads, weight swaps in flight.
 
-Every engine has such a folder, and a run starts the service in its `service.py`. Every engine must pass the contract
-suite in tests/contract.
+Every engine has a folder like this one; a run starts the service in the folder's `service.py`. Every engine must pass
+the contract suite in tests/contract.
 """
 
 from etude.engine.builtin.engine import Answer, BuiltinEngine, Failure

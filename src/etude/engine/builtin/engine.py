@@ -347,6 +347,6 @@ class BuiltinEngine:
         return [] if ticket.abandoned else [Failure(request_id, error)]
 
     def _keep(self, indices: Ints) -> None:
-        """Remove all live rows but those with these indices into `_live` and `_active`."""
+        """Keep only the live rows at these indices of `_live` and `_active`; drop the others from both."""
         self._live = [self._live[index] for index in indices.tolist()]
         self._active = self._active[indices]

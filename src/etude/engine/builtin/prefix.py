@@ -44,14 +44,15 @@ class PrefixTable:
         self._lookahead = lookahead
 
     def begin(self, row: int, prompt: IntArray) -> None:
-        """Record that a request with this prompt begins in the row. The prompt's last token does not count as filled,
-        because the draft head's latent at its position depends on the next token."""
+        """Record that a request with this prompt begins in the row. All positions of the prompt but the last count as
+        filled, that is, reusable. At the last one, the draft head's latent depends on a token that is not known yet."""
         self._tokens[row, : prompt.size] = prompt
         self._known[row] = prompt.size
         self._filled[row] = prompt.size - 1
 
     def extend(self, row: int, sampled: IntArray) -> None:
-        """Append sampled tokens to the row. The last token does not count as filled, because it was never fed."""
+        """Append sampled tokens to the row. All positions but the last then count as filled, that is, reusable. The
+        last token was never fed to the network, so it has no latents."""
         start, end = int(self._known[row]), int(self._known[row]) + sampled.size
         self._tokens[row, start:end] = sampled
         self._known[row] = end

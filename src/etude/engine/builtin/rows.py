@@ -114,8 +114,8 @@ class Rows:
         )
 
     def _class_of(self, stop: tuple[int, ...]) -> int:
-        """Return the index in `_stops` of a tuple of stop ids, which is added if it is new. Requests share a few such
-        tuples."""
+        """Return the index of a tuple of stop ids in `_stops`. A new tuple is added; there are only a few, because
+        requests share them."""
         known = self._stop_classes.get(stop)
         if known is None:
             known = self._stop_classes[stop] = len(self._stop_classes)

@@ -19,15 +19,16 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Stream(IntEnum):
-    """What a uniform random number is used for. Each (seed, position, stream) is used once, so all draws are
-    independent."""
+    """Numbers of the random streams, one stream for each use of randomness. A seed, a position and a stream give one
+    uniform number, which affects at most one result, so all draws are independent."""
 
     TOKEN = 0
-    """Draws the token at a position, from the main head or, after a rejected draft, from the remaining distribution."""
+    """Number of the stream for drawing the token at a position from the main head's distribution or, after a rejected
+    draft, from what remains of that distribution."""
     DRAFT = 1
-    """Draws the token that the draft head proposes for a position."""
+    """Number of the stream for drawing the token that the draft head proposes for a position."""
     ACCEPT = 2
-    """Decides whether the draft for a position is accepted."""
+    """Number of the stream for the random decision whether the draft for a position is accepted."""
 
 
 def uniforms(seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64], stream: Stream) -> Tensor:
@@ -57,8 +58,8 @@ class Tempered:
 
     @classmethod
     def of(cls, logits_bv: Tensor, temperatures_b: Tensor) -> Tempered:
-        """Build from logits and temperatures. Greedy rows (temperature 0) get the probabilities of temperature 1.
-        `logits_bv` is overwritten."""
+        """Compute the probabilities from logits and temperatures. Greedy rows (temperature 0) get those of temperature
+        1. `logits_bv` is overwritten."""
         greedy = temperatures_b == 0
         any_greedy = bool(greedy.any())
         if any_greedy:

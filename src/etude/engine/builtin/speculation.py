@@ -26,7 +26,8 @@ class Draft:
 
     tokens_b: Tensor
     probabilities_bv: Tensor
-    """The distributions that the tokens were drawn from. Verification needs them, even after a weight swap."""
+    """The distributions that the tokens were drawn from. Verification needs exactly these, even if the weights were
+    swapped since, so they are stored."""
     valid_b: Tensor
     """Whether each row has a usable draft; a row that has just begun, for example, has none."""
 

@@ -57,8 +57,8 @@ _REVIEWED = {"accepted": AgentState.APPLIED, "rejected": AgentState.REJECTED}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Size of an agent's changes: how many files it changed, and how many lines it added and removed. Counts the
-    changes that are not applied yet or, if there are none, the applied ones."""
+    """Size of an agent's changes: how many files it changed, and how many lines it added and removed. Only changes that
+    are not applied yet are counted. If there are none, the applied changes are counted."""
 
     files: int
     added: int

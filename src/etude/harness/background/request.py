@@ -55,7 +55,7 @@ class Ended(BaseModel):
 
 
 def new_agent_folder(sessions: Path) -> tuple[str, Path]:
-    """Return a new agent id and the path of the folder for its session, which is not created yet."""
+    """Return a new agent id, and the path of the folder for the agent's session. The folder is not created yet."""
     taken = {path.name.rpartition("-")[2] for path in agent_folders(sessions)}
     while (new := secrets.token_hex(3)) in taken:
         pass

@@ -1,8 +1,9 @@
 """Splits a file into chunks, the units of code search.
 
 Every line of a text file is in exactly one chunk, and chunks keep the order of lines. A binary or huge file has no
-chunks. If there is a grammar for the language, a chunk is a definition without the definitions inside it. Lines outside
-definitions, and files without a grammar, are split into paragraphs by blank lines and indentation.
+chunks. If there is a grammar for the language, a chunk is a definition without the definitions inside it; only short
+functions keep them. A long definition is split into several chunks. Lines outside definitions, and files without a
+grammar, are split into paragraphs by blank lines and indentation.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def chunks_of(path: str, data: bytes) -> list[Chunk]:
 
 def _owners(found: list[Definition], lines: int) -> list[int]:
     """Return for each line the index in `found` of its innermost definition, or -1 outside definitions. Definitions
-    nested in a short function do not count: their lines belong to that function."""
+    nested in a function of at most LONGEST lines do not count: their lines belong to that function."""
     owner = [-1] * lines
     kept: list[Definition] = []
     for number, each in enumerate(found):
@@ -112,5 +113,6 @@ def _indent(line: str) -> int:
 
 
 def _name_in(piece: list[str]) -> str:
-    """Return the name in the first line that looks like a definition, or "". Used for languages without a grammar."""
+    """Return the name in the first line that looks like a definition, or "". Used for files in which no definition was
+    recognised, for example because the language has no grammar."""
     return next((match[1] for line in piece if len(line) < 500 and (match := _NAMED.search(line))), "")

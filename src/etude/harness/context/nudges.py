@@ -16,8 +16,8 @@ from etude.trace.trace import ToolEvent
 SILENCES = 2
 """Maximum number of consecutive empty messages that get a nudge; the next empty message ends the run."""
 REPEATS = 3
-"""Number of consecutive turns with equal calls and results after which a nudge is sent. Each time that as many more
-such turns follow, another nudge is sent."""
+"""Number of consecutive turns with equal calls and results after which a nudge is sent. Another nudge is sent after
+each further REPEATS such turns."""
 
 
 class Nudges:

@@ -47,8 +47,8 @@ def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[
 def _most(most: int, limit: int, count: Count, build: Callable[[int], str]) -> str:
     """Return `build(n)` for the largest n from 1 to `most` that fits into `limit` tokens, or "" if none fits.
 
-    n is found by bisection, which assumes that a longer text never has fewer tokens. In the rare cases where it has, n
-    may be smaller than the largest, but the returned text still fits.
+    n is found by bisection, which assumes that a larger n never gives fewer tokens. In the rare cases where this is
+    false, a larger n than the found one may fit too. The returned text always fits.
     """
     low, high, best = 1, most, ""
     while low <= high:

@@ -1,7 +1,7 @@
 """Writes an agent's changes into the user's folder.
 
 Invariant: a file is written only if it still has the contents that the agent started from, and never through a symlink.
-After a crash each file is complete, either old or new, and repeating the call writes the rest.
+After a crash in `write_changes` each file is complete, either old or new. Another call writes the remaining files.
 """
 
 from __future__ import annotations

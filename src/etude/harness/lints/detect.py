@@ -45,7 +45,7 @@ class Tree:
 
 def find_roots(linter: Linter, tree: Tree) -> list[Root]:
     """Return the folders that are configured for a linter, sorted. Folders without any file that the linter checks are
-    left out. With `roots = "outermost"`, so are folders below another configured folder."""
+    left out. If `linter.roots` is "outermost", folders below another configured folder are left out too."""
     found: dict[str, Root] = {}
     for config in linter.configs:
         exact = "*" not in config.name

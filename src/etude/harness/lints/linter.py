@@ -24,8 +24,9 @@ class Config:
     name: str
     """Name of the configuration file; may contain `*`."""
     table: tuple[str, ...] = ()
-    """Nested keys, outermost first, that lead to a table. Only a TOML, JSON or INI file with this table counts as
-    configuration, or a file that names the table but does not parse. If `table` is empty, any contents count."""
+    """Nested keys, outermost first, that lead to a table in a TOML, JSON or INI file. A file that parses counts
+    as configuration if it has this table. A file that does not parse counts if its text contains the table's name. If
+    `table` is empty, every file with the right name counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class Piece:
     """"call": part of a tool call's arguments. "again": the turn is sampled again; discard its pieces so far."""
     text: str = ""
     name: str = ""
-    """Name of the called tool, on each piece of a tool call."""
+    """For a piece of a tool call: the name of the called tool."""
     place: int = 0
     """For a piece of a tool call: the call's index within the turn."""
 

@@ -31,7 +31,7 @@ class _Next(NamedTuple):
     exchanges: list[Exchange]
     """All earlier turns of this conversation: for each, the ids given to the model and the ids it sampled."""
     given: list[int]
-    """The ids of the prompt after those of `exchanges`: what the model reads before it samples its next turn."""
+    """The rest of the prompt, after the ids of `exchanges`: the ids that the model reads for its next turn."""
     begins: SegmentKind | None
     """Kind of the segment that this prompt starts; None if it extends the previous prompt."""
     fresh: list[int]
@@ -58,8 +58,8 @@ class Transcript:
         self._given = 0
         """Number of messages of the conversation, from its beginning, whose ids are in `_exchanges`."""
         self._last: Message | None = None
-        """The message that the last turn in `_exchanges` answers. If the conversation no longer has this message at the
-        same index, it was cut back."""
+        """The message that the last turn in `_exchanges` answers, which is directly before that turn. If another
+        message is at this index now, the conversation was cut back."""
         self._pending: tuple[str, int, Message, _Next] | None = None
         self._experts_from = 0
 
@@ -144,11 +144,11 @@ class Transcript:
     def _said(
         self, before: Sequence[Exchange], ids: list[int], messages: Sequence[Message], start: int
     ) -> tuple[list[Exchange], list[int], int]:
-        """Encode the messages from index `start` on. `before` are the exchanges of the earlier messages. `ids` are the
-        ids that follow these exchanges.
+        """Encode the messages from index `start` on. The ids of the earlier messages are the exchanges `before` and
+        then `ids`, which are not part of an exchange yet.
 
-        Return all exchanges and the ids that follow the last one. The third value is the number of exchanges before the
-        last encoded user message; it is 0 if no encoded message is from the user.
+        Return three values: all exchanges, the ids after the last exchange, and the number of exchanges before the last
+        encoded user message (0 if no encoded message is from the user).
         """
         exchanges = list(before)
         past, calls = 0, calls_in(messages[:start])

@@ -25,9 +25,9 @@ def written_turn(form: Format, turn: Turn, schemas: Mapping[str, CallSchema], nu
     """Return the token ids of a turn that was not sampled in this format. `number` is the number of calls in earlier
     turns.
 
-    A call is formatted again, except in three cases, in which it keeps its raw text: this format parses that text as
-    the same call, the call did not parse, or this format cannot express the call. In the last two cases, the call's
-    result tells the model what is wrong.
+    The text of each call is written anew in this format. A call keeps its raw text in three cases: this format parses
+    that text as the same call, the call did not parse, or this format cannot express the call. In the last two cases a
+    RecordingPolicy usually gets a call that does not parse, and the call's result tells the model what is wrong.
     """
 
     def spelled(call: ToolCall, number: int) -> str:

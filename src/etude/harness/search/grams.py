@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 GRAM = 4
 LEAST_BITS, MOST_BITS = 1 << 8, 1 << 20
-"""Minimum and maximum length of a signature in bits."""
+"""Minimum and maximum length in bits of a text's signature (its Bloom filter)."""
 FULLEST = 0.25
-"""Maximum fraction of set bits in a signature that was halved to save space. A signature is halved as often as this
-limit allows. For source code this leaves 3 to 7 bits per different gram."""
+"""Maximum fraction of set bits after a signature is folded to half its length, which saves space. A signature is folded
+as often as this limit allows. For source code, the final length is 3 to 7 bits per distinct gram."""
 
 _FOLDED = bytes(range(256)).lower()
 

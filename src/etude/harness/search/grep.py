@@ -28,9 +28,11 @@ from etude.harness.search.watch import CannotWatch, Changes, Watch
 LEAST_FILES = 3_000
 """Folders with fewer files get no index: ripgrep alone searches them in a few hundredths of a second."""
 MOST_SHARE = 1 / 3
-"""If more than this fraction of the files may match, ripgrep searches all files."""
+"""If more than this fraction of the indexed files may match, and more than READ_AT_ONCE files, ripgrep searches all
+files. If more than this fraction have changed, the index is built again."""
 READ_AT_ONCE = 200
-"""Maximum number of changed files that one search indexes again. Other changed files count as files that may match."""
+"""Maximum number of changed files that are indexed again before one search. The search treats the remaining changed
+files as files that may match."""
 
 
 class Grep:
@@ -209,8 +211,8 @@ class Grep:
         self._stale = self.index.differing(self.root, self.ripgrep.files(self.root))
 
     def _list_anew(self) -> None:
-        """List the files that ripgrep searches, and update `_stale`: add listed files that are not indexed, and drop
-        files that are neither listed nor indexed.
+        """List the files that ripgrep searches, and correct `_stale`, the files to index again. Listed files that are
+        not indexed are added. Files that are neither listed nor indexed are dropped.
 
         Dropping them is safe: ripgrep would search them only after a change of the ignore rules, and such a change is
         detected.

@@ -95,10 +95,10 @@ class _Runs:
 
     def __init__(self) -> None:
         self.current: frozenset[bytes] = frozenset({b""})
-        """All strings that the most recent nodes can match together. They start again from b"" at a wildcard, or before
-        a node that would make them too many."""
+        """All strings that the nodes since the last cut can match, one node after another. A cut turns these strings
+        into a need and starts again with b"". It is made at a wildcard, and where the strings would be too many."""
         self.needs: list[Need] = []
-        """Conditions that follow from all nodes before those of `current`."""
+        """Conditions that follow from the part of the pattern before the last cut."""
 
     def add(self, node: Node) -> None:
         """Append a node of the pattern."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 MOST_DEPTH = 50
 MOST_MEMBERS = 8
-"""A character class with more members is parsed as Anything."""
+"""Maximum number of characters in a character class that is expanded. A larger class is parsed as Anything."""
 
 _GROUPS = ("(?:", "(?P<", "(?<")
 _ASSERTIONS = "bBAz"

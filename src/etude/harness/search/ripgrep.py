@@ -1,8 +1,9 @@
 """Runs ripgrep as a subprocess.
 
 `search(only=...)` restricts a search to some files without changing how they are searched. For this, ripgrep gets extra
-ignore rules that hide all other files. They have the lowest precedence, so ripgrep's own rules still apply. The files
-are not named on the command line, because ripgrep searches a named file even if it is binary or hidden.
+ignore rules that hide all other files. These rules have the lowest precedence, so ripgrep's own rules still apply. With
+globs, the caller has applied ripgrep's own rules beforehand. The files are not named on the command line, because
+ripgrep searches a named file even if it is binary or hidden.
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ class Ripgrep:
         """Search all files below the root, or only those in `only`. Raises BadPattern and SearchFailed.
 
         If both `globs` and `only` are given, `only` must be a subset of what the method `files` returned for these
-        globs. Ripgrep then applies neither the globs nor its own ignore rules nor `scope.without`.
+        globs, so the files in `only` have already passed the globs and ripgrep's own ignore rules. Ripgrep then applies
+        neither again, since a glob would override the rules that hide all other files. `scope.without` is not applied
+        either.
         """
         command = ["--line-number", "--heading", "--null", "--with-filename", "--color=never", *scope.options()]
         command += ["--fixed-strings"] * pattern.fixed + ["--word-regexp"] * pattern.word
@@ -200,9 +203,9 @@ class Ripgrep:
 def rules_for(paths: Collection[bytes], *, hidden: bool = False) -> bytes:
     """Return ignore rules that hide everything except these files and their parent folders.
 
-    Names that begin with a dot get no rule unless `hidden` is set, because a rule would make ripgrep search such a name
-    even if it is hidden otherwise. If ripgrep's own rules allow the name, no rule is needed: they take precedence over
-    the rules returned here.
+    Unless `hidden` is set, a name that begins with a dot gets no rule. Ripgrep normally skips such a name, and a rule
+    here would make it search the name. If an ignore file in the folder allows the name, ripgrep searches it without a
+    rule here, because ignore files take precedence over the rules returned here.
     """
     kept: set[bytes] = set()
     for path in paths:

@@ -19,7 +19,7 @@ from etude.harness.search.query import All, Literal, Need
 MOST_FILES = 1024
 """Maximum number of files in one shard."""
 MOST_CELLS = 1 << 24
-"""Maximum number of bits in one shard. It limits the memory for transposing long signatures."""
+"""Maximum number of bits in one shard. It limits the memory that transposing a shard's signatures needs."""
 
 Ids = NDArray[np.int32]
 Packed = NDArray[np.uint8]
@@ -72,8 +72,8 @@ def holds(bits: Bits, need: Need) -> bool:
 
 
 def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
-    """Group (file id, signature) pairs into shards, each of signatures of one length. For each length, at most one
-    incomplete shard is in memory."""
+    """Group (file id, signature) pairs into shards. All signatures of a shard have the same length. At most one
+    incomplete shard per length is in memory."""
     waiting: dict[int, list[tuple[int, Packed]]] = {}
     for file, bits in signatures:
         group = waiting.setdefault(len(bits), [])

@@ -23,8 +23,8 @@ AFTER_SECONDS = (60, 600, 3_600, 86_400, 604_800)
 """Times after the acceptance of an edit for which its kept lines are counted: a minute, ten minutes, an hour, a day, a
 week."""
 _MOST_LINES = 5_000
-"""Maximum number of lines from the first to the last difference of two texts. If there are more, the lines between are
-not aligned."""
+"""Maximum number of lines from the first to the last difference of two texts. If there are more, none of these lines
+are aligned."""
 _MOST_BYTES = 4_000_000
 """Maximum size of a file in bytes; a larger file counts as missing."""
 

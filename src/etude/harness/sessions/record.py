@@ -49,7 +49,8 @@ class SessionError(Exception):
 
 
 class SessionRecord:
-    """The open record of one session: `begin` creates one, `resume` continues one, `for_signals` only adds signals.
+    """The open record of one session. `begin` creates a record and `resume` continues one. `for_signals` opens one only
+    to add signals, which are observations of how the user reacts.
 
     Only one process at a time may write a session's turns.
     """
@@ -185,8 +186,8 @@ class SessionRecord:
         """Log that, between two runs, the agent's changes were moved onto newer versions of the user's files.
 
         For each file that the user changed too, `files` has the new original contents (the user's) and the new current
-        contents (with both changes). None means that the agent's change was dropped: the file no longer counts as
-        changed.
+        contents (with both changes). If `files` has None for a path, the agent's change to this file was dropped, and
+        the file no longer counts as changed.
         """
         changed = {
             path: pair and {"before": self._blob(pair[0]), "now": self._blob(pair[1])} for path, pair in files.items()
@@ -234,8 +235,8 @@ class SessionRecord:
         return changed
 
     def _settled(self, files: object, *, gone: bool) -> dict[str, dict[str, str | None]]:
-        """Return the digests of the changed files among `files`, for a signal about their edits. With `gone`, these
-        files no longer count as changed afterwards."""
+        """Return the digests of the changed files among `files`, for the signal that the user accepted or rejected
+        their edits. If `gone`, these files no longer count as changed afterwards."""
         paths = [path for path in files if path in self._seen] if isinstance(files, list) else []
         sides = {path: self._seen[path] for path in paths}
         if gone:
@@ -335,9 +336,10 @@ def _cut_if_alone(folder: Path, descriptor: int) -> None:
 
 
 def _drop_torn_line(folder: Path, descriptor: int, size: int) -> None:
-    """Take a shared lock on the log, and remove a torn last line, which begins at byte `size`.
+    """Remove a torn last line, which begins at byte `size`, from the log. Then take the lock that all writers share.
 
-    All writers hold a shared lock. Only a sole writer may remove the line, since another writer may just be writing it.
+    Removing the line needs an exclusive lock, because another writer may be in the middle of writing this line. Raises
+    SessionError if another process's lock prevents this.
     """
     try:
         if os.fstat(descriptor).st_size > size:

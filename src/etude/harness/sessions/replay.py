@@ -46,8 +46,9 @@ class SavedSession:
     reviewed: str = ""
     """The user's decision on the changes since the last request: "accepted", "rejected", or empty."""
     stop: str = ""
-    """How the last logged run of the last request ended: the value of its StopCause, or REBASED (see there). Empty if
-    no run of this request has logged its end. A killed run logs no end, so it does not change this value."""
+    """How the last run of the last request ended, according to the log: the value of its StopCause, or the constant
+    REBASED. Empty if no run of this request has logged its end. A killed run logs no end, so it does not change this
+    value."""
     error: str = ""
     spent: TraceUsage = field(default_factory=TraceUsage)
     """Tokens and turns used by all requests before the last one."""

@@ -50,8 +50,8 @@ class Output:
     finished: bool = False
     """Whether this call ends the run."""
     seconds: float = 0.0
-    """Running time in seconds of the call's command, which counts toward `Budgets.tool_seconds`; 0 on a host that was
-    short of CPU time."""
+    """Running time in seconds of the call's command, which counts toward `Budgets.tool_seconds`. 0 if the host was
+    short of CPU time, since the command then does not count."""
     reread: bool = False
     """Whether the call read a file that the agent had read before, but not since its latest self-summary."""
 
@@ -87,7 +87,8 @@ class ToolContext:
         self._shown: dict[str, bytes] = {}
         """Digest of the contents that the agent last read from or wrote to each file, by path."""
         self._read: dict[str, int] = {}
-        """For each file by path, how many self-summaries there had been when it was last read. Ordered by last read."""
+        """Number of self-summaries before the last read of each file, by path. The least recently read file comes
+        first."""
 
     async def has_edited(self, path: str, data: bytes | None) -> None:
         """Record that a tool changed a file. Every tool must call this after each change. `data` is None for a deleted

@@ -110,8 +110,8 @@ class FolderFiles(Mapping[str, bytes]):
         return {path: data for path, data in found.items() if not self._is_still(path, data)}
 
     def rebase(self, path: str, data: bytes | None) -> None:
-        """Make `data`, which was written to disk, the original contents of a file. None means that the file was
-        deleted."""
+        """Replace the original contents of a file by `data`, which have been written to disk. None means that the file
+        was deleted."""
         self._forget(path)
         self._kept.pop(path, None)
         if data is None:
@@ -308,8 +308,8 @@ def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
 
 
 def _contents(path: Path) -> tuple[FileState, bytes]:
-    """Return a file's state and its first MAX_FILE_BYTES + 1 bytes. The state is UNSURE if a later change might leave
-    it the same."""
+    """Return a file's state and its first MAX_FILE_BYTES + 1 bytes. The state is UNSURE if the file might
+    change without a change of its state."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         before = os.fstat(handle)

@@ -34,8 +34,8 @@ class FolderSearch:
         cache: Path | None = None,
         least_files: int = LEAST_FILES,
     ) -> None:
-        """`moved` returns the files that changed on disk after the workspace read them. Their contents are those that
-        the workspace read and still shows, not those on disk."""
+        """`moved` returns the files that changed on disk after the workspace read them, with the contents that the
+        workspace read. The search uses these contents instead of those on disk."""
         self._folder = folder
         self._moved = moved
         self._ripgrep = ripgrep

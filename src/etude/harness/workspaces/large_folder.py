@@ -35,8 +35,8 @@ MOST_BYTES = 4_000_000_000
 LAYER_BYTES = 100_000_000
 """Size in bytes at which an image layer is complete. A layer is held in memory while it is built."""
 SLACK_SECONDS = 2
-"""Seconds by which a check for changed files reaches back before the last check, since the box's clock has whole
-seconds."""
+"""Overlap in seconds of two successive checks for changed files. The check reads the box's clock in whole seconds, so
+without an overlap it could miss a change."""
 LOOK_SECONDS = 60.0
 """Time limit in seconds of one check for changed files."""
 
@@ -73,8 +73,8 @@ class FolderRunner(BoxedCommands):
         self._state_in_image: dict[str, FileState] = {}
         """State of each of the folder's files when it was copied into the image."""
         self._unsure: dict[str, bytes] = {}
-        """Content hash of each file whose state was UNSURE when it was copied into the image. It shows whether such a
-        file has changed."""
+        """Content hash of each file whose state was UNSURE (not reliable yet) when it was copied into the image. The
+        hash shows whether such a file has changed."""
         self._contents_in_box: dict[str, bytes | None] = {}
         """Contents, in the box, of files that were written to the box or changed in it after it was created; None for a
         deleted file."""

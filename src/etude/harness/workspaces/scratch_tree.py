@@ -2,8 +2,9 @@
 
 Files that commands write there never reach the workspace. Invariant: when a command runs, the tree contains exactly the
 files of the requested state. There is one exception: in a box, folders of installed packages and large files appear as
-symlinks into the workspace, and symlinks are copied as symlinks. The files written for a state get a later timestamp,
-in whole seconds, than all files written before, because programs with a cache recognise changed files by it.
+symlinks into the workspace, and symlinks are copied as symlinks. Programs with a cache recognise changed files by their
+timestamps. So the files written for a state get a timestamp in whole seconds that is later than those of all files
+written before.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ true
 
 
 def is_own(path: str, files: Mapping[str, bytes]) -> bool:
-    """Return whether a file belongs to the project: not to an installed package, and not to cargo's build folder."""
+    """Return whether a file is the project's own, that is, neither in a folder of installed packages nor in cargo's
+    build folder."""
     parts = path.split("/")[:-1]
     if LINKED.intersection(parts):
         return False

@@ -87,8 +87,8 @@ class TerminalOutput:
     skipped: int = 0
     """Number of unread output bytes that were dropped."""
     seconds: float = 0.0
-    """Seconds that the caller waited for the command, excluding questions to the user; 0 on a host that is short of CPU
-    time."""
+    """Seconds that the caller waited for the command, excluding questions to the user. A wait while the host was short
+    of CPU time is not counted."""
 
 
 @dataclass(slots=True)
@@ -98,8 +98,8 @@ class _Running:
     process: Process
     command: str
     key: bytes = b""
-    """Random key in the end markers of a shell. Empty for a job that has its own process, whose exit shows the end of
-    the command."""
+    """Random key in the markers that a shell prints when a command ends. Empty for a job with its own process: there,
+    the exit of the process shows the end of the command."""
     said: bytearray = field(default_factory=bytearray)
     """Output that was received but not read by the agent yet."""
     skipped: int = 0
@@ -242,7 +242,7 @@ class Terminals:
         return number
 
     async def _open(self) -> _Running:
-        """Start a shell that runs the driver, which reads and runs commands."""
+        """Start a shell that runs _DRIVER, a script that reads commands and runs them."""
         key = secrets.token_hex(8)
         shell = await self._started([_DRIVER, "shell", key, f"{self._scripts}/{key}"], "", key.encode())
         # Wait for the first marker, because until `stty -echo` has run, the terminal echoes what is written to it.

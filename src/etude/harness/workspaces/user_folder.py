@@ -182,8 +182,8 @@ class FolderWorkspace(OverlayWorkspace):
     async def _ask(self, changes: Mapping[str, bytes | None]) -> None:
         """Ask the user one question that shows all changes, if the rules require it.
 
-        The rules apply to each path: if one path is denied, all changes are; if every path is allowed, there is no
-        question.
+        The rules apply to each path. If they deny one path, all changes are denied. If they allow every path, the user
+        is not asked.
         """
         for path in changes:
             if has_symlink_parent(self._folder, path) or (self._folder / path).is_symlink():

@@ -37,9 +37,9 @@ class Element:
     def magic(self) -> float:
         """Factor for rounding a value by adding a large number and subtracting it again.
 
-        The large number is this factor times the largest power of two not above the value. In fp32 the last bit of
-        such a number has the weight that the element type's last mantissa bit has at the value. So the addition rounds
-        the value to the precision of the element type.
+        The large number is the largest power of two not above the value, times this factor. The number is so large that
+        fp32 stores it only to the precision that the element type has at the value. So the addition rounds the value to
+        that precision.
         """
         return 2.0 ** (_MANTISSA_BITS - self.mantissa_bits)
 
@@ -47,8 +47,8 @@ class Element:
 E4M3 = Element(mantissa_bits=3, smallest_normal=2.0**-6, largest=448.0)
 E2M1 = Element(mantissa_bits=1, smallest_normal=1.0, largest=6.0)
 _E2M1_CONSTANT = torch.tensor(((_MANTISSA_BITS - E2M1.mantissa_bits) << _MANTISSA_BITS) - 2 * _BIAS, dtype=torch.int32)
-"""`to_e2m1` rounds by adding a number to each magnitude; this is the constant part of that number's bits. It is created
-once, because creating a tensor takes half as long as a pass over the numbers."""
+"""`to_e2m1` rounds by adding a number to each magnitude; this is the constant part of that number's bits. The tensor is
+created only once: creating it in every call would cost half as much as a pass over the numbers."""
 
 
 def round_to_(values: Tensor, element: Element, work: Tensor) -> Tensor:
@@ -147,8 +147,8 @@ def reciprocal_of_e8m0(codes: Tensor) -> Tensor:
 def _with_special_values(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
     """Overwrite in `bits` the two values whose fp32 form needs mantissa bits: 2^-127, which is subnormal, and NaN.
 
-    `subnormal` is the code that stands for 2^-127; code 255 is NaN. Most tensors have neither. The maximum and the
-    minimum of the codes show this faster than comparing each code.
+    `subnormal` is the code that stands for 2^-127; code 255 is NaN. Most tensors have neither code, so the maximum and
+    the minimum are looked at first, which is faster than comparing each code.
     """
     if codes.numel() and (int(codes.max()) >= 254 or int(codes.min()) == 0):
         bits.masked_fill_(codes == subnormal, 1 << (_MANTISSA_BITS - 1)).masked_fill_(codes == 255, _NAN)

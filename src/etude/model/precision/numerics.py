@@ -87,7 +87,7 @@ class Numerics:
     @property
     def block(self) -> int:
         """Block size of the backward pass. An expert's tokens are padded to a multiple of it, so that no block contains
-        tokens of two experts. bf16 has no blocks; its padding limits the number of matmul shapes."""
+        tokens of two experts. bf16 has no blocks, but is padded too, which limits the number of matmul shapes."""
         return fp8.BLOCK if self.rounding == "fp8_block" else mxfp8.BLOCK
 
     def activations(self, x: Tensor) -> Operand:
@@ -176,8 +176,8 @@ class Numerics:
         return y.to(dtype)
 
     def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], cuts: Sequence[int]) -> Tensor:
-        """Compute the gradient of x, dy W, from rounded operands. Expert e has the rows from cuts[e] to cuts[e + 1] of
-        dy, which is [R, sum of M]."""
+        """Compute dy W, the gradient of x, from rounded operands. dy is [R, sum of M]; expert e has its rows from
+        cuts[e] to cuts[e + 1]."""
         # Each weight's part of dy is rounded by itself, because its output width need not be a multiple of the block.
         parts = dy.split([weight.shape[1] for weight in weights], -1)
         left = torch.cat([self._backward(part) for part in parts], -1)
@@ -186,7 +186,8 @@ class Numerics:
 
     def weight_gradient(self, dy: Tensor, x: Tensor, cuts: Sequence[int]) -> Tensor:
         """Compute the gradient of each expert's weights, [E, sum of M, K], from rounded operands: dy^T x over the
-        expert's rows. These are cuts[e] to cuts[e + 1] for expert e; their number must be a multiple of `block`."""
+        expert's rows. Expert e has the rows from cuts[e] to cuts[e + 1]; their number must be a multiple of
+        `block`."""
         left, right = self._backward(dy.T), self._backward(x.T)
         dw = left.new_empty(len(cuts) - 1, dy.shape[1], x.shape[1])
         for expert, (begin, end) in enumerate(pairwise(cuts)):

@@ -22,7 +22,8 @@ from etude.model.precision.numerics import Numerics, Operand
 from etude.model.tiles import silu, weighted_sum
 
 Weights = Sequence[Tensor] | Operand
-"""Weights [E, M, K] that are multiplied with the same input, or an already rounded operand, which gets no gradient."""
+"""The weights of one matmul: either tensors [E, M, K] that are multiplied with the same input, or one operand that is
+already rounded and gets no gradient."""
 
 ROWS_STEP = 32
 """Multiple to which each expert's rows are padded in inference, so that few matmul shapes occur."""

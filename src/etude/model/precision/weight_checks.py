@@ -1,10 +1,11 @@
 """Checks weights before they are written to a checkpoint, or after they are read.
 
 A fault is a tensor with numbers that are not finite, with codes or scales that stand for such numbers, or with clipped
-rows. A fault makes writing and loading the checkpoint fail.
+rows: rows in which a cast set many numbers to the dtype's largest value. A fault makes writing and loading the
+checkpoint fail.
 
-Invariant: the checked tensors are exactly the stored ones, with their stored names: numbers, or codes and scales of any
-format. A scale is recognised by the end of its name, which no tensor of codes shares.
+Invariant: the checked tensors are exactly the stored ones, with their stored names. They hold numbers, or the codes or
+scales of any format. Names with certain endings are those of scales; no tensor of codes has such a name.
 
 Many codes at the largest value do not prove clipping: a row whose numbers all have one magnitude has only such codes.
 Such rows are reported as `doubts` and never make anything fail.
@@ -31,8 +32,8 @@ _E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST = 0x7F, 0x7E, 7
 _PLAIN = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
 _SCALES = ("scale", "scales", "scale_inv", "scale_2", "outer")
 _DIVISOR = ".weight_global_scale"
-"""Name suffix of a weight's scale that is stored as a divisor. Scales of activations, which are ignored, have other
-names."""
+"""Name suffix of the scales of weights that are stored as divisors. Scales of activations, which are ignored on
+loading, have other names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ def faults(tensors: Mapping[str, Tensor]) -> list[Fault]:
 def faults_of_values(values: Iterable[tuple[str, Tensor]]) -> list[Fault]:
     """Return a `Fault` for each dequantised weight that is not finite.
 
-    `values` yields names and dequantised weights, whose codes and scales the caller has already checked. It may
-    dequantise each weight on demand, because they are checked one after another.
+    `values` yields names and dequantised weights, whose codes and scales the caller has already checked. The weights
+    are checked one after another, so `values` may dequantise each one on demand.
     """
     counted = ((name, int((~x.isfinite()).sum()), x) for name, x in values)
     return [

@@ -32,8 +32,8 @@ class BoxEgress:
         self._gate, self._policy, self._box = gate, Policy(egress), box
         self._proxy: Proxy | None = None
         self._ours, self.box_end = socket.socketpair()
-        """The two ends of a socket pair. The box gets `box_end` when it is made, and sends the listening sockets of its
-        network over it."""
+        """The two ends of a socket pair. The zygote gets `box_end` with the request for the box, and sends the
+        listening sockets of the box's network over it."""
         self._ours.setblocking(False)
 
     @property
@@ -47,8 +47,8 @@ class BoxEgress:
         return self._policy.ports
 
     def open(self) -> None:
-        """Start the proxy. From then on, the box can reach what its policy allows. Call this once the box is ready and
-        has sent the listening sockets of its network. Raises SandboxLost if it has not."""
+        """Start the proxy. From then on, the box can reach what its policy allows. Call this once the box is ready.
+        Raises SandboxLost if the listening sockets of the box's network have not arrived."""
         try:
             _, numbers, _, _ = socket.recv_fds(self._ours, 16, _MOST_SOCKETS)
         except BlockingIOError:
@@ -63,8 +63,8 @@ class BoxEgress:
         )
 
     def shut(self) -> None:
-        """Close the proxy and all its connections and sockets. The box's network exists as long as this process has any
-        socket of it open."""
+        """Close the proxy with its connections, and all sockets of the box's network that this process holds. Only
+        these sockets keep the network alive, so it ends with them."""
         for end in (self._ours, self.box_end):
             end.close()
         if self._proxy is not None:

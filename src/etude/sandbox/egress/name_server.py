@@ -76,8 +76,8 @@ def parse_query(data: bytes) -> Query:
 
 
 def build_answer(query: Query, *, addresses: Sequence[Address] = (), code: int = 0) -> bytes:
-    """Build the response to a DNS query. Of the name's `addresses`, it holds those of the record type that the query
-    asks for. `code` is the response code."""
+    """Build the response to a DNS query. Of the name's `addresses`, the response holds those of the record type that
+    the query asks for. `code` is the response code."""
     records = [
         struct.pack("!HHHIH", 0xC000 | _HEAD.size, kind, _INTERNET, _SECONDS_TO_KEEP, len(address.packed))
         + address.packed

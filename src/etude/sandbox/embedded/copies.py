@@ -61,8 +61,9 @@ class CopyableBox(EmbeddedBox):
 
 
 async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
-    """Freeze the box, and copy what it has written since its last fork into a store layer. Return the layer's name and
-    the older cells (folders of written files). The cells are held for the caller, who must `drop` them."""
+    """Freeze the box, and copy into a layer of the store what the box has written since its last fork. Return the
+    layer's name and the box's older cells (folders of written files). These cells are held for the caller, who must
+    `drop` them."""
     async with box.frozen(kill=False):
         below = box.cells[1:]
         hold(below)
@@ -97,7 +98,7 @@ async def _seal_frozen(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
 async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
     """Seal what the frozen box has written (make it read-only); if processes prevent that, copy it instead. Return the
     cells (folders of written files) that the box's children use as lower layers. The cells are held for the caller, who
-    must `drop` them. `still`: whether the box has no living process."""
+    must `drop` them. `still` is True if no process of the box is alive."""
     below = list(box.cells)
     if await box.zygote.untouched(box.id, below[0].path, layers_of(below[1:], box.lease.paths)):
         hold(below[1:])
@@ -131,7 +132,7 @@ async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[
 
 async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
     """Move the frozen box to a new cell (folder for written files) on top of the cells `below`. Return False if living
-    processes prevent that. `still`: whether the box has no living process."""
+    processes prevent that. `still` is True if no process of the box is alive."""
     shared = [] if still else await box.rehearse()
     if shared is None:
         return False

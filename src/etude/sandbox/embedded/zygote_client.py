@@ -60,8 +60,9 @@ class ZygoteClient:
     # -- messages from the zygote
 
     def attach(self) -> None:
-        """Receive the zygote's messages on the running event loop. Call it again when the loop has changed: one backend
-        may serve several calls of asyncio.run(), although each box works only within one."""
+        """Receive the zygote's messages on the running event loop. Call this again whenever the loop has changed: a
+        backend may serve several calls of asyncio.run() one after the other, although each of its boxes works within
+        one call only."""
         loop = asyncio.get_running_loop()
         if self.alive and self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
@@ -119,9 +120,9 @@ class ZygoteClient:
     async def create(
         self, message: dict[str, Any], passed: Sequence[int], ended: Callable[[], None]
     ) -> asyncio.Future[dict[str, Any]]:
-        """Request a box. `passed` are the descriptors that the zygote receives: the box's end of its socket to this
-        process, the box's end of the egress gate's socket if the message has ports, and the entry files of the box's
-        cgroups.
+        """Request a box. `passed` are the descriptors that the zygote receives: first the box's end of its socket to
+        this process, last the entry files of the box's cgroups. If the message has `ports` (the box has egress), the
+        socket over which the zygote sends the listening sockets of the box's network comes between them.
 
         Return a future that resolves when no process of the box is left. At that time `ended` is called in any case,
         even if the future's event loop is closed."""

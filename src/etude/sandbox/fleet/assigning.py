@@ -43,7 +43,7 @@ class Assigner:
         self.changed(host)
 
     def remove(self, name: str) -> HostLedger | None:
-        """Remove a host and end the claim on it. Return it, or None if there is no such host."""
+        """Remove a host and end the claim on it. Return the host, or None if there is none of this name."""
         host = self.hosts.pop(name, None)
         if host is None:
             return None
@@ -132,8 +132,8 @@ class Assigner:
         return free and host.takes_boxes and host.fits(pending.wanted.demand, pending.wanted.count)
 
     def _fraction_needed(self, size: Capacity, wanted: CreateRequested) -> float:
-        """Return the fraction of a host's limit that the request needs, for the resource with the largest fraction.
-        `size` is the capacity of the host."""
+        """Return how much of one host the request needs: the fraction of the host's limit, for the resource of which it
+        needs the largest fraction. `size` is the host's capacity."""
         demand, total, ceiling = wanted.demand, size.total, self.policy.ceiling
         return wanted.count * max(
             demand.cpus / (total.cpus * ceiling.cpus),

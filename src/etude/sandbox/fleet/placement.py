@@ -1,7 +1,7 @@
 """Finds the fullest host on which a request still fits, without trying every host.
 
 Hosts are sorted into levels by the free fraction of their scarcest resource. A request needs a certain fraction of a
-host, and certainly fits on every host whose level is higher. So the search starts at the level of that fraction and
+host, and nearly always fits on a host whose level is higher. So the search starts at the level of that fraction and
 goes up, and usually ends at once. A request that needs little of a scarce resource may also fit on hosts at lower
 levels, which are tried last.
 """
@@ -50,9 +50,9 @@ class HostIndex:
                 self._occupied &= ~(1 << level)
 
     def find(self, wanted: CreateRequested, tried: frozenset[str], share: float) -> HostLedger | None:
-        """Return a host on which the request fits and that is not in `tried`, or None. `share` is the smallest fraction
-        of a host's limit that the request needs on any host. Hosts that have the image are tried first, then the levels
-        from `share` upwards, then the lower ones."""
+        """Return a host on which the request fits and that is not in `tried`, or None. Hosts that have the image are
+        tried first, then the levels from `share` upwards, then the lower ones. `share` is the fraction of a host that
+        the request needs; if hosts differ in size, the smallest such fraction."""
         for name in self._image_hosts.get(wanted.image, ()) if wanted.image else ():
             level = self._level_of.get(name)
             if level is not None and name not in tried:

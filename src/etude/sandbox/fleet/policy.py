@@ -32,7 +32,7 @@ class Policy:
     patience: float = 60.0
     """Seconds that a request waits for room before it is rejected. The rejection says when to ask again."""
     claim_after: float = 0.25
-    """Fraction of `patience` after which a host is kept free for a waiting request."""
+    """Fraction of its maximum waiting time (`patience`) that a request waits before a host is kept free for it."""
     queue: int = 20_000
     """Maximum number of waiting requests. Further requests are rejected at once."""
     attempts: int = 3

@@ -24,7 +24,7 @@ trees."""
 
 
 class Dispatcher(Protocol):
-    """The methods of the fleet's client (FleetSandboxes) that a RemoteBox calls."""
+    """What a RemoteBox needs of its fleet's client (FleetSandboxes), which passes these calls on to the dispatcher."""
 
     async def ask(self, method: str, *args: Any, deadline: float = ...) -> Any: ...
 
@@ -70,8 +70,8 @@ class RemoteBox:
         )
 
     def _noted(self, outcome: CommandOutcome, known: int) -> Any:
-        """Add the commands in the host's answer to this object's list of commands, and return the result in the
-        answer."""
+        """Return the result in the host's answer to a command. Before that, add the answer's new entries to this
+        object's list of commands, which had `known` entries when the command was sent."""
         if known + len(outcome.commands) > len(self._commands):
             self._commands[known:] = outcome.commands
         return outcome.result

@@ -86,6 +86,6 @@ class RemoteProcess:
 
 def _forget(cancelling: asyncio.Task[Any]) -> None:
     """Ignore an error of `cancelling`, the call that cancels a poll on the host. Whatever makes that call fail makes
-    the poll fail too."""
+    the poll fail too, so nobody waits for the poll in vain."""
     with contextlib.suppress(SandboxError, asyncio.CancelledError):
         cancelling.result()

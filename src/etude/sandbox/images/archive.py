@@ -63,7 +63,8 @@ class HashingReader(io.RawIOBase):
 
 def decompressed(stream: IO[bytes]) -> IO[bytes]:
     """Return the decompressed content of `stream`. Gzip, zstd, xz and bzip2 are recognized by their first bytes. An
-    uncompressed stream is returned as it is, or buffered if it was not. The caller still has to close `stream`."""
+    uncompressed stream is returned itself, or wrapped in a buffer if it has none. The caller still has to close
+    `stream`."""
     buffered = (
         stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream), _CHUNK)
     )
@@ -131,9 +132,9 @@ class _Member(tarfile.TarInfo):
 
 
 class _MemberBeforeEndMark(_Member):
-    """A tar member that must be followed by another member or by the tar's end mark, so that a truncated tar is an
-    error. Because some programs write no end mark, this class is used only where no digest would reveal a
-    truncation."""
+    """A tar member that must be followed by another member or by the tar's end mark; otherwise, the tar counts as
+    truncated. Some programs write no end mark, so this check is made only for a tar without an expected digest. With
+    one, the digest reveals a truncation."""
 
     _damage = (*_Member._damage, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
 

@@ -169,8 +169,8 @@ def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
 
 def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) -> None:
     """Make the commands `python` and `python3` in `folder`/bin. If the interpreter lies in a system folder (`inside`),
-    the commands are links to it, otherwise to a copy. The library path that is compiled into the copy does not exist in
-    the box. The path in the box overwrites it, if that path is short enough."""
+    they are links to it, otherwise to a copy of it. The library path that is compiled into the interpreter does not
+    exist in the box, so the copy gets the path in the box instead, unless that is longer."""
     names, empty = folder / "bin", folder / "empty"
     for path in (folder, names, empty):
         path.mkdir()

@@ -45,7 +45,8 @@ class Image:
 
     @property
     def pinned(self) -> bool:
-        """Whether boxes of this image are the same on every host."""
+        """Whether the image's content is fixed, so that its boxes are the same on every host. False for the base
+        HOST."""
         return self.base != HOST
 
     def to_json(self) -> str:

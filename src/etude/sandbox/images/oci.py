@@ -225,8 +225,9 @@ def _unpack_layer(layer: Layer, unpacker: Unpacker, say: Say) -> None:
 
 
 def unpack_stream(stored: IO[bytes], unpacker: Unpacker, say: Say, hash: hashlib._Hash | None = None) -> str:
-    """Unpack a tar, compressed or not, into a layer. Return the digest of the uncompressed tar. A caller that
-    passes `hash` must compare this digest with the expected one, since the tar may then lack its end mark."""
+    """Unpack a tar, compressed or not, into a layer. Return the digest of the uncompressed tar, computed by `hash` (by
+    default SHA-256). If `hash` is given, a tar without an end mark is accepted, so the caller must compare the digest
+    with the expected one."""
     with damage_as_image_error(f"layer {unpacker.name}"):
         tar = HashingReader(decompressed(stored), hash or hashlib.sha256(), 2 * unpacker.bounds.bytes + (1 << 20))
         for info, data in tar_members(cast(IO[bytes], tar), require_end=hash is None):

@@ -22,8 +22,8 @@ SINGLE_IDS = (1000, 0)
 """User ids that a box with a single id can have: the agent's, or root's for a box of an image with its own root file
 system."""
 _MIN_SPARE, _MAX_SPARE = 2, 32
-"""Minimum and maximum number of prepared boxes that are kept ready. All have the same `single_id` (the user id of a box
-that has only one) as the last request."""
+"""Minimum and maximum number of prepared boxes that are kept ready. All are made for the `single_id` of the last
+request (the user id that a box gets if it has only one)."""
 _MAX_PARALLEL = 8
 """Maximum number of boxes prepared at the same time. More would only wait for each other in the kernel."""
 _MAX_REPORT = 1 << 12
@@ -37,8 +37,8 @@ class BoxSpawner:
         self, settings: ZygoteSettings, programs: dict[int, bytes], watch: Watch, unwatch: Callable[[int], None]
     ) -> None:
         """Create the spawner only when the zygote's root is complete, because boxes do not see later mounts. `programs`
-        maps the user id of a box with a single id to its seccomp program. `watch` and `unwatch` register callbacks for
-        readable descriptors."""
+        maps each id in SINGLE_IDS to the seccomp program of boxes made for that id. `watch` registers a callback for a
+        readable descriptor, and `unwatch` removes it."""
         self._settings, self._programs, self._watch, self._unwatch = settings, programs, watch, unwatch
         self._template_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         kernel.unshare(kernel.CLONE_NEWNS, "mount namespace")
@@ -135,8 +135,8 @@ class BoxSpawner:
             self._report_failure(box.single_id, box.failure)
 
     def _report_failure(self, single_id: int, why: kernel.StepFailed) -> None:
-        """Report a failure to one request that waits for a box with this `single_id`. No further box is made ahead
-        until the next request."""
+        """Report the failure `why` to one of the requests that wait for a box with this `single_id`. Then prepare no
+        spare boxes until the next request."""
         self._make_ahead = False
         if self._requests[single_id]:
             self._requests[single_id].popleft()(why)

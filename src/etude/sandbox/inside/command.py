@@ -78,8 +78,9 @@ class Command:
         return self.check_at - time.monotonic()
 
     def schedule_check(self, pause: float) -> None:
-        """Set the time of the next check of resource use to `pause` seconds from now. Each check walks /proc, so the
-        pause is longer for commands that run long, but never lasts past the deadline."""
+        """Set the time of the next check of resource use, at least `pause` seconds from now. Each check walks /proc, so
+        the pause is longer (up to a quarter of a second) for a command that has run for long. The check comes at the
+        deadline at the latest, unless the command is being killed already."""
         now = time.monotonic()
         pause = max(pause, min(0.25, (now - self.began) / 10))
         self.check_at = now + pause if self.limit else min(self.deadline, now + pause)

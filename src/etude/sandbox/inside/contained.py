@@ -116,8 +116,8 @@ def hide_host() -> None:
 
 class ContainerInit(init.Init):
     """Init for containers. It adds the request `digest`, which hashes files, since the engine reports which paths have
-    changed but not their content. It refuses commands as root if root has the host's root id and is not the image's
-    default user."""
+    changed but not their content. If the box's root has the id of the host's root, this init refuses to run commands as
+    root, unless root is the image's default user."""
 
     def serve(self) -> None:
         with contextlib.suppress(files.Refused):  # The image lacks this user, which `super().serve()` reports.

@@ -17,8 +17,8 @@ Send = Callable[[Header, bytes], None]
 
 
 class Foreground(Command):
-    """A command whose request is answered when the command has ended. At most `capacity` bytes each of stdout and
-    stderr are passed on: in the answer, or with `stream` as they arrive."""
+    """A command whose request is answered when the command has ended. At most `capacity` bytes of stdout, and as many
+    of stderr, are passed on: as they arrive if `stream` is set, otherwise in the answer."""
 
     def __init__(self, number: int, launch: Launch, events: Events, send: Send, *, capacity: int, stream: bool) -> None:
         super().__init__(number, launch, events)

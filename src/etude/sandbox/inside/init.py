@@ -261,9 +261,9 @@ class Init:
     # -- freezing
 
     def freeze(self, *, kill: bool) -> list[str]:
-        """Stop all processes of the box, and return those that have a file open for writing, or a note if one does not
-        stop. If the result is not empty, resume all processes at once. With `kill`, kill all processes instead, and
-        return []."""
+        """Stop all processes of the box. Return the processes that have a file open for writing, as texts, or a single
+        text if some process does not stop. If the list is not empty, this freeze is already undone. With `kill`, kill
+        all processes instead and return []."""
         self.frozen += 1
         if kill:
             processes.signal_all(signal.SIGKILL)
@@ -280,9 +280,9 @@ class Init:
         return writers
 
     def rehearse(self) -> wire.Header:
-        """Check whether the stopped processes can be moved to another root directory, and note their working folders
-        for the thaw. The answer holds `shared` (files that processes map shared), or `stays` (why no move is
-        possible)."""
+        """Check whether the stopped processes can be moved to another root directory. Keep a list of their working
+        folders for `thaw`, which restores them after the move. The answer holds `shared` (files that processes map
+        shared), or `stays` (why no move is possible)."""
         self.identity.be_root()
         try:
             self.working_folders, shared = moving.rehearse()

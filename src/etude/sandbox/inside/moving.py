@@ -27,8 +27,9 @@ class CannotMove(Exception):
 
 
 class WorkingFolder:
-    """A thread's working folder, into which the thread is made to change again after its box has got a new root. `vdso`
-    is the address, in the thread's memory, of the page of code that the kernel maps into every process."""
+    """A thread's working folder. When the box has got a new root, the thread is made to change into the folder that has
+    the same path there. `vdso` is the address, in the thread's memory, of the page of code that the kernel maps into
+    every process."""
 
     __slots__ = ("link", "path", "thread", "vdso")
 
@@ -54,10 +55,10 @@ class WorkingFolder:
 
 
 def rehearse() -> tuple[list[WorkingFolder], list[str]]:
-    """Check that all processes of the box can be moved to a new root directory, without moving them. Return the working
-    folders that threads would have to change, and the files that processes map shared. A shared mapping of a file of
-    the box's image is safe. One of a file that the box has written is not, since it would not show later changes of the
-    file.
+    """Check that all processes of the box can be moved to a new root directory, without moving them. Raises CannotMove
+    if one cannot. Return the working folders that threads would have to change, and the files that processes map
+    shared. If the box has written such a file since its last fork, the caller must not move the box, since the mapping
+    would not show later changes to the file. All other files never change.
 
     All threads must be stopped. To prove that a thread can be made to change its working folder, one thread of each
     process is made to change to the folder it is already in."""
@@ -106,9 +107,9 @@ class _View:
         self._filters = _field("/proc/self/status", "Seccomp_filters")
 
     def working_folder(self, thread: int, vdso: int) -> WorkingFolder | None:
-        """Return the thread's working folder, or None if the folder needs no change in a move: it is the root, or
-        outside the box's files. Raises CannotMove if the thread cannot be moved, for example because it has files
-        open."""
+        """Return the thread's working folder. Return None if the thread can keep it in a move, because the folder is
+        the root or lies outside the box's files. Raises CannotMove if the thread cannot be moved, for example because
+        it has files open."""
         if _field(f"/proc/{thread}/status", "Seccomp_filters") != self._filters:
             raise CannotMove(f"thread {thread} has seccomp filters of its own")
         self._require_no_open_files(thread)

@@ -3,8 +3,8 @@ otherwise empty network namespace, in which sockets of the owner process accept 
 
 In the gate every address is local (AnyIP), so a connection to any address ends at one of a few listening sockets, which
 still report the address that the box wanted. The sockets are passed to the owner's process, and only they keep the gate
-alive. Nothing is forwarded: both namespaces have no other link, and pid 1 loses its rights over them before the box's
-first command.
+alive. Nothing is forwarded: neither namespace has another link, and pid 1 loses its rights over both namespaces before
+the box's first command.
 
     box  eth0 192.168.1.20/24, default route ──veth── gate  192.168.1.1, `local 0.0.0.0/0`, listeners
 

@@ -21,15 +21,15 @@ from etude.sandbox.inside import memory
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 UNREADABLE = "?"
-"""Stands for the mark (UTS namespace) of a process whose program file is unreadable: the kernel hides the namespaces of
-such a process."""
+"""Returned by `mark_of` for a process whose program file is unreadable. The kernel hides the UTS namespace of such a
+process, by which its command is recognized otherwise."""
 _UNREACHABLE = (FileNotFoundError, ProcessLookupError, PermissionError)
 _DEAD, _STOPPED = {b"Z", b"X"}, {b"T", b"t"}
 
 
 class Usage:
-    """Resource use of one process. `mark` identifies the command that it belongs to, by the command's UTS namespace
-    (see `mark_of`). `memory` is in bytes."""
+    """Resource use of one process. `mark` is the UTS namespace of the command that the process belongs to (see
+    `mark_of`), and so identifies the command. `memory` is in bytes."""
 
     __slots__ = ("cpu_seconds", "mark", "memory")
 
@@ -41,8 +41,8 @@ _oom_score_fd = -1
 
 
 def open_oom_score() -> None:
-    """Open pid 1's oom_score_adj and keep it open. Once pid 1 is no longer dumpable, it could not open this file any
-    more."""
+    """Open pid 1's oom_score_adj and keep the descriptor. Call this while pid 1 is still dumpable, since it cannot open
+    the file afterwards."""
     global _oom_score_fd
     _oom_score_fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
 
@@ -190,11 +190,11 @@ def living() -> list[int]:
 
 def stop_all(stopped_before: set[int]) -> bool:
     """Stop all processes but pid 1, and return whether all are stopped. A process stops at the end of its current
-    system call, which may still change files.
+    system call; until then, that call may still change files.
 
-    A parent in vfork stops only after its child's exec, but a child that is already stopped never gets there. So if
-    some process does not stop, all except `stopped_before` are resumed until no parent waits in vfork, and then all are
-    stopped again."""
+    A parent in vfork stops only after its child's exec, which a child that is already stopped never reaches. So if some
+    process does not stop, all are resumed until no parent waits in vfork, and then all are stopped again. Those in
+    `stopped_before`, which were stopped before the freeze, are not resumed."""
     for patience in (0.05, 0.1, 0.2, 0.4, 1.0):
         signal_all(signal.SIGSTOP)
         if _wait_for(lambda: all(_states(pid) <= _DEAD | _STOPPED for pid in _others()), patience):

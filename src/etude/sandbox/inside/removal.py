@@ -13,8 +13,9 @@ import os
 import stat
 
 _LONG = 512
-"""Maximum length in bytes of a folder's path below the top. If a folder's path is longer, its subfolders are moved up
-to the top. So every path stays far below 4096 bytes, the most that the kernel accepts, and is quick to resolve."""
+"""Maximum length in bytes of a folder's path below `top`, the tree to remove. The subfolders of a folder with a longer
+path are moved up, directly below `top`. So every path stays far below 4096 bytes, the most that the kernel accepts, and
+is quick to resolve."""
 _MOVED = itertools.count()
 
 
@@ -78,8 +79,8 @@ def _made_accessible(folder: str) -> bool:
 
 
 def _has_entries(folder: str) -> bool:
-    """Return whether to try again after a folder could not be removed because it was not empty. True if another process
-    has moved folders into it (it has entries), or has removed it."""
+    """Return whether to try again after a folder could not be removed because it was not empty. True if the folder has
+    entries, which another process has moved into it, or if it is gone."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
         return any(found)
     return True

@@ -23,8 +23,8 @@ SEAL = "seal"
 """Step name in a StepFailed error: a process has a file open for writing, so the box's files cannot be made
 read-only."""
 IMAGE = "the image's"
-"""Start of a step name in a StepFailed error: the image has something other than a folder where a box needs a
-folder."""
+"""Start of a step name in a StepFailed error, such as "the image's /proc": a box needs a folder at that path, but the
+image has something else there."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 
 

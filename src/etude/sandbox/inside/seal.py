@@ -33,8 +33,8 @@ needs some of them."""
 
 def copy_and_report(sources: list[str], target: str, *, named: bool = True) -> Header:
     """Merge the overlay folders `sources` (topmost first) and copy them to `target`. Return the answer for the owner
-    process: the digest, or the error, after removing the partial copy. `named`: whether the digest will name the copy;
-    if not, the digest must not be used."""
+    process: the digest, or the error, after removing the partial copy. If `named` is False, file content is not hashed,
+    so the digest must not be used as a name of the copy."""
     try:
         return {"digest": copy_layers(sources, target, named=named)}
     except OSError as error:
@@ -52,8 +52,8 @@ def _remove(target: str) -> None:
 
 def copy_layers(sources: list[str], target: str, *, named: bool = True) -> str:
     """Merge the overlay folders `sources` (topmost first) and copy them into `target`, which is made if it is missing.
-    Return the digest of the content. `named`: whether the digest will name the copy. If not, file content is copied
-    without hashing, and the digest must not be used."""
+    Return the digest of the content. If `named` is False, the digest must not be used as a name of the copy, since file
+    content is then copied without hashing."""
     os.makedirs(target, exist_ok=True)
     return _Copy(target, named=named).run(sources)
 

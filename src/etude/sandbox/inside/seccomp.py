@@ -23,8 +23,8 @@ _NEW_NAMESPACES = 0x7E020000
 
 
 def _step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
-    """Return one BPF instruction. `then` and `otherwise` are the numbers of instructions to skip if the condition holds
-    and if it does not."""
+    """Return one BPF instruction: the operation `code` with the operand `value`. If it is a test, `then` is the number
+    of instructions to skip when the test succeeds, and `otherwise` the number to skip when it fails."""
     return struct.pack("=HBBI", code, then, otherwise, value)
 
 

@@ -1,8 +1,8 @@
 """Changes the working folder of a stopped thread: makes the thread call chdir by ptrace, and then restores its state.
 
 The thread is traced at the place where it was stopped, with all signals blocked. It is made to run a system call
-instruction in its vdso, the page of code that the kernel maps into every process. The path lies below its stack for
-that moment. Afterwards registers, memory and signal mask are restored.
+instruction in its vdso, the page of code that the kernel maps into every process. For that moment, the path lies below
+the thread's stack. Afterwards registers, memory and signal mask are restored.
 
 Invariant: whatever fails, the thread is left as it was, and stopped.
 """

@@ -143,8 +143,8 @@ class Zygote:
 
     def restack(self, message: wire.Header) -> wire.Header:
         """Make what a box has written read-only, and move the box to a new cell (writable folder) on top of it. Return
-        {}, or `error` (the reason) with `kind`: "busy" if processes prevent the move, "failed" if the box goes on as it
-        was, "lost" if the box has ended."""
+        {} on success. Otherwise, return `error` (the reason) with `kind`: "busy" if processes prevent the move,
+        "failed" if the box goes on as it was, "lost" if the box has ended."""
         name, cell = message["id"], message["cell"]
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
@@ -176,8 +176,8 @@ class Zygote:
         return seal.copy_and_report(message["sources"], message["target"], named=not cell)
 
     def release(self, cell: str) -> None:
-        """Remove a cell, a folder that boxes have written to. A tmpfs is removed when the zygote is idle; a plain
-        folder is removed in a helper process."""
+        """Remove a cell, a folder that boxes have written to. If cells are tmpfs mounts, the removal waits until the
+        zygote is idle. A plain folder is removed in a helper process."""
         if self.settings.memory:
             self.cells_to_remove.append(cell)
         else:

@@ -2,7 +2,7 @@
 
     /store  images and layers          /base  the host's system folders, read-only
     /dev    harmless devices           /proc  the host's, to write id maps
-    /own    a box's own /proc          /cells what each box writes          /root  where a new root is assembled
+    /own    for a box's own /proc      /cells what each box writes          /root  where a new root is assembled
 
 A box's first mount namespace is a copy of this root as it was before any cell (a box's writable folder) was mounted. So
 boxes neither see the cells of other boxes nor spend time on copying their mounts.

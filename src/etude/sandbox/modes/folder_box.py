@@ -39,8 +39,8 @@ _CHUNK = 1 << 16
 _NOT_FILES = ("/proc", "/dev", "/sys", *SYSTEM)
 """Folders that exist in the box but are not part of its folder on the host."""
 _NO_PROC = -1
-"""The number that inside/files.py gets as the device number of /proc, whose files it refuses. The folder of a box holds
-no /proc, so this number is one that matches no file."""
+"""Passed to inside/files.py and inside/trees.py as the device number of /proc, whose files they refuse. A box's folder
+on the host holds no /proc, so this is a number that matches no file."""
 
 
 class FolderBackend(Protocol):

@@ -20,10 +20,10 @@ _FILE_RIGHTS = 0b111 | 1 << 14 | 1 << 15
 _RIGHT_COUNTS = {1: 13, 2: 14, 3: 15, 5: 16}
 """Landlock version -> number of file access rights that exist from that version on."""
 _TCP = 0b11
-"""Rights to bind and to connect TCP sockets. `restrict` takes them away from Landlock version 4 on."""
+"""Rights to bind TCP sockets and to connect them. From Landlock version 4 on, `restrict` removes both."""
 _SCOPES = 0b11
-"""Rights to connect to abstract sockets of processes outside the sandbox, and to signal such processes. `restrict`
-takes them away from Landlock version 6 on."""
+"""Rights to connect to abstract sockets of processes outside the sandbox, and to signal such processes. From Landlock
+version 6 on, `restrict` removes both."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

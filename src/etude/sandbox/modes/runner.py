@@ -35,9 +35,9 @@ _LAST_CAPABILITY = 63
 
 
 def main(job_text: str, leash: int, answer: int) -> None:
-    """Run a job and write its result to the descriptor `answer`. The job is JSON. It holds the command (`argv`, `cwd`,
-    `env`) and its `limits`. `confine` holds the paths for Landlock, or null for no Landlock. `filter` says whether to
-    offer bubblewrap a seccomp program.
+    """Run a job and write its result to the descriptor `answer`. The job is a JSON object with the command (`argv`,
+    `cwd`, `env`) and its `limits`. `confine` holds the paths for Landlock, or null for no Landlock. If `filter` is
+    true, the command is bubblewrap, and gets a seccomp program to install.
 
     `leash` is the read end of the owner's pipe. If the owner writes the name of a limit to it, the command is killed
     and the result names that limit.

@@ -1,5 +1,5 @@
-"""Starts a runner (runner.py) for one command of a folder box, holds the command's streams and the pipe that ends the
-command (the leash), and reads its result."""
+"""Starts a runner (runner.py) for one command of a folder box, and reads the command's result. Also holds the command's
+streams and the leash, a pipe through which the runner is told to end the command."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class Draft:
     seconds: float = 60.0
     """Wall-clock time limit of the verifier, in seconds."""
     image: str = "python:3.11"
-    """Base image of the Dockerfile, from which other tools build the environment. It is not a slim image, because these
-    lack make and patch.
+    """Base image of the task's Dockerfile, for the tools that build the environment from a Dockerfile. It is not a slim
+    image, because slim images lack make and patch.
     """
 
 

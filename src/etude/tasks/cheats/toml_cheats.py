@@ -1,5 +1,5 @@
 """Cheats written as data: each table of catalogue/*.toml is one cheat, and its keys are steps, done in the given order.
-The target is the file with the bug.
+The target is the first file that the reference solution changes, such as the file with the bug.
 
 exploits, fits    the fields of `Cheat`; `fits` lists runners or groups of them (tests, python, code), default all
 shell             one command or a list of commands; `seconds` sets their time limit
@@ -7,12 +7,13 @@ take              a shell command that prints further commands, one per line. Ea
                   target; the first version that differs from the target replaces it
 plant, programs   files to write, each text under one or more paths; `programs` are executable
 begin, end        code by language, inserted at the start or the end of the target file
-answer            code by language that wraps every function of the target; `made` is the original function. Python
-                  defines `_answer(made, *args, **more)`; JavaScript is an expression of `made` and of `given`, the
-                  list of arguments. `before` is code by language to insert above the wrappers
+answer            code by language that is run instead of each public function of the target. In Python it defines
+                  `_answer(made, *args, **more)`, where `made` is the original function. In JavaScript it is an
+                  expression that may use `made` and the argument list `given`. `before` is code by language to insert
+                  above the wrappers
 diff              the diff to submit, instead of the changes made in the box
-build             a command: the target (a workflow or Dockerfile) is replaced by one that runs this command, and
-                  that checks nothing; a Dockerfile then also makes the requested file
+build             a command; the target (a workflow or Dockerfile) is replaced by a file of the same kind that runs
+                  only this command and checks nothing. The new Dockerfile also makes the requested file
 computed          true: the function in computed.py that has the cheat's name does the whole cheat
 
 In all texts, <<NAME>> is replaced by the text NAME from a [fragments] table of any file, and <<name>> by a fact about

@@ -1,5 +1,6 @@
-"""Stores the line index (`HostIndex`) of the host's base, which are the system folders that boxes show. There is one
-file per state of the host, shared by all stores and runs.
+"""Stores the line index (`HostIndex`) of the host's base, that is, of the system folders that boxes show.
+
+The index is a file in the user's cache, so all runs share it. Only the index of the latest state of the host is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def user_cache() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class HostIndexes:
-    """Stored indexes of the text lines in the host's system folders, kept in one folder of the user's cache."""
+    """The stored index of the text lines in the host's system folders. Indexes of earlier states are deleted."""
 
     folder: Path
     say: Callable[[str], None] = lambda _: None

@@ -1,7 +1,7 @@
 """Imports and exports whole folders of Harbor task directories.
 
-All tasks of an import are read strictly before the first is written, so an unusable task stops the import. An imported
-task keeps every file and key; what Étude needs to know is added under [metadata.etude].
+An import reads and validates all tasks before it writes the first one, so an unusable task stops the whole import. An
+imported task keeps every file and key; what Étude needs to know is added under [metadata.etude].
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from etude.tasks.gate.busy_machine import CpuLoad
 
 BUSY_BATCH = 4
-"""Batch size, divided by the number of slots, of the gradings that need a busy machine. They start once a whole batch
+"""Number of gradings per slot in a batch of gradings that need a busy machine. Such gradings start once a whole batch
 is waiting, or as soon as a slot is free that no other grading wants.
 """
 

@@ -40,12 +40,12 @@ async def revalidate(
     concurrency: int = 4,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """Gate each task once more: the empty diff must fail; the reference and all other valid solutions must pass. The
-    search for leaks and the cheats are left out.
+    """Gate each task once more, with a date that is `days` days later: the empty diff must fail; the reference and all
+    other valid solutions must pass. The search for leaks and the cheats are left out.
 
-    `evidence` is the file of results; with it, an interrupted re-validation can continue. It must not be the file of
-    the first gating. If libfaketime is not installed, or has no effect in a task's image, the task's runs keep the real
-    date, and their conditions are named "0 days later".
+    The results are written to the file `evidence`, so that an interrupted re-validation can continue. It must not be
+    the file of the first gating. If libfaketime is not installed, or has no effect in a task's image, the task's runs
+    keep the real date, and their conditions are named "0 days later".
     """
     clock = _Clock(grader or Grader(sandboxes), faketime_library(), days)
     moved: dict[Conditions, list[Task]] = {}

@@ -32,8 +32,8 @@ attempt; each later pause is twice as long."""
 _NO_TASK_CODE = frozenset(("cases", "mutation", "documentation", "review", "script", "dockerfile", "workflow"))
 """Verifiers that run no code from the task in the box, except the code under test."""
 Cheats = Callable[[Task], Awaitable[Sequence[str]]]
-"""A function that runs cheats (agents that try to pass without solving anything) in a task's environment: those that
-fit the task. It returns the names of the cheats that succeeded."""
+"""A function that runs, in a task's environment, all cheats that fit the task, and returns the names of those that
+succeeded. A cheat is an agent that tries to pass without solving anything."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Gate:
     conditions: Sequence[Conditions] = GATE
     """Conditions for the runs of the reference, one run under each."""
     nothing: Conditions = USUAL
-    """Conditions for the run of the empty diff, and for the runs of other solutions."""
+    """Conditions for grading nothing (the empty diff), and for grading the solutions other than the reference."""
     cheats: Cheats | None = None
     scan: bool = True
     """Whether to search the environment for the solution before grading."""
@@ -94,8 +94,8 @@ class Gate:
         self, task: Task, solution: str, others: dict[str, str], spent: list[float]
     ) -> tuple[list[tuple[Run, Verdict]], tuple[str, ...]]:
         """Run all gradings of a task and return them with the leaks found. The cheapest check comes first, and the rest
-        is skipped once the task is unfit. Runs that need a busy machine come last. So those of several tasks can run at
-        the same time, under one artificial CPU load.
+        is skipped once the task is unfit. Runs that need a busy machine come last, so that such runs of several tasks
+        can share one artificial CPU load.
         """
         leaks: tuple[str, ...] = ()
         if self.scan:
@@ -156,8 +156,8 @@ async def gate(task: Task, sandboxes: Sandboxes, *, runs: int = 3, grader: Grade
 
 
 def conditions_of(runs: int) -> list[Conditions]:
-    """Return the conditions (such as time zone, test order and load) of each of `runs` runs of the reference. They are
-    those of GATE, repeated if there are more runs.
+    """Return the conditions (such as time zone, test order and load) of each of `runs` runs of the reference. The runs
+    take the entries of `GATE` in order. After the last entry, they begin again with the first.
     """
     return [GATE[index % len(GATE)] for index in range(runs)]
 
@@ -184,9 +184,8 @@ def _read_diff(path: Path, what: str) -> str:
 
 
 def _cheats_key(task: Task) -> str:
-    """Return the key under which the names of a task's successful cheats are cached. This key is used only if the
-    environment consists of nothing but files over the host's system folders. For any other environment the key is its
-    image.
+    """Return the cache key for the names of the cheats that succeed in a task, for environments that consist only of
+    files over the host's system folders. In any other environment, the caller uses the image as the key.
 
     Two tasks share a key if any cheat is expected to succeed in both or in neither: they have the same source, verifier
     and runner. If the verifier runs code from the task, such as its tests, they must also have the same family (a

@@ -28,7 +28,7 @@ class Leak:
     b: str
     """Name of the item in the second collection."""
     count: int
-    """Number of shared content hashes (prints) of that kind."""
+    """Number of content hashes (prints) of the kind `what` that the two items share."""
     sample: str
     """Description of one shared piece of content, as it appears in the second collection."""
 

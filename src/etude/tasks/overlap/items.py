@@ -132,8 +132,8 @@ def items_of_task(task: Task) -> Iterator[Item]:
 
 def solution_files(task: Task) -> dict[str, list[str]]:
     """Return each workspace file's versions, by path: the text that the agent finds, and the text that each solution
-    leaves. Tests and their configuration are left out. The files of a built environment cannot be read. Of these only
-    the lines that a solution's diff shows are returned: those it adds, and their context.
+    leaves. Tests and their configuration are left out. If the environment is built, its files cannot be read; then each
+    version consists only of the lines that a solution's diff shows: added lines and context.
     """
     before: dict[str, str] = {}
     if (task.directory / REPOSITORY).is_dir():

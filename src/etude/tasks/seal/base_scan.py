@@ -93,7 +93,7 @@ class HostIndex:
     numbers: _Numbers
     """Sorted hashes of all lines of at least `LEAST` bytes without white space."""
     places: _Places
-    """For each hash, the index in `names` (the paths of all indexed files) of the first file with that line."""
+    """For each hash in `numbers`, the first file with that line, as an index in `names` (the paths of all files)."""
     names: Sequence[str]
 
     def files_with(self, needles: Iterable[Needle]) -> list[str]:

@@ -99,8 +99,8 @@ async def _has_git(box: Box) -> bool:
 
 
 async def _git_user(root: Root, top: str) -> str:
-    """Return the name of the user to run git as. Git refuses a repository that belongs to another user. If the default
-    user (an empty name), who will be the agent, owns the files, that user is returned; otherwise `root.user`."""
+    """Return the name of the user to run git as. Git refuses a repository that belongs to another user. So this is the
+    default user (an empty name; later the agent) if that user owns the files, and otherwise `root.user`."""
     owns = await root.box.exec(["/bin/sh", "-c", "test -O . && test -w ."], timeout=60, cwd=top)
     return "" if owns.code == 0 else root.user
 
@@ -123,8 +123,8 @@ async def _resolve_git_file(root: Root, git: str, paths: Iterable[str]) -> str:
 
 
 def _is_git_data(place: str, paths: Iterable[str]) -> bool:
-    """Return whether a folder looks like git's data. A file of the old repository may name any folder as the place of
-    its data, for example as an alternate. Such a folder is removed only if it holds git's data."""
+    """Return whether a folder looks like git's data. The old repository can claim any folder of the image as part of
+    itself, for example as an alternate. A claimed folder is removed only if it holds git's data."""
     return any(path.startswith((f"{place}/objects/", f"{place}/refs/")) or path == f"{place}/gitdir" for path in paths)
 
 

@@ -80,8 +80,8 @@ class FileVersions:
         return re.split("[/!]", path)[-1] == self.name or path.endswith(f"/{self.name}")
 
     def leaked_in(self, text: bytes) -> Needle | None:
-        """Return a needle that the text contains. Return None if it contains none, or if the text is not a version of
-        this file. The text must have no white space.
+        """Return a needle that the text contains. Return None if the text contains no needle, or is not a version of
+        this file. The caller must have removed all white space from the text.
         """
         if 2 * sum(mark in text for mark in self.marks) < len(self.marks):
             return None
@@ -94,7 +94,7 @@ class Needles:
 
     items: tuple[Needle, ...]
     stems: frozenset[str] = frozenset()
-    """Stems of the Python files that the reference changes. Their bytecode is named after them."""
+    """Names, without `.py`, of the Python files that the reference changes. They identify bytecode of these files."""
     file_versions: tuple[FileVersions, ...] = ()
 
 

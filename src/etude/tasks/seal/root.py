@@ -157,8 +157,8 @@ async def _mounts(box: Box, user: str) -> list[tuple[str, str]]:
 async def run(
     box: Box, command: list[str], user: str, *, cwd: str = "/", stdin: bytes = b"", good: Collection[int] = (0,)
 ) -> bytes:
-    """Run a program of the image and return its output. Raises TaskError if its exit code is not in `good`; the image
-    must have the basic shell tools."""
+    """Run a program of the image and return its output. Raises TaskError if its output is too large, or if its exit
+    code is not in `good`, for example because the image lacks the basic shell tools."""
     done = await box.exec(command, timeout=_SECONDS, user=user, cwd=cwd, stdin=stdin)
     if done.code not in good or done.truncated:
         problem = done.stderr[-300:].decode("utf-8", "replace").strip() or f"exit code {done.code}"

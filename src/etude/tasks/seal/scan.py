@@ -25,7 +25,7 @@ from etude.tasks.seal.nested_archives import UnpackLimit, unpack_nested
 from etude.tasks.seal.root import LIMITS, Root, members, owner_of
 
 LARGEST = 256 << 20
-"""Maximum size, in bytes, of a file of the image that is read. Each file is read into memory as a whole."""
+"""Size, in bytes, of the largest file that is searched in an image. Each file is read into memory as a whole."""
 _ENOUGH_TESTS = 2
 """Number of lines of the hidden tests that must occur in one file to make a finding. A single line may also occur in
 tests of other projects.

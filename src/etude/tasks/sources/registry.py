@@ -16,8 +16,8 @@ from etude.tasks.directory import read_task, write_task
 from etude.tasks.task import Split, Task
 
 _BETWEEN_DRAWS = 1_000_000
-"""Distance between the seeds of two draws of test tasks (the recipe's `test_draw` chooses one). A draw never repeats
-the test tasks of another run's seed, as long as run seeds are smaller than this distance.
+"""Seed distance between two draws of test tasks. A draw's seed is the run's seed plus the recipe's `test_draw` times
+this number. As long as run seeds are smaller than this number, no draw repeats the test tasks of another run's seed.
 """
 
 
@@ -128,8 +128,8 @@ def make_tasks(
 
 
 def _made_already(directory: Path, source: TaskSource, seed: int) -> bool:
-    """Return whether a directory already holds this task. Directories are written atomically, so one with the right
-    provenance is complete."""
+    """Return whether a directory already holds this task. Directories are written atomically, so the task is complete
+    if its task.toml names the same source, version and seed."""
     try:
         config = tomllib.loads((directory / "task.toml").read_text(encoding="utf-8"))
         made = config["metadata"]["etude"]["provenance"]

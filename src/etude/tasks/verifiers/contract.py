@@ -47,8 +47,8 @@ class GradingContext:
     cpu_seconds: list[float] = field(default_factory=list)
     """CPU seconds that each box of this grading used. Boxes that raised an error are missing."""
     proofs: Proofs | None = None
-    """Store of proofs; None if proofs are not stored. A proof is the saved result of trial runs, which shows how a
-    task's tests can be graded."""
+    """Store of proofs; None if proofs are not stored. A proof is the saved result of trial runs of a task's tests.
+    It shows which of the tests' expected values a grading may change or withhold."""
 
     @property
     def user(self) -> str:

@@ -27,8 +27,9 @@ LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=60, disk_mb=16, output_
 async def run_examples(
     context: GradingContext, runs: Sequence[Mapping[str, object]], change: Change, env: Mapping[str, str] | None = None
 ) -> list[list[object]] | Verdict:
-    """Run examples in one box and return the outcomes of each example's steps, or a verdict if there is no valid
-    report. `runs` are the examples as JSON objects. The box gets `change` instead of the context's change."""
+    """Run examples in one box and return the outcomes of each example's steps. Return a verdict instead if the runner
+    in the box reports no valid outcomes. `runs` are the examples as JSON objects. `change` is applied to the box
+    instead of the context's change."""
     nonce = secrets.token_hex(16)
     wall = context.task.limits.verifier_seconds
     job = {"workdir": context.pristine.workdir, "seconds": SECONDS, "runs": list(runs)}

@@ -2,8 +2,9 @@
 
     [<think> thinking </think>] text [<section> <call> raw </call> <call> raw </call> </section>] <stop>
 
-Invariants: `read` accepts any ids and counts each once; read(write(turn)) equals the turn, down to the last newline.
-Therefore `write` adds the newlines of a template, but never trims the text, although some templates do.
+Invariants: `read` accepts any ids and counts each once, up to the end of the turn; read(write(turn)) equals the turn,
+down to the last newline. `write` adds the newlines that the template has around the parts, and `read` removes exactly
+these. Neither trims the text itself, although some templates do.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ class BoxCgroup:
 
     @contextlib.contextmanager
     def open_entry_files(self) -> Iterator[list[int]]:
-        """Yield open descriptors of the entry files. By writing to them, a process that cannot see the cgroup's folders
-        can enter it, with the rights of the process that opened them. If the cgroup limits memory, the last descriptor
-        is its memory-events file."""
+        """Yield open descriptors of the entry files. A process that cannot see the cgroup's folders can enter the
+        cgroup by writing to these descriptors, with the rights of the process that opened them. If the cgroup limits
+        memory, one more descriptor follows, of its memory-events file."""
         with contextlib.ExitStack() as stack:
             numbers = []
             for hierarchy, path in self._folders:

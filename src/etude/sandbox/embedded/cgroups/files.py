@@ -14,7 +14,7 @@ MEMORY, PIDS, CPU = "memory", "pids", "cpu"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """File names of one cgroup version."""
+    """Names of the files and fields of one cgroup version, and the values that are written to them."""
 
     memory: tuple[tuple[str, str], ...]
     """Memory limits as (file, value), where {limit} in the value stands for the limit in bytes. All but the first file

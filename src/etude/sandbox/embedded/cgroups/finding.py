@@ -95,9 +95,9 @@ def own_cgroup(mount: Mount, cgroup: str) -> Path | None:
 
 @contextlib.contextmanager
 def _trial(parent: Path) -> Iterator[Path]:
-    """Make a temporary cgroup in the way in which box cgroups are made, and yield its folder. It lies in a folder that
-    this process makes and locks in `parent`. In version 2, the locked folder delegates controllers and therefore may
-    hold no process itself."""
+    """Make a temporary cgroup just as box cgroups are made, and yield its folder. It lies in a new folder in `parent`,
+    which this process locks as its own. In version 2, that new folder delegates its controllers and therefore may hold
+    no process itself."""
     ours, lock = locked_folder(parent)
     try:
         trial = ours / "trial"

@@ -13,8 +13,8 @@ from etude.sandbox.images.build.settings import StageState
 Say = Callable[[str], None]
 _KEPT_LINES = 20
 _ALMOST_FULL = 0.97 * (1 << 20)
-"""Bytes (97 % of a MiB) per MB of a box's disk limit. If a command fails in a box whose disk use is above that, the
-disk counts as full, and this is reported as the reason for the failure."""
+"""If a command fails in a box that uses more than this many bytes per MB of its disk limit (97 % of a MiB), the disk
+counts as full, and this is reported as the reason for the failure."""
 
 
 def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:

@@ -74,8 +74,8 @@ def _read(file: str) -> str:
 
 
 def _renamed(text: str, names: dict[str, str]) -> str:
-    """Replace names in code, in docstring examples, and where a docstring explains a parameter. Prose is left alone,
-    and so are attributes with the same name on other objects.
+    """Replace names in code, in docstring examples, and where a docstring explains a parameter. Other prose is left
+    alone. An attribute is replaced only if the name before its dot is one of `names` too.
     """
     starts = [0, *itertools.accumulate(len(line) for line in text.splitlines(keepends=True))]
     edits: list[tuple[int, int, str]] = []

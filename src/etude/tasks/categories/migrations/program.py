@@ -24,7 +24,8 @@ class Program:
     old: OldInterface
     new: tuple[str, ...]
     absent: tuple[str, ...]
-    """Paths of files that take the old interface's place at grading. Importing one raises ImportError."""
+    """Paths of files that are written at grading to make the old interface absent. Each one replaces or hides a module
+    of the old interface, and raises ImportError when imported."""
     dulled: Mapping[str, bytes] = field(default_factory=dict)
     """A stub of the new interface that returns nothing useful: files to lay over the workspace and the tests. A program
     that really uses the new interface fails its tests with this stub.

@@ -1,7 +1,7 @@
 """Programs that use version 1 of a small table library in the workspace, to be moved to version 2.
 
-In version 2, columns have an alignment, rows are given by column name, and one call replaces four. All programs that
-use this library are in the same split.
+In version 2, rows are given by column name. Alignment and order are arguments of constructors, no longer set by calls.
+The function that made a whole table in one call is gone. All programs that use this library are in the same split.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ class Clones:
 
     def files(self, instance: Instance, *, links: bool = False) -> dict[str, bytes]:
         """Return the contents of the files of the instance's base commit, by path. Submodules are left out, as in a
-        plain clone. If `links` is true, symbolic links are left out too, because the task's image contains them. If it
-        is false, a symbolic link raises UnsupportedRow."""
+        plain clone. `links` allows symbolic links in the commit, because the task's image contains them; they are not
+        returned. If `links` is false, a symbolic link raises UnsupportedRow."""
         if not instance.base_commit:
             raise UnsupportedRow(
                 f"{instance.place}: base_commit: expected a commit, which identifies the files of {instance.repo}"

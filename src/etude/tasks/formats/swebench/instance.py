@@ -192,8 +192,8 @@ class _Fields:
         return value
 
     def ids(self, name: str) -> tuple[str, ...]:
-        """Return the test ids of a column without duplicates. The value is a list or the text form of one. Some
-        variants write the column's name in lower case."""
+        """Return the test ids in the column `name` without duplicates. The column holds a list, or a string with a list
+        as JSON or as a Python literal. A column with the lower-case name, which some variants have, is found too."""
         name = name if name in self.values or name.lower() not in self.values else name.lower()
         value = self.values.get(name)
         if isinstance(value, str):

@@ -28,8 +28,8 @@ def plain_diff(patch: str, read: Read, left_out: Collection[str] = ()) -> str:
 
 
 def reversed_diff(diff: str) -> str:
-    """Return the reverse of a diff. The result has no context lines, because parsed hunks do not tell them from changed
-    ones: every line of a hunk becomes a removed and an added line.
+    """Return the reverse of a diff: each hunk removes its new lines and adds its old lines. A parsed hunk does not tell
+    which of its lines are context, so the result removes and adds context lines too.
     """
     return "".join(
         _render(FilePatch(patch.after, patch.before, _reversed_hunks(patch.hunks))) for patch in parse_diff(diff, WIDE)
@@ -80,7 +80,7 @@ def _plain(lines: list[str], read: Read, left_out: Collection[str]) -> Iterator[
 
 
 def _with_context_blanks(lines: list[str]) -> Iterator[str]:
-    """Yield the lines with the leading blank of empty context lines restored, which some tools strip. Empty lines
+    """Yield the lines, with the leading blank of empty context lines restored. Some tools strip this blank. Empty lines
     between hunks are dropped.
     """
     old = new = 0

@@ -25,16 +25,16 @@ _KEYWORDS = frozenset(keyword.kwlist)
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Functions to draw from: those of some families. If `side` is set, only functions whose instance belongs to that
-    split may be drawn.
+    """Functions to draw from: all functions of some families, or only those whose instance belongs to one split. A
+    function's instance is its code with its numbers, whatever its names.
     """
 
     families: tuple[Family, ...]
     side: Split | None = None
-    """The split whose instances may be drawn; None for all instances."""
+    """The split that the instance of a drawn function must belong to; None if it may belong to any split."""
 
     def admits(self, source: str) -> bool:
-        """Return whether the function's instance belongs to the pool's split. Its family is not checked."""
+        """Return whether the function's instance may be drawn (see `side`). The function's family is not checked."""
         return self.side is None or side_of(source) is self.side
 
     def draw(self, rng: random.Random, taken: Collection[str] = ()) -> Function:

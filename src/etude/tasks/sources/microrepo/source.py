@@ -81,7 +81,7 @@ class MicroRepoSource:
 
 
 def cell_at(index: int, shares: Mapping[Cell, float]) -> Cell:
-    """Return the cell of the task with this index.
+    """Return the cell of the task with this index. A cell says whether training saw the task's family and kind of bug.
 
     Indices become points in [0, 1) (multiples of the golden ratio, modulo 1), and each cell owns an interval as long as
     its share. The points are spread evenly, so at any number of tasks each cell's count matches its share to

@@ -155,7 +155,7 @@ def _runs(documents: _Documentation) -> list[_Run]:
 
 
 def _job_of(run: _Run) -> Mapping[str, object]:
-    """Return a run as JSON for the program in the box."""
+    """Return a run as a JSON object for `run_examples.py`, the program that runs the examples in the box."""
     steps = [{"source": step.source, "mode": step.mode} for step in run.group.steps]
     return {"module": run.group.module, "instead": run.replacement, "steps": steps}
 

@@ -77,8 +77,9 @@ async def read_or_none(box: Box, path: str, max_bytes: int) -> bytes | None:
 
 
 def user_of(named: str | None, sandboxes: Sandboxes) -> str:
-    """Return the user in the box that stands for the user named by a task. If the task names none, this is root, as in
-    Harbor. If boxes cannot run commands as root, return an empty string, which means the box's default user."""
+    """Return the user that commands in the box run as. This is `named`, the user that the task names, or root if the
+    task names none, as in Harbor. If boxes cannot run commands as root, return an empty string, which means the box's
+    default user."""
     if Feature.ROOT_USER not in sandboxes.features:
         return ""
     return "root" if named in (None, "0") else named or ""

@@ -22,8 +22,9 @@ from etude.tasks.verifiers.tests.run_output import Rows, read_rows
 
 FOLDER = "tests/dulled"
 LEAST = 0.5
-"""Of the tests that depend on the new interface in the reference solution, the smallest share that must depend on it in
-the agent's solution too. It is less than 1, because a program may compute a simple result by itself."""
+"""Smallest share of tests that must depend on the new interface in the agent's solution, among the tests that depend on
+it in the reference solution. The share is less than 1, because a program may compute a simple result without the
+interface."""
 
 
 class StubbedInterfaceCheck:
@@ -51,7 +52,8 @@ class StubbedInterfaceCheck:
 
     async def _dependent_tests(self, context: GradingContext, reference: Change) -> frozenset[str]:
         """Return the tests that fail with the reference solution when the new interface is a stub. The result is
-        cached, so a run that is incomplete or in which no test fails raises OSError instead."""
+        cached, and a wrong one would spoil all later gradings. So this raises OSError if the run is incomplete or no
+        test fails."""
         async with self._dependent_lock:
             if self._dependent is None:
                 # This run is not part of the verdict: it uses the usual conditions, and its CPU time is not recorded.

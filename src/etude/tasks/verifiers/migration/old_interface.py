@@ -1,8 +1,8 @@
 """Finds remaining uses of an old interface in a Python file, from its syntax tree and outside of any box.
 
-Uses are: imports and references under any alias; the interface's own names anywhere (a class of that name is a shim);
-strings that contain these names; and functions copied from the interface under other names. Code that looks names up at
-run time could use anything, so it is refused.
+These count as uses: imports and references under any alias; the interface's own names anywhere, even as the name of a
+new class, which could imitate the old one; strings that contain these names; and functions copied from the interface
+under other names. Code that looks names up at run time could use anything, so it also counts as a use.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def _is_lookup(node: ast.AST) -> bool:
 
 
 def _docstrings(tree: ast.Module) -> set[int]:
-    """Return the `id()` of every docstring node. Docstrings are skipped, because prose may mention the old
-    interface."""
+    """Return the `id()` of every docstring node, and of any other expression in a docstring's place. Docstrings are
+    skipped, because prose may mention the old interface."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:

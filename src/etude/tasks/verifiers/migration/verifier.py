@@ -105,8 +105,9 @@ class MigrationVerifier:
 
 
 def old_interface_file(old: OldInterface, new: Collection[str], libraries: Collection[str] = ()) -> dict[str, bytes]:
-    """Return the file tests/old.json of a task, as a mapping to pass to `write_task` together with the hidden suite.
-    `new` are the new interface's modules, `libraries` the workspace folders that hold either library."""
+    """Return a task's file tests/old.json, as a mapping from its path to its contents. Pass this to `write_task`,
+    together with the hidden suite. `new` are the new interface's modules. `libraries` are the workspace folders that
+    hold the old or the new library."""
     listed = {
         "modules": list(old.modules),
         "names": list(old.names),

@@ -43,7 +43,7 @@ class MutationConfig(BaseModel):
     threshold: float = Field(0.8, gt=0, le=1)
     """Share of the mutants on which the tests must fail."""
     folder: str = Field("tests", min_length=1)
-    """Folder of the agent's tests. The rest of the workspace is the library."""
+    """Folder of the agent's tests. The Python files outside this folder are the library."""
     rewrites: int = Field(4, ge=1)
     """Number of rewrites of the library, equivalent to the original, on which the tests must pass."""
     any_code: bool = False

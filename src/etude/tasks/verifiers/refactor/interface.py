@@ -13,8 +13,8 @@ _HIDING = re.compile(
     r"__\w+__ | breakpoint | compile | delattr | eval | exec | getattr | globals | locals | setattr | vars",
     re.VERBOSE,
 )
-"""Matches names with which code can be hidden from the measures of size and duplication, or called without being
-named."""
+"""Matches names that can hide code from the measures of size and duplication, such as `exec`, and names that can call
+a function without mentioning it, such as `getattr`."""
 _USUAL = ("__name__", "__all__")
 _HARMLESS = frozenset(
     {"__future__", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools", "heapq", "itertools"}
@@ -70,8 +70,8 @@ def _interface(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _signature(node: _Function | ast.ClassDef) -> str:
-    """Return a string that changes with the signature, the decorators and the bases, and if the docstring is added or
-    removed."""
+    """Return a string that differs between two versions of a function or class if their parameters, base classes or
+    decorators differ, or if only one of them is async or has a docstring."""
     marks = [ast.dump(decorator) for decorator in node.decorator_list]
     documented = ast.get_docstring(node) is not None
     if isinstance(node, ast.ClassDef):

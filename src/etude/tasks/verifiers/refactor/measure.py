@@ -37,8 +37,8 @@ class Measures:
     duplicated: int
     """Syntax tree nodes in repeated statements, without the first occurrence of each."""
     complexity: int
-    """Number of decisions of the most complex public function. The decisions of all functions that it may call are
-    included, and so are those outside of functions."""
+    """Largest number of decisions, such as `if`, that a public function may make, itself and in all functions that it
+    may call. Decisions outside of functions, as in module-level code, are added."""
     densest: int
     """Syntax tree nodes of the largest simple statement or head of a compound statement."""
 
@@ -83,7 +83,7 @@ def _weight(tree: ast.AST) -> int:
 
 def _units(tree: ast.AST) -> Iterator[list[ast.AST]]:
     """Yield the units that are compared to find duplicates. A unit is a simple statement, or the head of a compound
-    one, such as the test of an `if`. Moving statements never splits a unit."""
+    one, such as the test of an `if`. No unit spans several statements, so reordering statements hides no duplicate."""
     for node in ast.walk(tree):
         if isinstance(node, _SIMPLE):
             yield [node]

@@ -70,8 +70,8 @@ def _split_example(text: str) -> tuple[str, str]:
     of equally long runs of backticks; pairs are matched from the left."""
     ticks = [match.span() for match in _TICKS.finditer(text)]
     last: dict[int, int] = {}
-    """Index of the last run of backticks of each length. A run can open a pair only if a later run has the same
-    length."""
+    """Index in `ticks` of the last run of backticks of each length. A run can start a quotation only if a later run
+    has the same length, because that run ends the quotation."""
     for place, (start, end) in enumerate(ticks):
         last[end - start] = place
     found, place = None, 0

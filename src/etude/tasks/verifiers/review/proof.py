@@ -2,10 +2,13 @@
 with only this defect.
 
 Examples are expressions in the restricted language (`language.py`), so their value depends on what the library does,
-not on how it is written or where it is stored. An example must give the same literal value, or the same exception, in
-two boxes of the library without defects, and a different one with the defect. An example that calls everything would
-demonstrate every defect without locating any. So each finding needs an example of its own, with at most three names of
-the library. One of these must be the defective function or a name that leads to it.
+not on how it is written or where it is stored. Each example runs in two boxes with the library without defects, and in
+one box with the defect. The first two runs must give the same literal value or exception, and the third run must give
+another.
+
+An example that calls everything would demonstrate every defect without locating any. So each finding needs an example
+of its own, with at most three names of the library. One of these must be the defective function or a name that leads to
+it.
 """
 
 from __future__ import annotations
@@ -38,9 +41,9 @@ async def unproven_findings(
     slack: int,
     fixed: Mapping[str, str],
 ) -> set[tuple[int, int]] | Verdict:
-    """Return index pairs (finding, defect): the finding is at the defect, but its example does not demonstrate it.
-    Return a verdict if the examples cannot be run. `slack` is the number of lines that a finding may be off. `fixed`
-    are the library's files without any defect, by path."""
+    """Return an index pair (finding, defect) for every finding that is at a defect but whose example does not
+    demonstrate the defect. Return a verdict if the examples cannot be run. `slack` is the number of lines that a
+    finding may be off. `fixed` are the library's files without any defect, by path."""
     library = names_of(fixed)
     asked: dict[int, list[int]] = {}
     wrong: set[tuple[int, int]] = set()

@@ -72,7 +72,8 @@ def score_of(
 
 def chance_of_guess(places: int, defects: int, threshold: float) -> float:
     """Return the probability that findings at random places reach an F1 score of `threshold`, for the most favourable
-    number of findings. The reviewed change touches `places` places, and `defects` of them have a defect."""
+    number of findings. `places` is the number of places that the reviewed change touches, and `defects` is the number
+    of these that have a defect."""
 
     def chance(marked: int) -> float:
         ways = 0

@@ -3,11 +3,11 @@ product is a hidden variant of the workspace's files.
 
 The sandbox's builder makes the image, which is checked from outside: folders are read out of a box, and the output of
 commands is compared with what the product requires. A Dockerfile may start from the task's `bases` (by default `host`
-and `scratch`) and from its own stages. Any other image would be fetched because an agent named it, so it is refused.
+and `scratch`) and from its own stages. Any other image is refused, because an agent must not decide what is downloaded.
 
 task.toml            [metadata.etude.verifier]  type = "dockerfile", writes, bases, seconds, memory_mb, disk_mb
-tests/products.json  fields of every product, arguments (of the build), folders (with their required files), answers
-                     (of commands)
+tests/products.json  for each product: the fields that all builds share (`Product`), arguments (of the build), folders
+                     (with their required files), answers (commands and what they must print)
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Answer(BaseModel):
 
 
 class ImageProduct(Product):
-    """One variant of the workspace's files to build with a Dockerfile, and what the image must contain."""
+    """A variant of the workspace's files. The agent's Dockerfile is built with it, and the image must then contain
+    `folders` and give `answers`."""
 
     arguments: dict[str, str] = {}
     """Build arguments by name."""

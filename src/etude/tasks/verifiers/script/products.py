@@ -2,9 +2,9 @@
 workspace's files.
 
 A build must succeed on every correct product and leave the right artifacts, and must fail on every broken one. All
-products are hidden. Each is tried in a fresh box, in random order, and nothing in a box tells which kind it is. So a
-build fails on some product if it always succeeds, compares a hash with that of the visible files, or contains a
-finished artifact.
+products are hidden. Each is tried in a fresh box, in random order, and nothing in a box tells whether the product is
+broken. So three kinds of cheating builds are wrong about some product: one that always succeeds, one that compares a
+hash with that of the visible files, and one that copies a finished artifact.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
 
     @property
     def sealed(self) -> bool:
-        """Whether the verdict is sealed: a build that guesses which products are broken is right about all of them with
-        a probability of at most `SEALED`."""
+        """Whether verdicts are sealed (safe against forgery). They are if a build that guesses which products are
+        broken is right about all of them with a probability of at most `SEALED`."""
         return 0.5 ** len(self.products) <= SEALED
 
     def protects(self, path: str) -> bool:

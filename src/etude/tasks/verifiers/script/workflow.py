@@ -76,8 +76,8 @@ class _Plain(yaml.BaseLoader):
 
 
 def parse_workflow(data: bytes) -> list[Job]:
-    """Return every run of every job, each after the runs of the jobs that it needs. Raises WorkflowError if the
-    workflow is invalid or not supported."""
+    """Return all runs of a workflow's jobs, one for each combination of a job's matrix values. The runs of a job come
+    after those of the jobs that it needs. Raises WorkflowError if the workflow is invalid or not supported."""
     if len(data) > LARGEST:
         raise WorkflowError(f"expected at most {LARGEST} bytes, found {len(data)}")
     try:

@@ -66,8 +66,8 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
         """Run a job until a step fails. Return the last step's name, its result, the job's output, and the job's peak
         memory in bytes.
 
-        All steps of all jobs have one wall-clock limit together. `share` is the time that the earlier jobs used. The
-        `share` of the returned result is the sum of that and this job's time.
+        All steps of all jobs have one wall-clock limit together. `share` holds the wall-clock and CPU time of the
+        earlier jobs. The `share` of the returned result includes this job's time as well.
         """
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
         log, name, done = b"", "", _NOTHING

@@ -1,8 +1,8 @@
 """The verifiers of SWE-bench instances.
 
 `type = "swebench"` runs the instance's hidden tests, which come as a patch, with one of Étude's test runners. `type =
-"eval-script"` runs the instance's own script and judges its log. It is for instances whose tests none of the runners
-can run, and its verdicts are open: they could be forged.
+"eval-script"` runs the instance's own script and judges its log. It is for instances with tests that none of Étude's
+runners can run. Its verdicts are open: they could be forged.
 """
 
 from etude.tasks.verifiers.swebench.hidden import TEST_PATCH, WIDE

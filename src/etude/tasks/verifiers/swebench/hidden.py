@@ -12,8 +12,8 @@ from etude.tasks.task import Task, TaskError
 from etude.tasks.verifiers.tests.suite import FILES
 
 TEST_PATCH = "tests/test.patch"
-"""Path of the patch that turns the workspace's tests into those used at grading. Files that it deletes are kept, since
-no expected test is in them."""
+"""Path, in the task's folder, of the patch that turns the workspace's tests into those used at grading. Files that the
+patch deletes stay in place: they contain no test that must pass."""
 WIDE = Bounds(diff_bytes=16 << 20, files=2000, file_bytes=16 << 20, all_bytes=64 << 20, path_length=400)
 """Size limits for patches that belong to a task. The diffs of agents have the grader's tighter limits."""
 

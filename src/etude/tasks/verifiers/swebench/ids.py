@@ -41,8 +41,9 @@ def is_ambiguous(test: str) -> bool:
 
 
 def runner_ids(test: str, found: Collection[str]) -> tuple[str, ...]:
-    """Return the ids in `found`, as the test runner prints them, that a SWE-bench row's id stands for; all of them must
-    pass. If none match, return the row's id itself, which then counts as a test that did not run."""
+    """Return the test runner's ids that `test`, an id in a SWE-bench row, stands for. The row's test passes only if all
+    of them pass. `found` are the ids that the test runner printed. If none of these match, return `test` itself, which
+    then counts as a test that did not run."""
     if test in found or not is_ambiguous(test):
         return (test,)
     return tuple(sorted(name for name in found if may_mean(test, name))) or (test,)

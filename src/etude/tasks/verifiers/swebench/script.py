@@ -1,8 +1,8 @@
 """The verifier of SWE-bench instances that bring their own test script (`type = "eval-script"`), in any language.
 
-The verdict is read from a log that the code under test could forge, so it is marked as open. The script runs in a fresh
-box of the pristine image, which contains nothing from the agent except its change. A test that is missing from the log
-never passes.
+The verdict is read from a log that the code under test could forge, so the verdict is marked as open. The script runs
+in a fresh box of the pristine image. The box contains nothing from the agent except its change. A test that is missing
+from the log never passes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ LIMITS = Limits(memory_mb=4096, processes=512, disk_mb=2048, file_mb=512, output
 task."""
 _MARKER = re.compile(rf"^.*{re.escape(END)}.*$", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+)$", re.MULTILINE)
-"""Matches the lines `--- a/path` and `+++ b/path` of patches that the script contains. These files are protected."""
+"""Matches the lines `--- a/path` and `+++ b/path` of patches that the script contains. The files that these lines name
+are protected."""
 
 
 class EvalScriptVerifier:

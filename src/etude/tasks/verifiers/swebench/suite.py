@@ -1,4 +1,4 @@
-"""The verifier of SWE-bench instances whose tests one of Étude's runners can run (`type = "swebench"`).
+"""The verifier of SWE-bench instances with tests that one of Étude's test runners can run (`type = "swebench"`).
 
 SWE-bench rows are incomplete: tests may exist only as a patch, ids may be truncated, and which tests may be skipped
 depends on the image. Before the first verdict, one test run with the reference solution fills these gaps. Afterwards
@@ -46,8 +46,8 @@ class SwebenchVerifier(TestsVerifier):
         return await super().examine(context)
 
     async def _complete_suite(self, context: GradingContext) -> str:
-        """Complete `self.suite`: add the hidden test files and the test runner's own ids. Return the problem that
-        prevents this, or an empty string."""
+        """Complete `self.suite`: add the hidden test files, and replace the test ids by those that the test runner
+        prints. Return the problem that prevents this, or an empty string."""
         pristine = context.pristine.files
         try:
             suite = replace(self.suite, files=self._hidden_tests.test_files_over(pristine))

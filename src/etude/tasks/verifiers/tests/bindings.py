@@ -36,7 +36,7 @@ class Scope:
     taken: frozenset[str]
     """All names that this scope binds in any way. They may hide builtins of the same name."""
     loads: Mapping[str, Sequence[ast.Name]]
-    """The nodes that read a name, anywhere in the module, by that name."""
+    """For each name, the syntax tree nodes that read it anywhere in the module."""
     bindings: dict[str, Binding] = field(default_factory=dict)
     """The binding of each name that is bound exactly once."""
     values: dict[str, object] = field(default_factory=dict)
@@ -82,8 +82,8 @@ def _with(scope: Scope, place: Function | ast.Module, changing: Collection[str])
 
 
 def uses_taken(node: ast.expr, scope: Scope) -> bool:
-    """Return whether an expression calls a function by a name that the scope binds. Such a name might not mean the
-    builtin."""
+    """Return whether an expression calls a function by a name that the scope binds. Such an expression cannot
+    be evaluated safely, because the name might not mean the builtin function."""
     called = {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
     return not called.isdisjoint(scope.taken)
 

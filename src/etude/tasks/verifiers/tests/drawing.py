@@ -25,9 +25,9 @@ from etude.tasks.verifiers.tests.suite import Suite
 from etude.tasks.verifiers.tests.withholding import ReportingRewrite
 
 COST = {True: 2.0, False: 0.2}
-"""Limits on the time that altered copies may add to a run. Each is a factor, multiplied by one second plus the time of
-all alterable tests. The factor under True applies while the verdict is not yet sealed (safe against forgery), the one
-under False to further copies."""
+"""Limits on the time that altered copies may add to a run. Each is a multiple of the time of all alterable tests plus
+one second. COST[True] applies to copies that a sealed verdict (one that is safe against forgery) still needs.
+COST[False] applies to further copies."""
 DETECTORS = 2
 """Smallest number of altered copies in an exam, if there is time for them. They catch code that makes every test
 pass."""
@@ -42,10 +42,11 @@ def guess(copies: Sequence[int]) -> float:
 def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[AlterableTest, int], float]:
     """Return the number of altered copies of each test, and the probability that remains for code to pass by guessing.
 
-    A fail_to_pass test gets no copies if its expected value is withheld from the box and hard to guess. Among the other
-    fail_to_pass tests, the one with the fewest copies gets the next, quick tests first. This ends when the probability
-    is at most `aim`, or when no copy is left that fits into the time of `COST`. If there are then fewer than
-    `DETECTORS` copies, further tests get one copy each.
+    A fail_to_pass test gets no copies if its expected value is withheld from the box and hard to guess. The other
+    fail_to_pass tests get copies one by one. The next copy is always of the test that has the fewest, or of the
+    quickest one among several such tests. This ends when the probability is at most `aim`, or when no further copy
+    exists that fits in the time that `COST` allows. If there are then fewer than `DETECTORS` copies, further tests get
+    one copy each.
     """
     deciding = [item for item in pool.alterable if item.decides]
     counts = {item: 0 for item in deciding if item.alterations and item.chance > aim}

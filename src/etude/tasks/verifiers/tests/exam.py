@@ -1,6 +1,7 @@
 """An exam is what one grading runs: files to place over the workspace, and the required outcome of every test.
 
-Test ids in the box may differ from the task's own, because drawing an exam renames tests and adds altered copies.
+Each exam is put together at random ("drawn"). This renames tests and adds altered copies of them, so test ids in the
+box may differ from the task's own.
 """
 
 from __future__ import annotations

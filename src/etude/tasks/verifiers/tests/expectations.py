@@ -1,8 +1,9 @@
 """Finds the values and exceptions that the test functions of a Python file expect, and where they are in the source.
 
 A site is one assertion that compares an expression with a known value, or that names an exception. A value is known if
-it is a literal or can be computed from literals, also for each row of a table. Assertions are left out if they are in a
-nested function, or if the test itself might catch their failure.
+it is a literal or can be computed from literals. An assertion that checks a table row by row may have a different known
+value for each row. Assertions are left out if they are in a nested function, or if the test itself might catch their
+failure.
 """
 
 from __future__ import annotations
@@ -177,8 +178,8 @@ def _is_subtest(node: ast.expr) -> bool:
 
 
 def _tolerance(call: ast.Call) -> ast.expr | None:
-    """Return the allowed difference of an `assertAlmostEqual` as an expression, or None if it is not a plain
-    constant."""
+    """Return the allowed difference of an `assertAlmostEqual` as an expression. Return None if `places` is not an
+    integer constant, or if `places` and `delta` are both given."""
     given = {keyword.arg: keyword.value for keyword in call.keywords} | dict(
         zip(["places"], call.args[2:], strict=False)
     )

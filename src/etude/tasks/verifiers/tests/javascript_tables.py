@@ -22,13 +22,13 @@ class Column:
     blanks: tuple[Edit, ...]
     """Edits of the source that replace the literals by null."""
     first: int
-    """Index of the first token at which the name is known; `last` is the index after the last such token."""
+    """Index of the first token of the code that can use the name. This code ends before the token with index `last`."""
     last: int
 
     def has_no_other_use(self, tokens: Sequence[Token], reported: Sequence[tuple[ByteSpan, ByteSpan]]) -> bool:
-        """Return whether the name occurs only in `reported`, a list of pairs (statement, compared expression). These
-        statements are removed except for their compared expressions, so an occurrence in a compared expression counts
-        as a use."""
+        """Return whether the name is used only in text that is removed when its values are withheld. `reported` has the
+        assertions that expect these values, as pairs: the whole statement, and the expression in it that is compared.
+        The statement is removed, but the compared expression stays, so a use of the name there is another use."""
         return all(
             any(_in(token, statement) and not _in(token, compared) for statement, compared in reported)
             for token in tokens[self.first : self.last]

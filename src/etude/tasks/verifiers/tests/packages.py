@@ -42,9 +42,10 @@ def pytest_files() -> dict[str, bytes]:
 
 
 def _compiled(name: str, place: Path) -> dict[str, bytes]:
-    """Return a module's bytecode file, if it exists and is up to date, as a mapping from its path to its contents. Its
-    header tells Python not to check the source's modification time. Without this file, the box would compile pytest in
-    every run, because nobody may write bytecode there. Compiling takes longer than most suites do."""
+    """Return a module's bytecode file as a mapping from its path to its contents, empty if there is no up-to-date file.
+    The header is changed to tell Python not to check the source's modification time. Without bytecode, every run in a
+    box would compile pytest anew, because nobody may store bytecode there. Compiling takes longer than most suites
+    do."""
     if place.suffix != ".py":
         return {}
     cached = Path(importlib.util.cache_from_source(str(place)))

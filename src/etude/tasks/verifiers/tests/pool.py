@@ -1,6 +1,6 @@
 """The pool of a hidden suite: its test functions, with the expected values that a grading may alter or withhold from
-the box. Trial runs have shown that these values can be used so. Each grading draws its exam, the tests that it runs,
-from the pool."""
+the box. Trial runs have found out which values these are. From the pool, each grading draws its exam: the tests that it
+runs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Finds out by trial runs which altered copies of tests, and which comparisons made outside the box, gradings can use.
-A trial runs all of them twice.
+A trial runs all of them twice: once with the reference solution, and once in the unchanged workspace.
 
-In the run with the reference solution, an altered copy of a test must fail where its original passes, and the values
-reported for comparisons outside the box must be the expected ones. If the original fails in the run without any change,
-its copies must fail at the same line, so that a failure does not show which version is altered.
+With the reference solution, an original test must pass and its altered copies must fail. The values reported for
+comparisons outside the box must be the expected ones. If the original fails in the unchanged workspace, its copies must
+fail at the same line, so that a failure does not show which version is altered.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ GUESS = 1e-3
 MOST = 127
 """Maximum number of alterations tried per assertion of a fail_to_pass test."""
 DETECTORS, FEW = 6, 2
-"""DETECTORS: number of pass_to_pass tests that are altered on trial, to catch code that makes every test pass. FEW:
-alterations tried per assertion of these tests."""
+"""DETECTORS: maximum number of pass_to_pass tests for which a trial tries alterations. Gradings use such altered tests
+to catch code that makes every test pass. FEW: maximum number of alterations tried per assertion of these tests."""
 Run = Callable[[Exam, bool], Awaitable[RunOutput]]
 """A function that runs the tests of an exam: with the reference solution (True), or without any change (False)."""
 _KEEPER = "_told"
 
 
 async def prove(suite: Suite, sources: Mapping[str, bytes], run: Run, rng: random.Random) -> Pool:
-    """Return the pool of a suite: the tests that gradings can alter or withhold from the box, as trial runs show.
-    `sources` are the test files as grading places them in the workspace."""
+    """Return the pool of a suite: its test functions, with the expected values that gradings can alter or withhold from
+    the box, as trial runs show. `sources` are the test files as grading places them in the workspace."""
     # This runs in the event loop's thread, although parsing a large suite takes seconds: Python 3.11 parses in one
     # thread at a time, or raises SystemError.
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
@@ -65,17 +65,19 @@ async def _try(trial: _Trial, run: Run) -> Pool:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """One test function, with the altered and rewritten versions of it that a trial runs."""
+    """One test function, with the versions of it that a trial runs: one that reports values instead of comparing them,
+    altered copies, which must fail, and the original to compare these with."""
 
     alterable: AlterableTest
+    """The function as it was before the trial, without alterations."""
     rewrite: ReportingRewrite
-    """Rewrite of the function that reports values instead of comparing them."""
+    """The version that reports values. It has the function's own name."""
     ids_in_box: Mapping[str, str]
-    """Test ids that the rewritten function has in the box, by the task's ids. Empty if no value can be withheld."""
+    """Test ids of the reporting version in the box, by the task's ids. Empty if the trial does not run this version."""
     original: tuple[str, ...]
-    """Test ids of a copy of the function that differs from it only in its name. Empty if no alterations are tried."""
+    """Test ids of the original in the box, where it has another name. Empty if the trial runs no altered copies."""
     altered: Mapping[str, Edit]
-    """Alterations to try, each under the function name of its altered copy."""
+    """For each altered copy, the name of its function and the edit that replaces the expected value or exception."""
 
 
 class _Trial:
@@ -154,8 +156,9 @@ class _Trial:
         return min(MOST, math.ceil(math.exp(-math.log(GUESS) / len(self._suite.fail_to_pass))) - 1)
 
     def result(self, solved: Rows, unsolved: Rows) -> Pool:
-        """Return the tests that gradings can alter or withhold, judging by two runs of the trial: `solved` with the
-        reference solution, `unsolved` without any change."""
+        """Return the pool of the tried test functions, with the expected values that gradings can alter or withhold
+        from the box. Two runs of the trial decide this: `solved` with the reference solution, and `unsolved` in the
+        unchanged workspace."""
         found, total = [], 0.0
         for tried in self._tried:
             seconds = self._seconds(tried, solved)
@@ -183,8 +186,9 @@ class _Trial:
     def _withheld_sites(
         self, tried: _Tried, solved: Rows, unsolved: Rows
     ) -> tuple[tuple[Site, ...], list[tuple[Site, object]]]:
-        """Return the assertions whose expected values can be withheld from the box. Also return the values that must
-        then be guessed, as pairs of assertion and value: those that the unsolved code does not report by itself."""
+        """Return the assertions whose expected values can be withheld from the box. Also return those of their values
+        that the unsolved code does not report, as pairs of assertion and value. Code that solves nothing would have to
+        guess them."""
         if not _passed(tried.ids_in_box.values(), solved):
             return (), []
         refuted, missing = set(), []

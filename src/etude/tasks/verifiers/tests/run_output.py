@@ -45,7 +45,7 @@ class Rows:
     output, the values of a test precede its result row. Values after the last result row are stored under an empty test
     name."""
     end: int | None = None
-    """Exit code of the runner; None if the run did not come to its end."""
+    """Exit code that the runner wrote in its last row. None if this row is missing, because the run was cut short."""
     memory_bytes: int = 0
     """Peak memory of the runner's process, as the run itself reports it."""
     tampered: str = ""

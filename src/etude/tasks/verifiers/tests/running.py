@@ -82,7 +82,8 @@ def command(config: SuiteConfig) -> list[str]:
 
 def environment(config: SuiteConfig, place: str) -> dict[str, str]:
     """Return the environment variables of a test run. They set an empty home and temporary folder below `place`, a PATH
-    of the image's programs, and no import path into the workspace. The suite's own settings override them."""
+    of the image's programs, and an empty PYTHONPATH: Python runners add the workspace folders themselves, once
+    started. The suite's `env` setting overrides these variables."""
     fixed = {
         "HOME": f"{place}/home",
         "TMPDIR": f"{place}/tmp",

@@ -22,9 +22,10 @@ class Site:
     exception: str = ""
     """Name of the expected exception; empty if a value is expected."""
     statement: ByteSpan | None = None
-    """Position of the whole statement of an equality assertion; None for other assertions. The comparison of such an
-    assertion can be made outside the box. `compared` is the position of the expression that is checked."""
+    """Position of the whole statement, if it is an equality assertion, whose comparison can be made outside the box.
+    None for other assertions."""
     compared: ByteSpan = (0, 0)
+    """Position of the expression that an equality assertion compares with the expected value."""
     given: frozenset[str] = frozenset()
     """The reprs of those expected values that also occur in the compared expression, and are therefore easy to
     guess."""

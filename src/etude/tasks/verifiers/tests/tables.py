@@ -22,7 +22,7 @@ class Table:
     rows: list[dict[str, object]]
     """For each row, the columns whose value is known, with their values."""
     columns: Mapping[str, Binding]
-    """The expressions that each column's name stands for."""
+    """For each column's name, the expressions in the source that it stands for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,8 +12,8 @@ from etude.tasks.verifiers.tests.constants import NotConstant, evaluate
 def visible_values(
     compared: ast.expr, rounds: Sequence[Mapping[str, object]], values: Sequence[object]
 ) -> frozenset[str]:
-    """Return the reprs of the expected values that are easy to guess. Such a value is also contained in the compared
-    expression, in the same loop iteration, and code may return a part of its input without solving anything."""
+    """Return the reprs of the expected values that the compared expression contains too, in the same loop iteration.
+    They are easy to guess, because code may return a part of its input without solving anything."""
     found = zip(rounds, values, strict=True)
     return frozenset(
         repr(value) for names, value in found if any(reveals(part, value) for part in _known(compared, names))

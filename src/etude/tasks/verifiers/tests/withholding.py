@@ -70,8 +70,9 @@ def without_outside_edits(function: TestFunction) -> TestFunction:
 
 
 def consistent_sites(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
-    """Return the assertions in `kept` that can be withheld together. All others in `every` stay in the test as they
-    are. So an assertion is left out if withholding it would remove text that one of those others needs."""
+    """Return the assertions in `kept` whose expected values can be withheld together. All other assertions in `every`
+    stay in the test unchanged. Withholding a value may also remove text outside its assertion. If an assertion that
+    stays needs this text, the value cannot be withheld, and its assertion is left out."""
     kept, every = list(kept), list(every)
     needed = {edit for site in every if site not in kept for edit in site.blanks}
     left = [site for site in kept if needed.isdisjoint(site.blanks)]

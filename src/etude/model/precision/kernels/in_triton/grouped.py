@@ -38,8 +38,8 @@ from etude.model.precision.kernels.in_triton.launch import on_device, words
 from etude.model.precision.mxfp8 import MXFP8
 
 FEWEST_EXPERTS = 64
-"""Minimum number of experts, a compile-time constant, for which `_grouped_mm` is compiled. Most models have fewer, and
-so share one compiled kernel."""
+"""Minimum value of `EXPERTS`, the compile-time bound on the number of experts in `_grouped_mm`. Most models
+have no more experts than this, and so share one compiled kernel."""
 
 
 def _config(

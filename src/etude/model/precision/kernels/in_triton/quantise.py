@@ -184,8 +184,8 @@ def _by_rows(x: Tensor, up: Tensor | None, format: str, outer: Tensor | None) ->
 
 
 def _given(x: Tensor, up: Tensor | None, block: int, format: str) -> tuple[Tensor, Tensor]:
-    """Check that a kernel can quantise x or, if `up` is given, silu(x) * up. Return x and `up` as integer words;
-    without `up`, return the words of x twice."""
+    """Check that a kernel can quantise x or, if `up` is given, silu(x) * up. Return x and `up` as integers with the
+    same bits; without `up`, return those of x twice."""
     if up is not None and (x.dtype != torch.bfloat16 or up.dtype != torch.bfloat16 or up.shape != x.shape):
         raise CannotQuantise(
             f"SwiGLU takes two bf16 tensors of one shape, not {_description(x)} and {_description(up)}"
