@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tests.sandbox.small_root import needs_busybox, write_root
 
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
-from etude.tasks.environment import Environments, Prepared
+from etude.tasks.environment import Environments, Prepared, source
 from etude.tasks.environment.prepared import read_prepared
 from etude.tasks.environment.source import needles_of_task
 from etude.tasks.seal import Sealed, root, scan, scan_image
@@ -59,6 +60,16 @@ async def test_the_scan_finds_every_leak_before_sealing_and_none_after(
     assert after.lines >= 4
     assert after.removed == prepared.removed
     assert after.scanned_files > 20
+
+
+def test_a_copy_of_an_earlier_script_of_ours_is_no_hidden_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = leaky_task(tmp_path)
+    before = needles_of_task(task, {})
+    script = b"def an_earlier_script_of_ours():\n    return 'that task folders hold a copy of'\n"
+    (task.directory / "tests" / "run_cases.py").write_bytes(script)
+    assert needles_of_task(task, {}) != before
+    monkeypatch.setattr(source, "FORMER", {hashlib.sha256(script).hexdigest()[:32]})
+    assert needles_of_task(task, {}) == before
 
 
 async def test_a_root_too_large_for_one_answer_is_read_in_pieces(

@@ -1,7 +1,7 @@
-"""Says of every regular file below some folders, as far as this user may look: its size, the time of its last change,
-and its path. Links are not followed; what is mounted below is shown, and so told.
+"""Lists every regular file below some folders that this user may see: its size, modification time and path.
 
-The first folder that is named is left out where it comes up. Each file is one record, which ends with a zero byte.
+The first argument is a folder to leave out, the others are the folders to list. Symbolic links are not followed; file
+systems that are mounted below the folders are listed too. Each file is one record that ends with a zero byte.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Tries a build script where Étude is not at hand (tests/test.sh calls it), and writes the reward that Harbor reads.
+"""Grades a build-script task without Étude: tests/test.sh runs it, and it writes the reward file that Harbor reads.
 
-Open: every product in a copy of the workspace, in one box. Étude's own grader does not use this file.
+Each case ("product") names changes to the workspace's files and the files that the build must then make. It is built in
+a copy of the workspace. Case and expectation lie in the same box as the code under test, which could read them; Étude's
+own grader keeps them outside of the box and does not use this script.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Runs a hidden suite where Étude is not at hand (tests/test.sh calls it), and writes the reward that Harbor reads.
+"""Runs a hidden test suite without Étude: tests/test.sh runs it, and it writes the reward file that Harbor reads.
 
-Open: the suite as it is, in one box with the code that it tests. Étude's own grader does not use this file.
+The suite runs unchanged in the same box as the code under test, which could read it. Étude's own grader withholds
+expected values from the box and does not use this script.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Calls the agent's functions and reports what they came to; knows no expectation, so it has no secret to leak.
+"""Calls the agent's functions and reports what each call returned or raised.
 
-Standard input: 8 digits, the length of a JSON job; the job; then a nonce. The parent never runs code of the agent: a
-forked child does, with its standard streams closed, and only after it has ended does the parent read the nonce, and
-print one report line that carries it. Exit code 0 means that every call was made and reported.
+It is not told the expected values, so the agent's code cannot read them here. Standard input: 8 digits, the length of
+a JSON job; the job; then a nonce. Only a forked child, with its standard streams closed, runs code of the agent. After
+the child has ended, the parent reads the nonce and prints one report line that carries it. Exit code 0 means that
+every call was made and reported.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def child(job: dict[str, Any], pipe: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    # Whatever else this process was given is not for the agent's code.
+    # Close all other descriptors, so that the agent's code cannot use what this process inherited.
     os.closerange(3, pipe)
     os.closerange(pipe + 1, 1 << 16)
     resource.setrlimit(resource.RLIMIT_CPU, (job["cpu_seconds"], job["cpu_seconds"] + 1))
@@ -73,10 +74,10 @@ def child(job: dict[str, Any], pipe: int) -> None:
 
 
 def collect(process: int, pipe: int) -> tuple[bytes, int | None]:
-    """What the child wrote until it ended, and how it ended; something it left behind cannot hold this up. One that
-    never ends is ended with this whole box, by whoever waits for it.
+    """Return what the child wrote until it ended, and its exit status. Processes that the child left behind are not
+    waited for. A child that never ends is killed together with the box by the grader's time limit.
 
-    Every wait is one of select: under a library that moves the clock, sleep fails."""
+    Every wait is a `select`, since `sleep` does not work under the library that shifts the clock for the gate."""
     data, status, open_pipe = b"", None, True
     while status is None or open_pipe:
         ready = select.select([pipe] if open_pipe else [], [], [], 0.02 if open_pipe else 0.0005)[0]

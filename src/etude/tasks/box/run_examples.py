@@ -1,8 +1,10 @@
-"""Runs examples of a documentation in a box, and says what each step has printed; knows no expectation.
+"""Runs the examples of a documentation in a box and reports what each step printed or raised.
 
-Standard input: 8 digits, the length of a JSON job; the job; then a nonce. Each run is a forked child: perhaps a
-function of the library is replaced by one that answers something else, then the steps follow one another. The report
-is one line on standard output, with the nonce.
+It is not told the expected output, so the code under test cannot read it here. Standard input: 8 digits, the length of
+a JSON job; the job; then a nonce, which proves that this script wrote the report. Each run of the job is a forked
+child. If the run asks for it, the child first replaces one library function by a version that returns a wrong value,
+to find out which examples depend on that function; then it executes the run's steps in order. The report is one line
+on standard output, with the nonce.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:  # typing takes longer to import than all the rest
 
 REPORT = "etude-examples "
 LARGEST = 1 << 16
-"""Of what one step may print."""
+"""Maximum number of characters kept of what one step prints, and of the exception that it raises."""
 
 
 def read_exactly(count: int) -> bytes:
@@ -51,7 +53,7 @@ def replace(module: str, name: str, instead: str) -> None:
 
 
 def spoilt(value: Any) -> Any:
-    """Another value, of the same type where it is a plain one."""
+    """Return a value that differs from this one, of the same type for plain types."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
@@ -70,7 +72,7 @@ def spoilt(value: Any) -> Any:
 
 
 def own_names(module: ModuleType) -> dict[str, object]:
-    """What a module makes, not what it imports."""
+    """Return the names that a module defines itself, without those that it imports."""
     kept = {}
     for name, value in vars(module).items():
         made_here = not callable(value) or getattr(value, "__module__", "") == module.__name__
@@ -105,7 +107,7 @@ def child(run: dict[str, Any], pipe: int, seconds: int) -> None:
 
 
 def outcomes(run: dict[str, Any], seconds: int) -> list[Any]:
-    """Of the steps that came to their end."""
+    """Run the steps of one run in a forked child. Return the outcomes of those that ended before the child did."""
     source, sink = os.pipe()
     process = os.fork()
     if process == 0:

@@ -1,6 +1,6 @@
-// Runs files of node:test in a box, each in a process of its own, and says on a descriptor of its own what became of
-// each test: the counterpart of run_tests.py, with the same job, rows and report. This process runs no code of the
-// workspace; the processes it starts get neither its standard input nor its standard output. Needs Node 20.
+// Runs files of node:test in a box, each in its own process, and reports each test's outcome on a descriptor of its
+// own: the counterpart of run_tests.py, with the same job, rows and report. This process runs no code of the workspace;
+// the processes that it starts get neither its standard input nor its standard output. Needs Node 20.
 
 import fs from "node:fs";
 import path from "node:path";
@@ -42,7 +42,8 @@ say({ ready: process.version });
 process.chdir(job.workdir);
 process.execArgv.length = 0; // Or every file's process would be given this script.
 
-// A global function that tests tell values to which are compared elsewhere. What it hears waits in a file.
+// A global function to which altered tests report values; the grader compares them outside of the box. Values wait in a
+// file.
 const told = `${job.report}.told`;
 if (job.keeper) {
   const keeper = `
@@ -75,7 +76,7 @@ const seen = new Map();
 const tests = {};
 let failed = false;
 
-// At which line of a test it failed, counted from its start.
+// The line at which a test failed, counted from the test's first line.
 function lineOf(event, file) {
   const stack = event.details?.error?.cause?.stack ?? event.details?.error?.stack ?? "";
   const place = String(stack).split("\n").find((line) => line.includes(`/${file}:`));
@@ -98,7 +99,7 @@ function finished(passed, event) {
   say({ test: id, outcome, seconds, line: passed ? null : lineOf(event, file) });
 }
 
-// Reports come in the order of the source: a suite's or test's start before those of what it holds.
+// Events come in source order: the start of a suite or test comes before those of the tests inside it.
 for await (const { type, data } of run({ files, concurrency: 1 })) {
   if (type === "test:start") names[data.nesting] = data.name;
   else if (type === "test:pass") finished(true, data);

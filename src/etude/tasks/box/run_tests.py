@@ -1,11 +1,12 @@
-"""Runs a suite of tests in a box, and says on a descriptor of its own what became of each.
+"""Runs a test suite in a box and reports each test's outcome on a descriptor of its own.
 
 Standard input: 8 digits, the length of a JSON job, and the job. It is read and closed before any code of the workspace
-can run. Rows go to what was standard output, a line each after the job's nonce; from then on standard output is
-standard error, where the owner keeps a log. At the end the runner's own account of the run is written to a file.
+runs. Rows go to the original standard output, one line each, after the job's nonce; from then on standard output is
+redirected to standard error, which the grader keeps as a log. At the end the test runner's own summary of the run is
+written to a file.
 
-All this runs in one process with the code under test, which can forge every bit of it: whoever reads the rows must
-know that. Needs Python 3.7 and, for pytest, pytest 6.
+All this runs in one process with the code under test, which can forge every bit of it; the reader of the rows must not
+trust them. Needs Python 3.7 and, for pytest, pytest 6.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ if TYPE_CHECKING:  # typing takes longer to import than all the rest
     from typing import Any
 
 BROKEN = 3
-"""Exit code: the box cannot run such tests at all; no code of the workspace has been run."""
+"""Exit code if the box cannot run such tests at all. No code of the workspace has been run then."""
 MOST_TOLD = 1000
-"""Values per comparison that a test reports; what comes after them is not told."""
+"""Maximum number of values that a test reports per comparison. Further ones are dropped."""
 LONGEST_VALUE = 1 << 16
 WORST = ["error", "failed", "xpassed", "skipped", "xfailed", "passed"]
-"""A test has several phases: the worst of them is its outcome."""
+"""Outcomes from worst to best. A test has several phases; its outcome is the worst of theirs."""
 
 
 def read_exactly(count: int) -> bytes:
@@ -46,12 +47,12 @@ def worst(one: str, other: str) -> str:
 
 
 class Rows:
-    """What the owner hears: one line per row, each after the nonce."""
+    """The report on the original standard output: one line per row, after the nonce."""
 
     def __init__(self, descriptor: int, nonce: str) -> None:
         self.descriptor, self.nonce = descriptor, nonce
         self.told: dict[str, int] = {}
-        """How often the test that runs has told a value, by key."""
+        """How many values the running test has reported, by key of the comparison."""
 
     def say(self, **row: Any) -> None:
         line = ("%s %s\n" % (self.nonce, json.dumps(row))).encode()  # noqa: UP031
@@ -62,13 +63,13 @@ class Rows:
 
 
 class Keeper:
-    """The builtin that tests tell values to which are compared elsewhere."""
+    """The builtin to which altered tests report values. The grader compares them outside of the box."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
 
     def __call__(self, key: str, value: object) -> None:
-        # In a loop the first ones say enough.
+        # A loop may report more than the grader needs.
         count = self.rows.told[key] = self.rows.told.get(key, 0) + 1
         if count > MOST_TOLD:
             return
@@ -80,10 +81,10 @@ class Keeper:
 
 
 def plain(value: Any) -> Any:
-    """As its nearest plain type; TypeError where there is none."""
+    """Return the value as its nearest plain type. Raise TypeError if it has none."""
     if value is None or isinstance(value, bool):
         return value
-    # Of a type made from one of these, what lies below it: an answer that agrees with everything has none.
+    # For a subclass of a plain type, take the plain value below it: an object whose __eq__ accepts everything has none.
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -127,7 +128,7 @@ class Plugin:
         self.terminal = session.config.pluginmanager.get_plugin("terminalreporter")
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
-        # An id without its parameters names every case of the function.
+        # An id without parameters selects every parametrised case of the function.
         named = [not self.wanted.isdisjoint((item.nodeid, item.nodeid.partition("[")[0])) for item in items]
         dropped = [item for item, kept in zip(items, named) if not kept]  # noqa: B905
         items[:] = [item for item, kept in zip(items, named) if kept]  # noqa: B905
@@ -169,12 +170,12 @@ def outcome_of(report: Any) -> str:
 
 
 def run_pytest(job: dict[str, Any], rows: Rows, pytest: ModuleType) -> tuple[int, dict[str, str]]:
-    # Not by a decorator: this file is also read where there is no pytest.
+    # No decorator, since this file is also run where pytest is not installed.
     pytest.hookimpl(trylast=True)(Plugin.pytest_collection_modifyitems)
     plugin = Plugin(job, rows)
     files = list(dict.fromkeys(name.split("::")[0] for name in job["ids"]))
     fixed = ["--rootdir=" + job["workdir"], "-p", "no:cacheprovider", "--tb=short"]
-    # All tests are run, whatever the project's own options say: some are there to fail.
+    # Run all tests whatever the project's own options say (such as -x): some tests are meant to fail.
     code = pytest.main(fixed + job["arguments"] + ["--maxfail=0"] + files, plugins=[plugin])
     return int(code), plugin.account()
 
@@ -244,10 +245,10 @@ def run_unittest(job: dict[str, Any], rows: Rows, unittest: ModuleType) -> tuple
     if job["order"] is not None:
         random.Random(job["order"]).shuffle(ids)
     loaded = unittest.defaultTestLoader.loadTestsFromNames(ids)
-    # A module that cannot be imported stands there once for each of its tests.
+    # A module that cannot be imported is listed once for each of its tests.
     suite = unittest.TestSuite({test.id(): test for test in each_of(loaded)}.values())
     result = unittest.TextTestRunner(stream=sys.stderr, resultclass=Result, verbosity=1).run(suite)
-    # The result's own lists, not what was said above.
+    # Taken from the result's own lists, independently of the rows reported above.
     account = dict.fromkeys(ran, "passed")
     lists = [
         ("error", result.errors),
@@ -321,5 +322,5 @@ if __name__ == "__main__":
     ended = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # What the code under test has left to be run at the end is not run.
+    # Skip the exit handlers that the code under test has registered.
     os._exit(ended)

@@ -1,8 +1,9 @@
-"""Runs the unittest suite of a folder against many variants of its files, each in a process and a folder of its own.
+"""Runs the unittest suite of a folder against many variants of its files, each in its own process and folder.
 
-Standard input: JSON with `files` (path: text), `tests` (the folder they are found in), `variants` (each path: text,
-laid over the files) and `seconds` (CPU time of each). Standard output: a JSON list, for each variant [all ids, ids that
-did not pass], or null where the suite could not be loaded or did not end by itself.
+Standard input: JSON with `files` (path: text), `tests` (the folder to find tests in), `variants` (each a map path:
+text that replaces or adds files) and `seconds` (CPU time per variant). Standard output: a JSON list with an entry per
+variant: [ids of all tests, ids of those that did not pass], or null if the suite could not be loaded or did not end by
+itself.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def in_child(folder: str, job: dict[str, Any]) -> list[list[str]] | None:
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
-        # Time that it computes, not time that passes: a busy machine does not use it up.
+        # A limit on CPU time, since wall-clock time would run out on a busy machine.
         signal.setitimer(signal.ITIMER_VIRTUAL, job["seconds"])
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         data = b"null"

@@ -1,6 +1,6 @@
-"""Runs a task's cases where Étude is not at hand (tests/test.sh calls it): writes the reward file that Harbor reads.
+"""Runs a task's cases without Étude: tests/test.sh runs it, and it writes the reward file that Harbor reads.
 
-Étude's own grader does not use this file: it runs run_cases.py in the box and compares outside of it.
+Étude's own grader does not use this script: it runs run_cases.py in the box and compares the results outside of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECONDS = 8
-"""Less than the task's own timeout: without a reward nobody would be charged for code that never ends."""
+"""Shorter than the task's own timeout, so that code that never ends still gets a reward of 0."""
 
 
 def main(workdir: str, reward_file: str) -> int:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from importlib import resources
 from pathlib import Path
 
+from etude.tasks.box import FORMER
 from etude.tasks.directory import REPOSITORY, WORKDIR, Fields, read_files
 from etude.tasks.seal import Needles, needles_of
 from etude.tasks.task import Task, TaskError
@@ -89,8 +90,15 @@ def needles_of_task(task: Task, pristine: Mapping[str, bytes]) -> Needles:
     tests = read_files(task.directory, "tests") if (task.directory / "tests").is_dir() else {}
     for name in tests.keys() & _PATCHES:  # Keep the added lines, as they will be in the workspace.
         tests[name] = b"\n".join(line[1:] for line in tests[name].split(b"\n") if line.startswith(b"+"))
-    ours = {path.read_bytes() for path in resources.files("etude.tasks.box").iterdir() if path.is_file()}
-    return needles_of(reference, {path: data for path, data in tests.items() if data not in ours}, pristine)
+    ours = {
+        _script_digest(path.read_bytes()) for path in resources.files("etude.tasks.box").iterdir() if path.is_file()
+    }
+    hidden = {path: data for path, data in tests.items() if _script_digest(data) not in ours | FORMER}
+    return needles_of(reference, hidden, pristine)
+
+
+def _script_digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
 
 
 def _of_files(files: Mapping[str, bytes], workdir: str) -> str:
