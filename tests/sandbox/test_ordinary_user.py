@@ -30,12 +30,10 @@ def again(*suites: str, options: list[str] | None = None, marks: Any = pytest.ma
         again("test_contract.py", options=OF_CORE, marks=None),
         again("test_contract.py", options=IN_MEMORY, marks=pytest.mark.soak, timeout=800),
         again("test_contract.py", options=IN_FOLDERS, marks=pytest.mark.soak, timeout=800),
-        again("test_moving.py", options=FAST),
+        # In one process, since each takes seconds to start.
+        again("test_moving.py", "test_build.py", "test_try_build.py", *IMAGES, options=FAST, timeout=600),
         again("test_moving.py", marks=pytest.mark.soak),
         again(*EGRESS),
-        again(*IMAGES, options=FAST),
-        again("test_build.py", options=FAST),
-        again("test_try_build.py", options=FAST),
         again("test_memory.py", options=["-k", "hoard_ends or counts_once"]),
     ],
 )

@@ -62,7 +62,7 @@ def on_disk() -> Iterator[Path]:
 def test_a_poor_machine_will_do(base: Path, on_disk: Path) -> None:
     """A run copes with a /dev/shm of 64 MB and a read-only home. A second run in the same folder is refused."""
     small = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh")
-    with rl_run(base, on_disk / "run", prefix=small, env={"HOME": "/proc/1"}) as run:
+    with rl_run(base, on_disk / "run", "rl.steps=2", prefix=small, env={"HOME": "/proc/1"}) as run:
         run.start()
         run.wait(lambda run: run.count("Trained") > 0)
         with cleared(Run(run.root)) as second:
@@ -70,7 +70,7 @@ def test_a_poor_machine_will_do(base: Path, on_disk: Path) -> None:
             assert "another run" in line
             assert f"{run.root}" in line
         run.finish_rl()
-        assert_each_prompt_once(run, range(20))
+        assert_each_prompt_once(run, range(8))
         assert run.left_behind() == []
 
 
@@ -82,7 +82,7 @@ def test_a_disk_that_fills_up(base: Path, tmp_path: Path) -> None:
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700m", "tmpfs", str(disk)], check=True)
     try:
-        with rl_run(base, disk / "run") as run:
+        with rl_run(base, disk / "run", "rl.steps=3") as run:
             run.start()
             run.wait(lambda run: run.count("Trained") > 0)
             filler = disk / "filler"
@@ -94,7 +94,7 @@ def test_a_disk_that_fills_up(base: Path, tmp_path: Path) -> None:
             filler.unlink()
             # Run to the end, not only to the end of RL: on a busy machine the disk may have filled up after RL.
             run.start().finish()
-            assert_each_prompt_once(run, range(20))
+            assert_each_prompt_once(run, range(12))
             assert [found for found in run.left_behind() if not found.startswith("mount")] == []
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)

@@ -4,6 +4,7 @@ edit tool, must be graded as a pass."""
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,7 +51,7 @@ SCHEMAS = {schema.name: schema.call_schema() for schema in COMPACT.schemas()}
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.train([make_document(1, index).text for index in range(600)] + COMPACT.texts(), 1024)
+    return Tokenizer.train([make_document(1, index).text for index in range(250)] + COMPACT.texts(), 1024)
 
 
 def visible_and_hidden(task: Task) -> tuple[set[str], set[str]]:
@@ -68,9 +69,9 @@ def visible_and_hidden(task: Task) -> tuple[set[str], set[str]]:
 
 def passes(task: Task, files: dict[str, str]) -> bool:
     """The hidden cases, in this process: code of our own generator only."""
+    compiled = functools.cache(lambda module, name: compile_function(files[f"{module}.py"], name))
     for case in load_cases((task.directory / "tests/cases.json").read_bytes()):
-        function = compile_function(files[f"{case.module}.py"], case.function)
-        if outcome_of(function, case.arguments).value != case.expected:
+        if outcome_of(compiled(case.module, case.function), case.arguments).value != case.expected:
             return False
     return True
 
@@ -132,7 +133,8 @@ async def test_the_oracle_solves_its_tasks(
     rewrites: float,
 ) -> None:
     summaries = 0
-    for task in train_tasks[:8]:
+    # The first four have every kind of bug; chance decides what becomes of a slip, so there are more of these.
+    for task in train_tasks[: 8 if slip else 4]:
         stop, verdict, recorder, calls = await demonstrate(
             task, sandboxes, tokenizer, grader, trigger=trigger, slip=slip, rewrites=rewrites
         )

@@ -104,14 +104,6 @@ def test_a_run_at_any_point_can_be_shown(keep, finished, tmp_path) -> None:
     assert "None" not in "".join(parse(shown).text)
 
 
-def test_an_evaluation_that_has_just_begun_is_left_out(finished, tmp_path) -> None:
-    root = tmp_path / "half"
-    shutil.copytree(finished.root, root)
-    (root / "eval/test-rl/summary.json").unlink()
-    shutil.rmtree(root / "eval/test-rl/traces")
-    write_report(RunPaths(root))
-
-
 def test_the_closing_table_reads_well(finished) -> None:
     lines = closing_table(read_run(finished).summary)
     told = {x.stage: x for x in reversed(lines)}
@@ -199,8 +191,11 @@ def test_every_core_second_of_rl_is_told(finished, page) -> None:
         assert re.search(rf"{re.escape(name)}\s*{seconds}\s*{seconds / 2}%", text), name
 
 
-def test_a_run_whose_journal_does_not_tell_of_cores_goes_without_that_picture(finished, tmp_path) -> None:
+def test_a_journal_without_cores_and_an_evaluation_that_has_just_begun_are_left_out(finished, tmp_path) -> None:
+    """Only the picture of cores is missing: that of scores shows the other evaluation."""
     shutil.copytree(finished.root, tmp_path / "old")
+    (tmp_path / "old/eval/test-rl/summary.json").unlink()
+    shutil.rmtree(tmp_path / "old/eval/test-rl/traces")
     for file in (tmp_path / "old/journal").iterdir():
         kept = [line for line in file.read_text().splitlines(keepends=True) if '"cores"' not in line]
         file.write_text("".join(kept))

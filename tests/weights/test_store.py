@@ -105,7 +105,7 @@ import sys
 import numpy as np
 from etude.weights import RawTensor, WeightStore
 store = WeightStore(sys.argv[1])
-data = np.random.default_rng(1).integers(0, 256, 40_000_000).astype(np.uint8)
+data = np.random.default_rng(1).integers(0, 256, 40_000_000, np.uint8)
 base = {"w": RawTensor("uint8", data.shape, data)}
 sys.stdout.write("go\\n"); sys.stdout.flush()
 store.publish(7, base)
@@ -121,7 +121,7 @@ def test_a_writer_killed_while_it_publishes_leaves_nothing_visible(tmp_path: Pat
     os.kill(writer.pid, signal.SIGKILL)
     writer.wait()
     writer.stdout.close()
-    data = np.random.default_rng(1).integers(0, 256, 40_000_000).astype(np.uint8)
+    data = np.random.default_rng(1).integers(0, 256, 40_000_000, np.uint8)
     tensors = {"w": RawTensor("uint8", data.shape, data)}
     store = WeightStore(tmp_path)
     assert store.latest() in (None, 7)

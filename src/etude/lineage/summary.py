@@ -133,11 +133,10 @@ def _weights(rows: list[dict[str, Any]], engine: dict[str, Any]) -> dict[str, An
 
 def _engine_totals(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Sum the engine's counters over its restarts. Each engine process counts from 0, so a lower value means a new
-    process."""
+    process. A step has no counters if the driver died between the step and its question for them."""
     totals: dict[str, float] = {}
     last: dict[str, float] = {}
-    for row in rows:
-        now = row["engine"]
+    for now in (row["engine"] for row in rows if "engine" in row):
         fresh = now["decode_steps"] < last.get("decode_steps", 0)
         for name, value in now.items():
             totals[name] = totals.get(name, 0) + value - (0 if fresh else last.get(name, 0))

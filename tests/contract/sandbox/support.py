@@ -48,7 +48,8 @@ async def opened(make: Make) -> AsyncIterator[tuple[Sandboxes, str]]:
 
 
 def in_a_box(limits: Limits = SMALL, *, needs: Feature | None = None) -> Callable[..., Callable[..., None]]:
-    """Gives a case what it asks for of its backend: `sandboxes`, `image` with FILES, and a `box` of it."""
+    """Gives a case what it asks for of its backend: `sandboxes`, `image` with FILES, and a `box` of it. A suite class
+    with an attribute `lend` lends one backend to all of these; cases about its start or end ask for `make`."""
 
     def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
         parameters = dict(inspect.signature(test).parameters)
@@ -57,7 +58,7 @@ def in_a_box(limits: Limits = SMALL, *, needs: Feature | None = None) -> Callabl
         @functools.wraps(test)
         def run(self: object, make: Make, **more: Any) -> None:
             async def whole() -> None:
-                async with opened(make) as (sandboxes, image):
+                async with opened(getattr(self, "lend", make)) as (sandboxes, image):
                     if needs is not None and needs not in sandboxes.features:
                         pytest.skip(f"this backend has no {needs}")
                     box = await sandboxes.create(BoxSpec(image, limits=limits)) if "box" in given else None

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.harness.search.trees import (
     FILES,
     GLOBS,
+    IN_MEMORY,
     NAMES,
     RIPGREP,
     RULES,
@@ -120,7 +121,7 @@ def _columns(shard):
 @given(FILES, st.lists(st.lists(CHANGES, max_size=4), max_size=5), st.booleans(), GLOBS)
 @example({"é.c": b"probe", "a.c": b"probe"}, [[]], False, ["!a.c"])
 def test_changes_are_seen_at_once(files, rounds, watching, globs):
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as place:
         root = Path(place) / "tree"
         root.mkdir()
         write(root, files)
@@ -142,7 +143,7 @@ def test_changes_are_seen_at_once(files, rounds, watching, globs):
 @settings(max_examples=40, deadline=None)
 @given(FILES, st.lists(CHANGES, max_size=6))
 def test_an_index_of_yesterday_serves_today(files, changes):
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as place:
         root = Path(place) / "tree"
         root.mkdir()
         write(root, files)

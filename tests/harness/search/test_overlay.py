@@ -8,7 +8,18 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.harness.search.trees import FILES, GLOBS, NAMES, PATTERNS, RIPGREP, RULE_FILES, TEXTS, outcome, write
+from tests.harness.search.trees import (
+    FILES,
+    GLOBS,
+    IN_MEMORY,
+    NAMES,
+    PATTERNS,
+    RIPGREP,
+    RULE_FILES,
+    TEXTS,
+    outcome,
+    write,
+)
 
 from etude.harness.search import Grep, Pattern
 
@@ -26,7 +37,7 @@ from etude.harness.search import Grep, Pattern
 def test_what_is_held_in_memory_is_found_as_if_it_were_written(
     files, rules, above, changed, patterns, globs, repository
 ):
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as place:
         root = Path(place) / "above" / "tree"
         root.mkdir(parents=True)
         write(root.parent, above)
@@ -35,7 +46,7 @@ def test_what_is_held_in_memory_is_found_as_if_it_were_written(
             (root / repository).mkdir()
         with Grep(root, cache=Path(place), least_files=0) as grep:
             grep.build()
-            asked = [(pattern, how) for pattern in patterns for how in ([], globs)]
+            asked = [(pattern, how) for pattern in patterns for how in ([[], globs] if globs else [[]])]
             found = [outcome(grep.search, pattern, globs=how, changed=changed) for pattern, how in asked]
             write(root, {path: data for path, data in changed.items() if data is not None})
             for path in (path for path, data in changed.items() if data is None):

@@ -16,6 +16,8 @@ try:
 except NoRipgrep as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
+IN_MEMORY = os.environ.get("PYTEST_DEBUG_TEMPROOT")
+"""Where the tests' temporary files are kept; None for the usual place."""
 WORDS = ["static", "probe", "Probe", "PROBE", "device", "mask", "skip", "kbd", "_", "(", " ", "\t", "0x8086", "é", "É"]
 LINES = st.lists(st.sampled_from([*WORDS, "abcd", "\u017ftatic", "mas\u212a", "\r"]), max_size=5).map("".join)
 NAMES = [

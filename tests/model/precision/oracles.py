@@ -9,6 +9,9 @@ import logging
 from bisect import bisect_left
 from fractions import Fraction
 from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -17,14 +20,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from etude.model.precision.elements import Element
-
-logging.disable(logging.WARNING)  # of torchao's compiled parts, which no CPU needs
-from torchao.prototype.mx_formats.config import ScaleCalculationMode  # noqa: E402
-from torchao.prototype.mx_formats.mx_tensor import to_mx  # noqa: E402
-from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale  # noqa: E402
-from torchao.quantization.quant_primitives import _choose_scale_float8, _quantize_affine_float8  # noqa: E402
-
-logging.disable(logging.NOTSET)
 
 __all__ = [
     "ADVERSARIAL",
@@ -42,12 +37,38 @@ __all__ = [
     "to_mxfp8",
 ]
 
-choose_scale_float8, quantize_affine_float8 = _choose_scale_float8, _quantize_affine_float8
+
+@cache
+def _torchao(module: str) -> ModuleType:
+    """Loaded when it is first asked: that takes seconds, and most tests that are collected never ask."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # of its compiled parts, which no CPU needs
+    try:
+        return import_module(f"torchao.{module}")
+    finally:
+        logging.disable(before)
+
+
+def nvfp4_quantize(*args: Any, **kwargs: Any) -> Any:
+    return _torchao("prototype.mx_formats.nvfp4_tensor").nvfp4_quantize(*args, **kwargs)
+
+
+def per_tensor_amax_to_scale(*args: Any, **kwargs: Any) -> Any:
+    return _torchao("prototype.mx_formats.nvfp4_tensor").per_tensor_amax_to_scale(*args, **kwargs)
+
+
+def choose_scale_float8(*args: Any, **kwargs: Any) -> Any:
+    return _torchao("quantization.quant_primitives")._choose_scale_float8(*args, **kwargs)
+
+
+def quantize_affine_float8(*args: Any, **kwargs: Any) -> Any:
+    return _torchao("quantization.quant_primitives")._quantize_affine_float8(*args, **kwargs)
 
 
 def to_mxfp8(x: Tensor) -> tuple[Tensor, Tensor]:
     """torchao's: uint8 scales and codes. Its default rounds scales down; RCEIL is the mode that rounds them up."""
-    scales, codes = to_mx(x, torch.float8_e4m3fn, 32, ScaleCalculationMode.RCEIL)
+    rounding_up = _torchao("prototype.mx_formats.config").ScaleCalculationMode.RCEIL
+    scales, codes = _torchao("prototype.mx_formats.mx_tensor").to_mx(x, torch.float8_e4m3fn, 32, rounding_up)
     return scales.view(torch.uint8).view(*x.shape[:-1], -1), codes.view(torch.uint8)
 
 
@@ -131,8 +152,10 @@ def tensors(draw: st.DrawFn, rows: int = 4, width: int = 64, finite: bool = Fals
         size = rows * width * dtype.itemsize
         x = torch.frombuffer(bytearray(draw(st.binary(min_size=size, max_size=size))), dtype=dtype).view(rows, width)
     elif kind == "adversarial":
-        picks = draw(st.lists(st.integers(0, len(ADVERSARIAL) - 1), min_size=rows * width, max_size=rows * width))
-        x = ADVERSARIAL[picks].view(rows, width).to(dtype)
+        # Bytes: Hypothesis draws hundreds of numbers one by one far more slowly.
+        size = 2 * rows * width
+        picks = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint16) % len(ADVERSARIAL)
+        x = ADVERSARIAL[torch.from_numpy(picks.astype(np.int64))].view(rows, width).to(dtype)
     else:
         x = random_rows(draw(st.integers(0, 2**20)), rows, width, dtype)
     return x.where(x.abs() < 2.0**120, torch.zeros((), dtype=dtype)) if finite else x

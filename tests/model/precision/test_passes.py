@@ -49,7 +49,7 @@ def every_part(name: str, x: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", QUANTISERS)
-@given(x=tensors(rows=5, width=128))
+@given(x=tensors(rows=3, width=128))
 @settings(max_examples=30)
 def test_loops_and_plain_torch_are_the_same(name: str, x: Tensor) -> None:
     with without_numba():

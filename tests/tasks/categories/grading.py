@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from etude.harness.editing.diff import unified_diff
-from etude.tasks import Split, Task, Verdict, make_tasks, open_source, read_files
+from etude.tasks import Split, Task, Verdict, open_source, read_files, write_task
 from etude.tasks.change import change_of
 
 from ..conftest import Grade, by_name
@@ -16,7 +16,11 @@ States = Mapping[str, Mapping[str, str | None]]
 
 
 def one_task(source: str, folder: Path, split: Split = Split.TRAIN, index: int = 0) -> Task:
-    return make_tasks(open_source(source), split, index + 1, 3, folder)[index]
+    """The task of this index alone: those before it would be drawn for nothing."""
+    made = open_source(source)
+    task, files = made.make(split, index, 3, folder / split.value / f"{made.name}-{split.value}-{index:05d}")
+    write_task(task, files)
+    return task
 
 
 def workspace(task: Task) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import itertools
 import random
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ def measured(source: str | ast.AST) -> Measures:
     return measure({"m.py": source if isinstance(source, str) else ast.unparse(ast.fix_missing_locations(source))})
 
 
+@functools.cache
 def variants(name: str, seed: int) -> tuple[str, str]:
     """A library, and the same with copies in it."""
     library = draw_library(name, random.Random(seed), whole=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.model.precision.kernels.loads import picks
 from torch import Tensor
@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::RuntimeWarni
 
 FORMATS = ["bf16", "mxfp8", "fp8_block"]
 WIDTH, INNER = 128, 64
+EXAMPLES = 40
+"""Each is a whole layer, both ways and twice: its loads are of few kinds."""
 Case = tuple[Tensor, Tensor, Tensor, list[Tensor]]
 some_picks = picks().filter(lambda picked: len(picked[0]) > 0)
 
@@ -114,6 +116,7 @@ def test_what_is_kept_for_the_backward_pass_is_autograds_to_keep(format: str) ->
 
 
 @given(picked=some_picks, seed=st.integers(0, 99))
+@settings(max_examples=EXAMPLES)
 def test_in_bf16_it_is_the_layer_in_fp32_but_for_rounding(picked: tuple[Tensor, int], seed: int) -> None:
     given = case(*picked, seed)
     exact = trained(experts_reference, in_fp32(given))
@@ -122,6 +125,7 @@ def test_in_bf16_it_is_the_layer_in_fp32_but_for_rounding(picked: tuple[Tensor, 
 
 @pytest.mark.parametrize("format", FORMATS[1:])
 @given(picked=some_picks, seed=st.integers(0, 99))
+@settings(max_examples=EXAMPLES)
 def test_rounded_it_is_what_is_emulated(format: str, picked: tuple[Tensor, int], seed: int) -> None:
     """Both ways: the same operands are rounded, along the same axes."""
     given = case(*picked, seed)

@@ -23,8 +23,8 @@ DTYPES = (torch.bfloat16, torch.float32)
 
 
 def special(dtype: torch.dtype) -> Tensor:
-    """64 x 512: all adversarial numbers; rows of zeros, of both signs; NaN and infinities, alone and together."""
-    x = random_rows(0, 64, 512)
+    """64 x 256: all adversarial numbers; rows of zeros, of both signs; NaN and infinities, alone and together."""
+    x = random_rows(0, 64, 256)
     x.view(-1)[: len(ADVERSARIAL)] = ADVERSARIAL
     x[40:44] = 0
     x[42] *= -1
@@ -65,7 +65,7 @@ def test_edges_of_blocks(name: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_tokens_and_any_view(name: str) -> None:
-    x = random_rows(3, 128, 64)
+    x = random_rows(3, 128, 32)
     assert_same(in_triton.quantise(x.mT, name), reference.quantise(x.mT, name))
     assert_same(in_triton.quantise(x[:0], name), reference.quantise(x[:0], name))
 
@@ -80,8 +80,8 @@ def test_an_outer_scale_that_was_given(outer: Tensor) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "nvfp4_tensor"])
 def test_swiglu_before(name: str) -> None:
     """Triton's exponential may end on another last fp32 bit than torch's, so that rarely a bf16 is the neighbour."""
-    gate, up = random_rows(5, 32, 512, torch.bfloat16, reach=2), random_rows(6, 32, 512, torch.bfloat16, reach=2)
-    gate[:, ::7] = torch.tensor([0.0, -0.0, 3e38, -3e38, -90.0, -104.0, 1e-40, 20.0]).bfloat16().repeat(4)[:, None]
+    gate, up = random_rows(5, 16, 512, torch.bfloat16, reach=2), random_rows(6, 16, 512, torch.bfloat16, reach=2)
+    gate[:, ::7] = torch.tensor([0.0, -0.0, 3e38, -3e38, -90.0, -104.0, 1e-40, 20.0]).bfloat16().repeat(2)[:, None]
     found, wanted = in_triton.swiglu_quantise(gate, up, name), reference.swiglu_quantise(gate, up, name)
     assert found.scales.shape == wanted.scales.shape
     unequal = (found.codes.view(torch.uint8) != wanted.codes.view(torch.uint8)).float().mean()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from textwrap import indent
 
@@ -52,5 +53,6 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
+@cache
 def families_of(split: Split) -> tuple[Family, ...]:
     return tuple(family for family in FAMILIES if family.split is split)
