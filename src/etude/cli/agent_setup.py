@@ -33,7 +33,8 @@ OpenPolicy = Callable[[AsyncExitStack], Policy]
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """An agent to talk to: its model's name, harness, sandbox, and how to create its policy."""
+    """The agent that a command talks to: the name of its model, its harness, its sandbox, and a function that creates
+    its policy."""
 
     model: str
     harness: HarnessRecipe
@@ -182,7 +183,8 @@ def default_sessions() -> Path:
 
 def permissions_for(rules: Rules, folder: Path, ask: AskUser | None) -> Permissions | None:
     """Return the permissions of an agent in the user's own folder; None if the agent works on a copy. Rules that the
-    user had remembered earlier apply only with `ask`: a script has nobody to ask, and must name all that it allows."""
+    user saved in earlier sessions apply only with `ask`. Without `ask`, as in scripts, only the rules of the command
+    line apply."""
     allow, deny = rules.parsed()
     if not rules.here:
         return None

@@ -44,8 +44,8 @@ class Failure:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """Return the pickled exception. Return None if it would not survive pickling, or must reach the caller as
-    ServiceFailed: a ClusterError, or what is no Exception, such as SystemExit."""
+    """Return the pickled exception, or None if the caller must get ServiceFailed instead. The latter holds for a
+    ClusterError, for a BaseException that is no Exception (SystemExit), and for what would not survive pickling."""
     if isinstance(error, ClusterError) or not isinstance(error, Exception):
         return None
     try:

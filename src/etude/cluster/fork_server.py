@@ -37,8 +37,9 @@ COMMAND = (
     "-c",
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from etude.cluster import fork_server as f; f.main()",
 )
-"""Command line that runs `main` with the arguments that follow it. It avoids `-m`, which would name this module
-`__main__`: pickles would then name its classes differently than in other processes."""
+"""Command line that runs `main` in a new interpreter; the arguments that `main` describes are appended to it. It uses
+`-c`, because `-m` would name this module `__main__`. Pickles would then refer to its classes by that name, under which
+other processes do not find them."""
 CONTROL = "control.sock"
 """Name of the fork server's socket in the cluster's folder."""
 BACKLOG = 1024
@@ -87,8 +88,8 @@ class ForkServer:
         self._lost: set[str] = set()
         """Names of the nodes that are lost."""
         self._connection = listener
-        """Connection of the request that is being answered, which a forked service closes. Before the first request it
-        is the listener."""
+        """Connection of the request that is being answered. A forked service inherits it and closes it. Before the
+        first request, this is the listener."""
         self._sockets = 0
 
     def serve(self) -> None:
@@ -254,9 +255,16 @@ def read_frame(connection: socket.socket) -> bytes:
 
 
 def main() -> None:
-    """Run the fork server (`COMMAND serve CONTROL FD PATHS`) or one service in a fresh interpreter (`COMMAND service
-    SPEC FD PATHS`). FD is the listening socket. PATHS is the driver's sys.path as JSON: the code in COMMAND sets
-    sys.path from PATHS, and removes PATHS from the arguments, before it calls this function."""
+    """Run the fork server, or one service in a fresh interpreter, as the command line says:
+
+    - `COMMAND serve CONTROL FD PATHS` runs the fork server. CONTROL is the path of its socket.
+    - `COMMAND service SPEC FD PATHS` runs a service. SPEC is the path of a file with its pickled ServiceSpec.
+
+    COMMAND stands for the constant above. CONTROL and SPEC both lie in the cluster's private folder, which is derived
+    from them. FD is the number of an inherited file descriptor: the socket on which the fork server or the service
+    listens. PATHS is the driver's sys.path as JSON. The code in COMMAND sets sys.path to it, and removes it from the
+    arguments, before it calls this function.
+    """
     role, place, descriptor = sys.argv[1:]
     listener = socket.socket(fileno=int(descriptor))
     folder = Path(place).parent

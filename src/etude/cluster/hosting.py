@@ -66,7 +66,8 @@ class HostedService:
             yield Failure.of(error)
 
     def close(self) -> None:
-        """Let the worker thread end after the method that it is running."""
+        """Shut down the worker thread without waiting for it. It completes the method that it is running; queued
+        methods are dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _method(self, method: str) -> Any:

@@ -39,12 +39,12 @@ def task_functions(task: Task) -> dict[Fingerprint, str]:
 
 
 def forbidden_by(task: Task) -> dict[str, str]:
-    """Return the hashes of functions that training data may not contain because of this held-out task. Each is mapped
-    to the function's name and file.
+    """Return the hashes of functions that training data may not contain because of this held-out task. Each hash is
+    mapped to the function's name and file.
 
-    If training has seen the task's family, they are instances (hashes with the function's numbers), else shapes (hashes
-    without). Callers may mix both in one set: a shape equals an instance only for a function without numbers, and then
-    both forbid the same.
+    If training has seen the task's family, the hashes are instances, which include the function's numbers. Otherwise
+    they are shapes, which leave the numbers out. Callers may put the hashes of several tasks into one set: a shape
+    equals an instance only for a function without numbers, and then both forbid the same.
     """
     family_seen = task.cell is not None and task.cell.family_seen
     found = task_functions(task)
@@ -99,8 +99,8 @@ def _require_unlearnt(task: Task, learnt: _Learnt) -> None:
 
 
 def _require_true(task: Task, cell: Cell, learnt: _Learnt) -> None:
-    """Check the task's `cell`, its mark of whether training has seen its family and its kind. Raise LineageError if one
-    of them is marked as unseen, but a train task has it.
+    """Raise LineageError if the held-out task's `cell` says that training has not seen its family (or its kind), but a
+    train task has the same.
 
     The reverse is not checked: a small set of train tasks may lack a rare kind that counts as seen.
     """

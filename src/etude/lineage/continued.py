@@ -1,9 +1,10 @@
-"""SFT continued in place of RL, as a baseline at equal wall-clock time: rounds of sampling, demonstrating and training.
+"""SFT continued in place of RL, as a baseline at equal wall-clock time. Each round samples rollouts, makes
+demonstrations, and trains on the demonstrations and on the rollouts that passed.
 
 The engine, worker, sandboxes, grader and train tasks are the same as in RL. Each part of a round is written to
-`continued/round-0000/`, so a killed round resumes where it was. The stage's clock counts all finished rounds and the
-current session from the moment its services are up. It does not count the start of services, nor the time that a killed
-session spent on an unfinished round.
+`continued/round-0000/`, so a killed round resumes where it was. The stage's time limit covers all finished rounds, and
+the current session from the moment its services are up. The start of services does not count, nor does the time that a
+killed session spent on an unfinished round.
 """
 
 from __future__ import annotations

@@ -38,11 +38,12 @@ class Stage:
     run: Callable[[RunContext], Awaitable[dict[str, Any]]]
     require: Callable[[RunContext], None] | None = None
     """Check of the earlier stages' outputs, which raises if this stage or a later one could not work with them. It runs
-    before the stage is recorded as begun, so that the stage's part of the recipe can still be changed."""
+    before the stage is recorded as begun: until then, the user can still change the recipe's `sections`."""
     needs: tuple[str, ...] = ()
     """Names of the earlier stages whose outputs this stage reads."""
     beside: tuple[str, ...] = ()
-    """Glob patterns of further files that reports read. They are copied too when another run takes the stage over."""
+    """Glob patterns of files that the stage leaves besides its outputs, such as metrics. A run that takes the stage
+    over gets them too, but their digest is not recorded."""
 
 
 async def run_line(

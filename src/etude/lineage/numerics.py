@@ -38,7 +38,8 @@ class FormatReport:
     name: str
     layers: list[LayerDrift] = field(default_factory=list)
     engine: dict[str, Agreement] = field(default_factory=dict)
-    """Agreement of trainer and engine, by how the engine got its tokens: in chunks, one by one, or sampled."""
+    """Agreement of trainer and engine for each way of running the engine: fed with tokens in chunks, fed one by one, or
+    sampling them itself."""
 
 
 @dataclass(slots=True)

@@ -27,20 +27,21 @@ _ROLLOUT_TOKENS = 0.7
 """Cost of sampling and training on one RL rollout, relative to a forward and backward pass over as many tokens as fit
 into the context."""
 _TRIED_TOKENS = 0.5
-"""Cost of sampling one rollout of an evaluation, relative to the same pass as `_ROLLOUT_TOKENS`."""
+"""Cost of sampling one rollout of an evaluation, relative to a forward and backward pass over as many tokens as fit
+into the context."""
 _ROLLOUT_GRADINGS, _TRIED_GRADINGS = 0.7, 1.0
-"""Cost of one rollout's sandboxes, in units of one grading. The first value is for RL, where equal changes are graded
-once. The second is for an evaluation, which also grades each rollout's first edit by itself."""
+"""Cost of one rollout's sandboxes, in units of one grading. The first value is for RL, where rollouts that made equal
+changes share one grading. The second is for an evaluation, which also grades each rollout's first edit by itself."""
 _GATE_GRADINGS = 3.3
-"""Cost of gating one task (checking that it can be solved and graded), in units of one grading, without the gradings of
-its reference solution. It covers grading an empty change, checking for leaks, and the slowdown from keeping all cores
-busy."""
+"""Cost of gating one task (checking that it can be solved and graded), in units of one grading. It covers grading
+an empty change, checking for leaks, and the slowdown from keeping all cores busy. It does not cover the gradings of the
+reference solution, whose number is tasks.gate_runs."""
 _SHOWN_GRADINGS, _EPISODE_GRADINGS = 2.2, 0.2
 """Cost of demonstrations, in units of one grading. The first value is paid once per task, because all demonstrations
 (episodes) of a task share the results of commands. The second is paid for every episode."""
 _CORPUS_DOCUMENTS = 1.7
-"""Cost of one generated document over the whole corpus stage, relative to generating it alone. The stage also compares
-the documents, trains the tokenizer on them and tokenises them."""
+"""Cost of one generated document in the corpus stage, in units of generating it. What exceeds 1 is spent on comparing
+the documents, training the tokenizer on them and tokenising them."""
 _CODE_DOCUMENTS = 1.8e-3
 """Cost of one byte of a code file in the corpus stage, parsing included, relative to generating one document."""
 
@@ -111,9 +112,9 @@ def _corpus_documents(recipe: Recipe) -> float:
 def _demonstration_gradings(recipe: Recipe) -> float:
     """Return the cost of the demonstrations stage, in units of one grading.
 
-    The stage takes the tasks of the recipe's kinds in turn: a task gets a second demonstration only after all of them
-    have one. So the cost that a task's demonstrations share is paid for as many tasks as there are demonstrations, but
-    at most for all of them.
+    Every task of the recipe's kinds gets one demonstration before any task gets a second. So the number of tasks with a
+    demonstration is the number of demonstrations, or that of all these tasks if it is smaller. Each such task costs
+    _SHOWN_GRADINGS, and each demonstration _EPISODE_GRADINGS.
     """
     count, kinds = recipe.sft.demonstrations, recipe.sft.kinds
     tasks = recipe.tasks.train * len(set(kinds or SEEN_KINDS)) / len(SEEN_KINDS)

@@ -125,8 +125,9 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
 
 
 def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
-    """Read a weight version that RL published, and write it as a checkpoint to `folder`. An engine that serves the
-    checkpoint still serves this version after a restart; from the store, an engine starts with the latest version."""
+    """Read a weight version that RL published, and write it as a checkpoint to `folder`. An engine is to serve the
+    checkpoint, and would still serve this version after a restart. If it read the store instead, a restarted engine
+    would serve the latest version."""
     model = load_hf(context.paths.model("sft"), context.compute().dtype)
     compute_with(model, context.recipe.precision)
     serve(model)

@@ -43,10 +43,11 @@ class Donor:
     """The donor's recipe; None if this version of Étude cannot read it. Then no stage of the donor is taken."""
 
     def says_of_compute(self, ours: Recipe) -> Recipe:
-        """Return our recipe in a form whose digests can be compared with those of the donor's recipe.
+        """Return our recipe, with the donor's compute section in place of ours if both mean the same settings. Digests
+        of the result can then be compared with those of the donor's recipe.
 
-        Our recipe may name the dtype that the donor left to its probe. If it names the one that the probe chose, and
-        the rest of the compute section agrees, the donor's compute section takes the place of ours.
+        The two sections may differ in the dtype alone: the donor's may leave it to the probe, while ours names the one
+        that the donor's probe chose.
         """
         dtype = self.state.compute.get("dtype_name")
         if self.recipe is None or dtype is None:
@@ -70,7 +71,8 @@ def find_donors(folder: Path, own: Path) -> list[Donor]:
 
 
 class Reuse:
-    """Finds a donor for each stage: its `take` is the callback that `run_line` calls."""
+    """Takes finished stages over from donors, which are other runs that the user named (--reuse). `run_line` calls its
+    method `take` for each stage that has not begun."""
 
     def __init__(self, stages: Sequence[Stage], donors: Sequence[Donor]) -> None:
         self._stages = {stage.name: stage for stage in stages}

@@ -24,8 +24,8 @@ class RecipeError(Exception):
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Load a recipe. Each override is "dotted.field=value" with the value in TOML; a bare word counts as a string.
 
-    A recipe may build on another with `base = "other.toml"`, a path relative to its own folder. Fields that it sets
-    replace those of the base, one by one.
+    A recipe may build on another with `base = "other.toml"`, a path relative to its own folder. Each field that the
+    recipe sets replaces this field of the base; all other fields are inherited.
     """
     values = _read(path, ())
     for override in overrides:

@@ -14,7 +14,8 @@ class PrecisionRecipe(Section):
     experts: Literal["bf16", "nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"] = "bf16"
     """Number format of the routed experts' matmuls, in training and in the engine. The router is never rounded.
 
-    - "bf16" keeps them in the compute dtype; with `emulate`, operands are rounded to bf16 whatever the compute dtype.
+    - "bf16": no rounding; matmuls use the compute dtype. With `emulate`, their operands are rounded to bf16, whatever
+      the compute dtype is.
     - "nvfp4": forward in NVFP4 with one outer scale per token, backward in MXFP8.
     - "nvfp4_tensor": the same with one outer scale for all tokens of a matmul, as in stock NVFP4. The result for a
       token then depends on the other tokens of its batch.
@@ -36,9 +37,10 @@ class PrecisionRecipe(Section):
 
     - "torch": torch's own matmuls, grouped where that is faster; bf16 only.
     - "triton": our kernels, for bf16, "mxfp8" and "fp8_block".
-    - "reference": plain torch, the reference that kernels are tested against; for rounded formats it is the emulation.
-    - "auto": "reference" with `emulate`, else "torch" for bf16. Else "triton", if the GPU can multiply the format's
-      codes directly, which is possible for "fp8_block" only. Otherwise the recipe is refused.
+    - "reference": plain torch. With `emulate` it is the emulation. Without, it is the reference that the kernels are
+      tested against, and a recipe can choose it for bf16 only.
+    - "auto": "reference" with `emulate`, else "torch" for bf16. For other formats, "triton" if the GPU can multiply
+      numbers of the format directly, which is possible for "fp8_block" only. Otherwise the recipe is refused.
     """
     invariant: bool = False
     """Batch invariance: a sequence has bit-identical logits in training and in the engine, whatever else is in its
@@ -56,8 +58,8 @@ class PrecisionRecipe(Section):
 
     @property
     def by_kernels(self) -> bool:
-        """Whether expert layers are built from Étude's kernels: those in Triton or their reference implementation. With
-        `emulate` they never are, because `kernels` = "reference" then stands for the emulation."""
+        """Whether expert layers are built from Étude's kernels, in Triton or as their reference in plain torch. Always
+        false with `emulate`: `kernels` = "reference" then means the emulation, which uses no kernels."""
         return not self.emulate if self.rounds else self.kernels in ("triton", "reference")
 
     def __str__(self) -> str:

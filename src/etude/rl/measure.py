@@ -87,9 +87,9 @@ def probe_replay(model: Transformer, rows: Sequence[Row], version: int, recipe: 
     """Return the p99 of |trainer - engine log-prob| on the same rows: without replay of the engine's experts, with it,
     and with filtered replay, which refuses experts that score low in the trainer.
 
-    `model` holds the weights of `version`, and only tokens sampled by that version count, so weights and tokens are the
-    same on both sides. The remaining mismatch comes from the numerics of trainer and engine, and from experts that flip
-    because of them.
+    `model` holds the weights of `version`, and only tokens sampled by that version count. So trainer and engine are
+    compared on the same weights and tokens. What mismatch remains comes from their different numerics, and from tokens
+    that are routed to other experts because of that difference.
     """
     measured: dict[str, float] = {}
     parts = microbatches(rows, recipe.microbatch_tokens)

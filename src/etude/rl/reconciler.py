@@ -1,5 +1,7 @@
 """The reconciler decides which rollout to start and when to train. It is a pure state machine.
 
+To admit a prompt is to create its group of rollouts, which may be started from then on.
+
 Invariants, whatever the order of events (tests/rl/test_reconciler.py tries arbitrary orders):
 - every prompt is admitted once, and every admitted group is trained on (or dropped by the trainer) exactly once;
 - a group is trained on at most `max_staleness` versions after the one it was admitted under. This is achieved by

@@ -4,8 +4,8 @@ Invariant (property-tested): the shaping terms together never rank an unsolved t
 Their sum is squeezed below half of the reward for solving; near zero the squeeze changes almost nothing.
 
 The KL penalty is not a shaping term and is not squeezed. It is proportional to the sum of k1 = log pi - log pi_ref
-over a rollout. In the reward, this sum has on average the gradient of the KL. A squeezed sum has not: its pull would
-vanish where the policy has drifted far.
+over a rollout. As part of the reward, this sum yields the gradient of the KL divergence on average. A squeezed sum
+would not: where the policy has drifted far from the reference, its gradient would vanish.
 """
 
 from __future__ import annotations

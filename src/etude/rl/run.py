@@ -193,8 +193,8 @@ class RlRun:
 
     async def _replay(self, life: int, reason: str) -> None:
         """Replay the step in lockstep mode: restart engine and workers, and sample the step again from its beginning,
-        so that it gives the same bits. `life` is the value of `_life` when the caller's rollout started. Do nothing
-        if it is outdated, since another replay has begun then."""
+        so that it gives the same bits. `life` is the number of replays (`_life`) when the caller's rollout
+        started. Do nothing if another replay has begun since then."""
         async with self._replaying:
             if life != self._life:
                 return

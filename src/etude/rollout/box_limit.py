@@ -2,8 +2,9 @@
 the load of other boxes.
 
 A semaphore counts the operations: creating a box, starting a process and running a foreground command each hold a slot.
-A box that waits for its agent's next turn holds none, so lockstep generation, where every rollout waits for all others,
-cannot deadlock here. A background process holds none after its start, since it may live as long as its box.
+A box whose agent waits for the model holds none. So lockstep generation, where every rollout waits for all others,
+cannot deadlock here. A background process gives its slot back once it has started, since it may live as long as its
+box.
 """
 
 from __future__ import annotations

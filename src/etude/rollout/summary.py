@@ -42,7 +42,7 @@ class Summary:
     name: str
     split: str
     touch: int
-    """Number of evaluations of this run that had used the split by the time this one began, including this one."""
+    """Position of this evaluation, counted from 1, among the evaluations of this run that used the same split."""
     tasks: int
     samples: int
     errors: int

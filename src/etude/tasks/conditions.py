@@ -1,7 +1,8 @@
 """Conditions that must not change a verdict: time zone, language, hash seed, test order, the clock, a busy machine.
 
-A grading that yields a score runs under the usual conditions. The gate runs a task's reference under other conditions
-too, to find suites that pass only in one time zone, at one time or in one order before anybody trains on them.
+A grading that yields a score runs under the usual conditions. The gate also runs a task's reference under other
+conditions, before anybody trains on the task. It thus finds suites that pass only in one time zone, in one order or at
+one time.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class Conditions:
     busy: bool = False
     """Whether the grading runs beside processes that keep every core busy."""
     fallback: Conditions | None = None
-    """Equivalent conditions that are set up by another method. A method can itself make a run reach its wall-clock
-    limit (see `days_later`). The gate then repeats the run under the fallback.
+    """Equivalent conditions that are set up in another way. The way in which conditions are set up can itself make a
+    run hang (see `days_later`). If a run reaches its wall-clock limit, the gate repeats it under the fallback.
     """
 
 
@@ -54,9 +55,9 @@ def days_later(days: int, library: str) -> Conditions:
     """Return conditions that imitate another machine, `days` later; a gated task must still pass under them. `library`
     is the path of libfaketime in the box; if it is empty, the clock is not moved.
 
-    libfaketime has a fault in either of its modes. If it also moves the monotonic clock, which timers use, waiting for
-    a lock with a timeout never ends. If it does not, Python's `sleep` raises OSError. A program under test cannot avoid
-    either fault. So the conditions use the first mode, and their `fallback` uses the second.
+    libfaketime has two modes, each with a fault that a program under test cannot avoid. If it also moves the monotonic
+    clock, which timers use, waiting for a lock with a timeout never ends. If it leaves that clock alone, Python's
+    `sleep` raises OSError. So the conditions use the first mode, and their `fallback` uses the second.
     """
     where = _locale_variables("Australia/Lord_Howe", "C.UTF-8", 20_240_229)
     moved = (("LD_PRELOAD", library), ("FAKETIME", f"+{days}d"), ("FAKETIME_DISABLE_SHM", "1"))

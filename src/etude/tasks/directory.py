@@ -56,7 +56,7 @@ def write_task(task: Task, files: Mapping[str, bytes]) -> None:
 
 
 def task_config(task: Task) -> dict[str, Any]:
-    """Return the contents of task.toml: the task's fields merged over the configuration that was read."""
+    """Return the contents of task.toml: the configuration that was read, updated with the task's fields."""
     config = copy.deepcopy(task.config)
     if "version" not in config:
         config.setdefault("schema_version", SCHEMA_VERSION)
@@ -185,8 +185,9 @@ def gated_digest(task: Task) -> str:
 
 
 def stamp_of(task: Task) -> str:
-    """Return a cheap stamp that changes when the task's evidence, or a file that its digests cover, changes. It uses
-    file sizes and times instead of contents, so that it can be computed before every grading.
+    """Return a stamp that changes when the task's grading settings change, or a file of its environment, tests,
+    solutions or evidence. It uses the files' sizes and times instead of their contents, and is thus cheap enough to be
+    computed before every grading.
     """
     digest = hashlib.sha256(_grading_settings(task).encode())
     for below in ("environment", "tests", "steps", "solution", "evidence"):

@@ -52,7 +52,7 @@ class _LoadedTask:
     digest: str
     """The task's `task_digest`, which covers everything that decides a verdict."""
     gated: str
-    """The task's `gated_digest`, which covers its solutions as well."""
+    """The task's `gated_digest`, which covers everything that decides a verdict, and the task's solutions."""
     pristine: Prepared
     verifier: Verifier
 

@@ -29,9 +29,9 @@ _OF_VERIFIER = {
     # A builder's CPU time is not accounted to a box: wall-clock time is all that was measured.
     "dockerfile": {**_BUILD, "seconds": ("verifier_seconds", 30)},
 }
-"""For each type of verifier, its settings that are limits and that a measured limit can tighten. Each of them maps to
-the name of the measured limit and to the setting's default. `cpu_seconds` was measured per box: of all boxes of a
-grading, the one that used the most."""
+"""Maps each type of verifier to those of its settings that a measured limit can tighten. Each setting maps to (name of
+the measured limit, default of the setting). The measured `cpu_seconds` are those of a single box: the one that used the
+most among all boxes of a grading."""
 
 
 def limits_from(seconds: float, cpu_seconds: float, memory_bytes: int) -> dict[str, float]:

@@ -63,8 +63,8 @@ class OraclePolicy:
     keep only demonstrations that passed in the end. `rewrites` is the probability that the edit rewrites the whole
     failing function; otherwise it changes only the wrong line, as people do.
 
-    Tokens are counted as words. For training data the oracle is wrapped by the harness's RecordingPolicy, which
-    computes the token ids.
+    The oracle has no tokenizer and counts each word as one token. For training data, the harness's RecordingPolicy
+    wraps it and computes the token ids.
     """
 
     def __init__(
@@ -104,11 +104,12 @@ class OraclePolicy:
         return self._call(self._next(seen))
 
     def _summary_plan(self, seen: _ContextFacts) -> str:
-        """Return the tool call that a self-summary announces as the next step: usually the next call.
+        """Return the tool call that a self-summary announces as the next step: the one that `_next` chooses, unless
+        that is an edit.
 
-        An edit usually rewrites the whole function, which is too long for a summary. The summary of the first context
-        therefore announces a read of the file, and the edit follows in the next context. If that context has been
-        filled up by the file, its summary announces an edit of only the wrong line.
+        An edit usually rewrites the whole function, which is too long for a summary. So the summary of the first
+        context announces a read of the file instead, and the edit follows in the second context. If the file fills up
+        that context too, the next summary announces an edit of only the wrong line.
         """
         call = self._next(seen)
         if not call.startswith("edit "):
@@ -172,9 +173,11 @@ class OraclePolicy:
         return _format("read", path=unread[0])
 
     def _edit(self, seen: _ContextFacts, *, right: bool) -> str:
-        """Return an edit call that replaces either only the wrong line or every code line of the function's body. Each
-        line has a comment above it that says what it should do. So a model that rewrites all lines can follow the
-        comments, and need not say first which line is wrong.
+        """Return an edit call that replaces either only the wrong line or every code line of the function's body. If
+        `right` is false, the wrong line gets another wrong text.
+
+        In the tasks, a comment above each line says what the line should do. So a model that rewrites all lines can
+        follow the comments, and need not say first which line is wrong.
         """
         repair = self._repair
         new = {repair.line: repair.right if right else _wrong_line(repair, self._rng)}

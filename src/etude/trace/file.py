@@ -109,7 +109,7 @@ def _check_format(path: Path, metadata: dict[bytes, bytes]) -> None:
 
 
 def _write_unfinished(path: Path, traces: Sequence[Trace]) -> Path:
-    """Write a complete file under a hidden name beside `path`, and return its path."""
+    """Write all traces to a temporary file beside `path`, and return its path. The caller gives it the final name."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with unfinished.open("wb") as out:

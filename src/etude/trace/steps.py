@@ -39,7 +39,7 @@ class StepsFile:
     """Writes a steps file. It can be the `sink` of a TraceBuilder.
 
     When it continues an existing file, new segments are numbered after the existing ones. The first new segment repeats
-    the conversation so far, so it becomes a child of the last one, of kind `rewritten`.
+    the conversation so far. So its kind is `rewritten`, and its parent is the last segment that the file had.
     """
 
     def __init__(self, path: Path, *, keep: int | None = None) -> None:

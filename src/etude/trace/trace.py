@@ -97,8 +97,8 @@ class Segment:
 @dataclass(slots=True)
 class ToolEvent:
     segment: int
-    """Number of self-summaries before the call. It is also the index of the segment that contains the call, unless a
-    chat template rewrote the history, because each rewrite starts a segment too.
+    """Number of self-summaries before the call. This is also the index of the call's segment, unless a chat template
+    has rewritten the history: each rewrite starts a segment too, but is not counted here.
     """
     turn: int
     name: str

@@ -196,8 +196,8 @@ def titled(axis: Any, title: str, x: str, y: str) -> None:
 
 
 def _sides(data: RunData) -> dict[str, tuple[str, str]]:
-    """Return the label and colour of the two test evaluations, by their names. The first evaluation is the one before
-    RL, the second the one after it. In a run that continued SFT instead, they are before and after that."""
+    """Map the names of the two test evaluations, before and after RL, to their label and colour. If the run continued
+    SFT in place of RL, the evaluations are those before and after that stage."""
     end = "SFT went on" if "continued" in data.stages else "RL"
     before, after = data.ends
     return {before: (f"before {end}", GREY), after: (f"after {end}", BLUE)}

@@ -48,11 +48,11 @@ class Pair:
 
 
 def pairs(data: RunData, count: int = 4) -> list[Pair]:
-    """Choose up to `count` tasks to show: first improvements, then one task that got worse, then one that failed both
-    times. Within each group, tasks are taken in the order of their names.
+    """Choose up to `count` (at least 3) test tasks, and return each with its rollouts before and after RL.
 
-    If the diffs before and after are equal, an improvement only shows that the agent now ends in time, so other
-    improvements come first. If nothing improved, got worse or failed twice, show tasks that passed both times.
+    First come tasks that improved, then one that got worse, then one that failed both times, each group in the order of
+    task names. Of the first _LOOKED_AT improvements, those whose diff has changed come before those with equal diffs,
+    where the agent has only learned to end in time. If all three groups are empty, return tasks that passed both times.
     """
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)
@@ -64,8 +64,8 @@ def pairs(data: RunData, count: int = 4) -> list[Pair]:
 
 
 def told_of_pairs(data: RunData) -> str:
-    """Return a sentence that says how many tasks improved and how many got worse. It shows how typical the first pair
-    of rollouts on the page is.
+    """Return a sentence that says how many test tasks improved and how many got worse. The report puts it above the
+    first of `pairs`, so that readers can tell how typical that task is.
     """
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)
@@ -98,8 +98,8 @@ def _pairs(data: RunData, tasks: Sequence[str], before: Verdicts, after: Verdict
 
 
 def _verdicts(data: RunData, name: str) -> Verdicts:
-    """Return the row of each task's first sampled attempt. The first attempt is the one with the lowest number, not the
-    one that ended first.
+    """Return, for each task, the row of its first sample in the evaluation `name`. "First" means the lowest trace id,
+    not the sample that ended first. Greedy samples, and judgements other than pass and fail, are left out.
     """
     found: Verdicts = {}
     for row in read_rows(data.paths.evaluation(name) / "results.jsonl"):
@@ -150,8 +150,8 @@ def _steps(message: dict[str, Any], *, first: bool) -> list[Step]:
 
 
 def _call(call: dict[str, Any]) -> str:
-    """Return a call as text, such as `edit calc.py 3 return a + b`: as sampled if that is recorded, else the name and
-    the values of the arguments.
+    """Return a call as text, such as `edit calc.py 3 return a + b`. If the message records the text that the model
+    wrote (`raw`), return that. Otherwise join the tool's name and the values of the arguments.
     """
     if call.get("raw"):
         return _readable(str(call["raw"]))

@@ -125,7 +125,7 @@ class Score:
 class CellLine:
     family: str
     kind: str
-    """Whether training contained the kind of bug: "seen" or "unseen". `family` says the same of the task's family."""
+    """Whether training had the cell's kind of bug: "seen" or "unseen". `family` says the same of its task family."""
     tasks: int
     scores: tuple[Score, ...]
     """The cell's scores, in the order of `cell_scores`."""

@@ -1,8 +1,8 @@
 """etude agent --background and etude agents resume: start a process per agent, which outlives the terminal.
 
-Invariant: an agent's lock is taken before its folder is marked as an agent's, and is passed on to its process. So no
-other command ever sees an agent that was started but has no process. Ctrl-C takes effect between two starts, never
-within one.
+Invariant: an agent's lock is taken before agent.json marks its folder as an agent's, and the agent's process inherits
+the lock. So no other command ever sees an agent that was started but has no process. Ctrl-C takes effect between two
+starts, never within one.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool,
 
 
 def _moved(agent: Agent) -> list[Step]:
-    """Find the files that the agent changed and that somebody else has changed differently since the agent began.
-    Return for each the planned step (how the agent's change would be applied to it)."""
+    """Return the files to which the agent's change cannot simply be written, mostly because somebody else has changed
+    them since the agent began. Each is given as a Step, which says how the two changes fit together."""
     found = plan_steps(agent.order.folder, agent.changes)
     return [step for step in found if step.fit not in (Fit.WRITES, Fit.THERE)]
 

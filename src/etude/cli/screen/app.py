@@ -52,7 +52,7 @@ from etude.trace import StopCause, ToolEvent, TraceUsage
 T = TypeVar("T")
 _TICK_SECONDS = 0.5
 _ROOMY = 30
-"""Height of the screen in lines from which the todo list stays visible during a prompt."""
+"""Minimum height of the screen, in lines, for the todo list to stay visible while a prompt is shown."""
 _TODO_SIGNS = {"-": "☐", ">": "▶", "x": "☑"}
 
 

@@ -90,7 +90,7 @@ class Stage(VerticalScroll):
             self._cards, self._ended = {}, 0
 
     async def stopped(self) -> None:
-        """End the display of a run, which may have stopped in the middle of a turn."""
+        """End the display of the current turn, which the agent may have broken off."""
         self._end_thinking()
         if self._reply is not None:
             await self._reply.done()

@@ -19,7 +19,8 @@ from etude.tasks.gate import by_source, revalidate
 from etude.tasks.verifiers.harbor import reference_of
 
 _ALL_SHOWN = 20
-"""Maximum number of tasks that are all printed. Of more tasks, only those with something to report are printed."""
+"""If at most this many tasks are checked, each is printed. If more are checked, only those with mistakes, notes or a
+failed gate are printed."""
 _EVIDENCE, _AGAIN = "gate.jsonl", "gate-again.jsonl"
 
 

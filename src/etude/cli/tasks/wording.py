@@ -33,8 +33,9 @@ def grading_of(task: Task, store: Path = STORE) -> str:
     """Return "sealed" if verdicts on the task hold even against an agent that has read the grader's code, and "open" if
     not. Other texts say why this is unknown.
 
-    For a hidden test suite with a reference solution, only trial runs of the suite can tell, which precede its first
-    verdict. Nothing is run here: the results of the gate and of earlier gradings with the same store are used.
+    A hidden test suite with a reference solution is tried out before its first verdict, and only these trial runs can
+    tell which of the two it is. Nothing is run here: the answer comes from the stored results of the gate, and of
+    earlier gradings with the same store.
     """
     if (gated := stored_evidence(task)) and gated.runs:
         return "sealed" if gated.sealed else "open"

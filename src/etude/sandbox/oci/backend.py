@@ -30,10 +30,10 @@ from etude.sandbox.options import Build, BuildOptions
 from etude.sandbox.served.channel import Channel
 
 _INIT_MB, _INIT_PROCESSES = 32, 4
-"""Memory in MB, and number of processes, that the limits set in the engine allow for init itself.
+"""Memory in MB and number of processes that are added for init itself to the limits that the engine enforces.
 
-The engine's memory limit is _INIT_MB plus twice the box's limit. It is only a last resort, which also covers memory
-that no process maps. The box's limit itself is enforced by init, which can tell which command is to blame."""
+The engine's memory limit is twice the box's limit plus _INIT_MB. It is only a last resort, which also covers memory
+that no process maps. The box's own limit is enforced by init, which can tell which command is to blame."""
 # Capabilities that init has briefly, to map the container's ids into its user namespace. Commands never have them.
 _RIGHTS = ["SETUID", "SETGID", "SETFCAP"]
 

@@ -117,8 +117,8 @@ class OciBox(ServedBox):
         return name
 
     async def _snapshot_id(self) -> str:
-        """Return the image id of a snapshot: a digest of the base image and of what the box has changed, without
-        times."""
+        """Return the image id of a snapshot: a digest of the base image, the workdir and the files that the box has
+        changed. Timestamps of files do not count."""
         changes = await self._backend.engine.call("GET", f"/containers/{self.container}/changes") or []
         paths = sorted(
             change["Path"] for change in changes if change["Kind"] != _DELETED and not self._is_engines(change["Path"])

@@ -1,8 +1,8 @@
-"""The images of one store. The engine keeps them under the names `localhost/etude/<store>:<id>`, with their settings as
-a label.
+"""The image store of the OCI backend. The engine keeps its images under the names `localhost/etude/<store>:<id>`, with
+their settings as a label. <store> is a hash of the path of the store's folder.
 
-Invariant: an id of this store always names the same content. The engine keeps the layers. The store's folder only shows
-that the store still exists (owner.py).
+Invariant: an id of a store always names the same content. The folder itself holds no images. Once it is deleted,
+owner.py removes the store's images from the engine.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class OciImages:
         return EngineImage(reference, found["Id"], _image_settings(found)) if found else None
 
     async def record(self, name: str, engine_id: str) -> str:
-        """Give an image of the engine the id `name` in this store. Return `name`."""
+        """Add the engine's image `engine_id` to this store: tag it `name`, which becomes its id here. Return `name`."""
         await self.engine.tag(engine_id, self.repository, name)
         return name
 
@@ -119,8 +119,8 @@ class OciImages:
         return found
 
     def _host_folders(self) -> str:
-        """Make the tree of the host base, and set `binds` to the mounts over it. Return the tree's path relative to the
-        store."""
+        """Generate the small tree that is the root of boxes on the host base, and set `binds` to the mounts of host
+        folders over it. Return the tree's path relative to the store."""
         bases, store = build_bases(self.root, None), f"{self.root}/"
         self.binds = [f"{source.replace('store:', store)}:/{target}:ro" for source, target in bases.binds]
         return bases.skeletons[HOST]

@@ -1,9 +1,9 @@
 """Packs what a container needs to run our init into one tar: the running Python interpreter, with the few modules and
 libraries that init loads.
 
-An image has no Python and perhaps no C library, so the dynamic loader is included and started explicitly. All files of
-the bundle lie below one folder. The list of files comes from a process that loads init on this host, so it is never a
-guess.
+An image may have no Python and no C library, so the dynamic loader is included and started explicitly. All files of
+the bundle lie below one folder. To find out which files init needs, a process on this host loads init and lists what it
+has loaded.
 """
 
 from __future__ import annotations

@@ -124,6 +124,6 @@ def _machine_id() -> str:
 
 
 def _boot_id() -> str:
-    """Return the kernel's boot id and the inode of this process's pid namespace."""
+    """Return an id of this boot and this process's pid namespace: the kernel's boot id and the namespace's inode."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}:{Path('/proc/self/ns/pid').stat().st_ino}"
