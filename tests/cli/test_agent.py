@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from tests.cli import here
 from tests.harness import parts
-from tests.harness.chat_server import ChatServer, completion
+from tests.harness.chat_server import completion
 from tests.harness.parts import SAMPLE
 
 ETUDE = str(Path(sys.executable).with_name("etude"))
@@ -32,25 +31,22 @@ def repository(tmp_path: Path) -> Path:
 
 
 def etude(
-    repository: Path, answers: Sequence[Any], *words: str, code: int = 0
+    repository: Path, answers: Sequence[Any], *words: str, code: int = 0, process: bool = False
 ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
-    async def main() -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
-        async with ChatServer(answers) as server:
-            command = [ETUDE, "agent", "--endpoint", server.url, "--model", "any", "--folder", str(repository)]
-            sessions = ["--sessions", str(repository.parent / "sessions")]
-            done = await asyncio.to_thread(
-                subprocess.run, [*command, *sessions, *words], capture_output=True, text=True, timeout=120
-            )
-            return done, server.requests
-
-    done, requests = asyncio.run(main())
+    with here.serving(answers) as server:
+        command = ["agent", "--endpoint", server.url, "--model", "any", "--folder", str(repository)]
+        command += ["--sessions", str(repository.parent / "sessions"), *words]
+        if process:
+            done = subprocess.run([ETUDE, *command], capture_output=True, text=True, timeout=120)
+        else:
+            done = here.etude(*command)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
-    return done, requests
+    return done, server.requests
 
 
 def test_a_script_gets_the_change_and_keeps_it_when_it_likes(repository: Path) -> None:
-    done, requests = etude(repository, MENDING, "-p", "make check pass", "--json")
+    done, requests = etude(repository, MENDING, "-p", "make check pass", "--json", process=True)
     result = json.loads(done.stdout)
     assert (result["stop"], result["text"], result["applied"]) == ("replied", "It is mended.", [])
     assert "+    return max(a, b)" in result["diff"]
@@ -69,9 +65,9 @@ def test_out_of_turns_and_a_dead_endpoint_are_told_by_the_exit_code(repository: 
     done, _ = etude(repository, reading, "-p", "look", "--turns", "2", "--no-shell", code=1)
     assert "(out of turns, 2 turns)" in done.stderr
     assert "> list {}" in done.stderr
-    command = [ETUDE, "agent", "-p", "x", "--endpoint", "http://127.0.0.1:9/v1", "--no-shell", "--json"]
+    command = ["agent", "-p", "x", "--endpoint", "http://127.0.0.1:9/v1", "--no-shell", "--json"]
     command += ["--sessions", str(repository.parent / "s"), "--folder", str(repository)]
-    dead = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    dead = here.etude(*command)
     assert dead.returncode == 1
     assert json.loads(dead.stdout)["stop"] == "error"
 

@@ -1,16 +1,16 @@
-"""etude chat with an endpoint, line by line through pipes: budgets, consent, and a session that goes on."""
+"""etude chat with an endpoint, line by line, its input no terminal: budgets, consent, and a session that goes on."""
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli import here
 from tests.cli.test_agent import EDIT, ETUDE, repository
-from tests.harness.chat_server import ChatServer, completion
+from tests.harness.chat_server import completion
 
 from etude.cli.outcome import count
 from etude.harness.sessions import SavedSession, SessionRecord, list_sessions, load_session
@@ -19,18 +19,15 @@ __all__ = ["repository"]  # a fixture
 LISTING = [completion(calls=[("list", {})])]
 
 
-def chat(repository: Path, answers: Sequence[Any], *words: str, said: str = "") -> str:
-    """What it printed; it ends with the input."""
-
-    async def main() -> subprocess.CompletedProcess[str]:
-        async with ChatServer(answers) as server:
-            command = [ETUDE, "chat", "--endpoint", server.url, "--model", "any", "--folder", str(repository)]
-            kept = ["--sessions", str(repository.parent / "sessions"), "--plain", "--no-shell"]
-            return await asyncio.to_thread(
-                subprocess.run, [*command, *kept, *words], input=said, capture_output=True, text=True, timeout=120
-            )
-
-    done = asyncio.run(main())
+def chat(repository: Path, answers: Sequence[Any], *words: str, said: str = "", process: bool = False) -> str:
+    """What it printed; it ends with the input, which is a pipe where it is a process."""
+    with here.serving(answers) as server:
+        command = ["chat", "--endpoint", server.url, "--model", "any", "--folder", str(repository)]
+        command += ["--sessions", str(repository.parent / "sessions"), "--plain", "--no-shell", *words]
+        if process:
+            done = subprocess.run([ETUDE, *command], input=said, capture_output=True, text=True, timeout=120)
+        else:
+            done = here.etude(*command, given=said)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout
@@ -61,7 +58,8 @@ def test_a_budget_ends_a_request_and_the_next_one_has_its_own(
 
 
 def test_a_change_is_refused_and_the_session_goes_on_with_consent(repository: Path) -> None:
-    shown = chat(repository, [completion(calls=[EDIT]), completion(text="mended")], "-p", "mend it", said="n\n")
+    mending = [completion(calls=[EDIT]), completion(text="mended")]
+    shown = chat(repository, mending, "-p", "mend it", said="n\n", process=True)
     assert "+    return max(a, b)" in shown
     assert b"min(a, b)" in (repository / "calc.py").read_bytes()
     again = chat(repository, [completion(text="still here")], "--resume", "last", "--consent", said="are you?\ny\n")

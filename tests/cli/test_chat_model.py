@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -70,19 +69,19 @@ def test_on_the_sample_until_the_input_ends(run: RunPaths, scratch: Path) -> Non
     assert list(scratch.iterdir()) == []
 
 
-def test_a_script_has_the_agent_of_a_run_work_in_a_folder(run: RunPaths, folder: Path, scratch: Path) -> None:
+def test_a_script_has_the_agent_of_a_run_work_in_a_folder(
+    run: RunPaths, folder: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env = {**os.environ, "TMPDIR": str(scratch), "XDG_STATE_HOME": str(folder.parent / "state")}
-
-    def agent(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [ETUDE, "agent", str(run.root), "-p", SAMPLE_TASK, "--folder", str(folder), *words]
-        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
-
-    done = agent("--json")
+    words = ["agent", str(run.root), "-p", SAMPLE_TASK, "--folder", str(folder)]
+    command = [ETUDE, *words, "--json"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["stop"], result["usage"]["tool_calls"]) == ("finished", len(CALLS))
     assert DIFF in result["diff"]
-    refused = agent("--background")
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    refused = here.etude(*words, "--background")
     assert refused.returncode == 2
     assert "etude: a run folder does not go with --background" in refused.stderr
     assert list(scratch.iterdir()) == []
@@ -141,9 +140,7 @@ def test_a_damaged_run_is_refused_in_one_line(
     if left is not None:
         file.write_text(left)
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    heard = signal.getsignal(signal.SIGTERM)
     done = here.etude("chat", damaged.root)
-    signal.signal(signal.SIGTERM, heard)
     assert done.returncode == 2
     told = done.stderr.removeprefix("etude: line mode, since standard input or output is not a terminal\n")
     assert told.count("\n") == 1, done.stderr
