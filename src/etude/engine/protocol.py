@@ -78,7 +78,7 @@ class Usage:
     drafted: int = 0
     """Number of tokens that speculative decoding proposed."""
     accepted: int = 0
-    """Number of proposed tokens that were accepted."""
+    """Number of tokens proposed by speculative decoding that were accepted."""
     seconds_waiting: float = 0.0
     seconds_running: float = 0.0
 

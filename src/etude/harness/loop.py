@@ -218,8 +218,8 @@ class _Run:
         return await self.toolbox.carry_out(call), time.monotonic() - begun
 
     def summary_due(self) -> bool:
-        """Return whether to summarise now: the context has reached the trigger length, and this conversation has a
-        turn."""
+        """Return whether to ask for a self-summary now. This is so if the context has reached `Budgets.summary_trigger`
+        tokens and the conversation contains a turn of the model."""
         trigger = self.budgets.summary_trigger
         acted = any(message.role is Role.ASSISTANT for message in self.conversation.messages)
         return bool(trigger) and acted and self.policy.tokens(self.conversation) >= trigger

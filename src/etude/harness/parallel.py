@@ -26,7 +26,7 @@ class CallScope:
 
     access: Access = "all"
     path: str = "."
-    """File or folder; "." is the whole workspace."""
+    """File or folder that the call reads or writes; "." is the whole workspace."""
 
 
 def collide(one: CallScope, other: CallScope) -> bool:

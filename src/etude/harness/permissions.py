@@ -57,7 +57,8 @@ class Answer:
     always: bool = False
     """Whether to add the rules from `always_rules`, which allow similar actions for the rest of the session."""
     remember: bool = False
-    """With `always`: whether to store these rules for later sessions on this folder."""
+    """Whether the rules that `always` adds are also stored, for later sessions on this folder. Without `always` this
+    has no effect."""
     instead: str = ""
     """The command as the user rewrote it; empty if unchanged."""
     reason: str = ""

@@ -108,7 +108,8 @@ class ChatSession:
         return self._workspace
 
     async def _place(self) -> OverlayWorkspace:
-        """Create the workspace: the folder itself if there are permissions, else a copy-on-write view of it."""
+        """Create the workspace. With `permissions` it is the user's folder itself, otherwise a copy-on-write view of
+        the folder."""
         if self._permissions is not None:
             return await asyncio.to_thread(FolderWorkspace, self.folder, self._permissions)
         files = await asyncio.to_thread(FolderFiles, self.folder)
@@ -130,7 +131,8 @@ class ChatSession:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the saved session was killed during a request: call `resume` before the next `run`."""
+        """Whether the saved session was killed during a request. If so, `resume` must be called before the next
+        `run`."""
         return self._saved is not None and self.conversation is not None and not self._saved.stop
 
     @property
@@ -315,7 +317,7 @@ async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
     """Apply the saved session's changes to the workspace, which is a view of the folder or the folder itself.
 
     In a view, raises ApplyConflict if a changed file in the folder has neither its original contents nor those of the
-    session. In the folder itself nothing is written: changes that are no longer there are ignored.
+    session. In the folder itself nothing is written; changes that the folder no longer contains are ignored.
     """
     changed = saved.changed()
     if isinstance(workspace, FolderWorkspace):

@@ -42,9 +42,11 @@ def forbidden_by(task: Task) -> dict[str, str]:
     """Return the hashes of functions that training data may not contain because of this held-out task. Each hash is
     mapped to the function's name and file.
 
-    If training has seen the task's family, the hashes are instances, which include the function's numbers. Otherwise
-    they are shapes, which leave the numbers out. Callers may put the hashes of several tasks into one set: a shape
-    equals an instance only for a function without numbers, and then both forbid the same.
+    If training uses the task's family (see `Task.cell`), training data may contain the same function with other
+    numbers. Each hash is then an instance, which includes the function's numbers. Otherwise training data may not
+    contain the function with any numbers. Each hash is then a shape, which leaves the numbers out. Callers may put the
+    hashes of several tasks into one set: a shape equals an instance only for a function without numbers, and then both
+    forbid the same functions.
     """
     family_seen = task.cell is not None and task.cell.family_seen
     found = task_functions(task)

@@ -22,8 +22,8 @@ class SandboxError(Exception):
 
 
 class SandboxLost(SandboxError):
-    """The box is gone: it was killed, or its host failed. This is never the agent's fault, so the rollout is retried.
-    If its last retry fails too, it is left out of training."""
+    """The box is gone: it was killed, or its host failed. This is never the agent's fault, so the rollout is retried. A
+    rollout whose last retry fails too is left out of training."""
 
 
 class SandboxUnavailable(SandboxError):
@@ -88,7 +88,7 @@ class Feature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Resource limits of one box, or of one command in it."""
+    """Resource limits of a box. Each command in the box gets the full `cpu_seconds` and `output_bytes` for itself."""
 
     memory_mb: int = 512
     processes: int = 64
@@ -117,8 +117,8 @@ class Egress:
     """Whether Authorization headers, cookies and the like are passed on. By default, they are removed from every
     request."""
     private: bool = False
-    """Whether allowed names may resolve to private addresses and to the host itself. By default, such requests are
-    refused."""
+    """Whether requests to allowed names are passed on even if the name resolves to a private address or to the host
+    itself. By default, they are refused."""
     proxy: str = field(default="", repr=False)
     """The HTTP proxy through which all allowed hosts are reached (http://[user:password@]host:port). Empty: use the
     proxy variables of the host's environment. The box never sees this address."""
@@ -159,7 +159,7 @@ class ExecResult:
     limit: str = ""
     """The limit that ended the command: "time", "cpu", "memory" or "file"; empty if the command ended by itself."""
     share: Share = field(default_factory=Share)
-    """The CPU time that the host offered the command while it ran, and what the command used of it."""
+    """What the host offered the command in CPU time while the command ran, and how much of that the command used."""
 
     @property
     def starved(self) -> bool:
@@ -185,7 +185,8 @@ class Poll:
     code: int | None
     """Exit code; None while the command runs, 128 + signal number if it was killed."""
     limit: str = ""
-    """The limit that ended the command, as in `ExecResult.limit`."""
+    """The limit that ended the command: "time", "cpu", "memory" or "file"; empty if the command still runs or no limit
+    ended it."""
 
 
 @runtime_checkable
@@ -413,7 +414,7 @@ class TriedBuild:
     failure: BuildFailed | None
     """The Dockerfile's failure; None if the build succeeded."""
     share: Share
-    """The CPU time that the host offered all steps of the build together, and what they used of it."""
+    """What the host offered the build in CPU time, over all steps, and how much of that the steps used."""
     memory_bytes: int
     """Peak memory use of any single step."""
 

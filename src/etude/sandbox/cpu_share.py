@@ -70,7 +70,8 @@ class ShareMeter:
         self._began, self._load, self._waited = time.monotonic(), _load_per_core(), _waited()
 
     def share(self, cpu_seconds: float) -> Share:
-        """Return the run's share so far. `cpu_seconds` is the CPU time that the run has used."""
+        """Return what the host has offered to the run so far, and what the run has used. `cpu_seconds` is the CPU time
+        that the run has used."""
         seconds, load = time.monotonic() - self._began, max(self._load, _load_per_core(), 1.0)
         waited = _waited()
         if waited is None or self._waited is None:

@@ -190,7 +190,7 @@ def _limits(host: HostFacts, facts: Facts) -> list[Finding]:
 
 
 def _users(host: HostFacts, facts: Facts) -> Finding:
-    """Return the finding about the users that a box has."""
+    """Return the finding that says whether boxes have many users (root, agent, grader and those of an image) or one."""
     if host.ids is None:
         text = "one per box: grading uses a fresh box; commands of root and grader are refused"
         return Finding("users", False, "one", text, knobs.for_users(host.lack, facts) if host.lack else "")

@@ -35,7 +35,8 @@ class FidelityCheck:
     asks: str
     """The probe: a line of shell whose output is compared."""
     differs: str = ""
-    """Why the box's answer may differ from that of a login shell of this host. Empty: the answers must be the same."""
+    """The known reason why the probe's output in a box may differ from its output in a login shell of this host. Empty
+    if there is none, so that the outputs must be the same."""
     person: str | None = None
     """The answer of most people's machines, which the box may give even if a login shell of this host answers
     differently. None: only the answer of the login shell will do."""
@@ -91,7 +92,8 @@ def script(checks: list[FidelityCheck]) -> str:
 
 
 def parse(output: str) -> dict[str, str]:
-    """Parse the output of the shell script that `script` returns. Return the answers by check name."""
+    """Parse the output of the script that asks all checks (see `script`), with the answers between marker bytes. Return
+    the answers by check name."""
     answers = {}
     for part in output.replace("\r\n", "\n").split(_BEGIN)[1:]:
         name, _, answer = part.partition(_END)[0].partition(" ")

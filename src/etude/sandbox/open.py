@@ -20,7 +20,8 @@ class OpenFleet(Protocol):
 
 
 def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: OpenFleet | None = None) -> Sandboxes:
-    """Open the backend that the recipe names, with its images in `root`. SandboxUnavailable says what the host lacks.
+    """Open the backend that the recipe names, with its images in `root`. Raise SandboxUnavailable if this host cannot
+    run it; the message says what the host lacks.
 
     If the recipe sets `sandbox.hosts`, boxes run on the cluster's nodes. The backend then comes from `fleet`, which the
     owner of the cluster has opened.

@@ -125,7 +125,8 @@ class Tar:
 
 
 def _member(info: tarfile.TarInfo) -> Member | None:
-    """Check one member and return it; None for the entry of the folder itself."""
+    """Check one entry of a tar and return it as a Member. Return None if the entry is the packed folder itself
+    (".")."""
     name = _name(info.name)
     if name is None:
         return None
@@ -147,8 +148,8 @@ def _member(info: tarfile.TarInfo) -> Member | None:
 
 
 def _name(name: str) -> str | None:
-    """Return a member's name without "." and doubled slashes; None for the folder itself. Raise RequestRefused for a
-    name that leads outside the folder."""
+    """Return the name of a tar's member without "." and doubled slashes. Return None if the member is the packed folder
+    itself ("."). Raise RequestRefused if the name leads outside that folder."""
     if name.startswith("/") or "\0" in name:
         raise RequestRefused(f"member {name!r}: expected a path relative to the folder")
     steps = [step for step in name.split("/") if step not in ("", ".")]

@@ -18,7 +18,7 @@ class Change:
     """Files that a diff changes, as the grader writes them over the pristine workspace."""
 
     files: Mapping[str, bytes | None] = field(default_factory=dict)
-    """The new bytes by path; None for a deleted file."""
+    """New contents of the changed files, by path; None for a deleted file."""
     touched: tuple[str, ...] = ()
     """Protected paths (tests and their configuration) that the diff names. The grader leaves these files as they were,
     so they are not in `files`.

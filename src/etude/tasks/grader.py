@@ -52,13 +52,13 @@ class _LoadedTask:
     digest: str
     """The task's `task_digest`, which covers everything that decides a verdict."""
     gated: str
-    """The task's `gated_digest`, which covers everything that decides a verdict, and the task's solutions."""
+    """The task's `gated_digest`: a hash of its solutions and of everything that decides a verdict."""
     pristine: Prepared
     verifier: Verifier
 
 
 class Grader:
-    """Grades diffs and caches the verdicts. There is one per process."""
+    """Grades diffs and caches the verdicts. Callers in one process should share one grader, and thus its cache."""
 
     def __init__(
         self,

@@ -17,7 +17,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from etude.tasks.task import TaskError
 
 GRADING_FOLDERS = ("/tests", "/solution", "/logs/verifier")
-"""Folders that grading itself uses; no artifact may lie there."""
+"""Folders that grading itself uses. No artifact (file or folder copied from the agent's box to the verifier's) may lie
+in one of them or contain one."""
 _EXPECTED_VALUES = {
     "model_type": "a table",
     "dict_type": "a table",
@@ -159,7 +160,8 @@ class Environment(_Phase):
 
 class Artifact(_Table):
     source: str = Field(min_length=1)
-    """Path in the agent's box: absolute, or relative to its workdir."""
+    """Path of the artifact (a file or folder to copy into the verifier's own box) in the agent's box: absolute, or
+    relative to the workdir."""
     destination: str | None = None
     exclude: list[str] = []
     service: str | None = None
@@ -299,7 +301,7 @@ def parse_harbor(config: Mapping[str, Any], path: Path) -> Harbor:
 
 
 def harbor_mistakes(config: Mapping[str, Any]) -> list[str]:
-    """Return all mistakes in the document, so that its author can fix them in one go."""
+    """Return all mistakes in a task.toml, so that its author can fix them in one go."""
     try:
         Harbor.model_validate(config)
     except ValidationError as error:

@@ -22,7 +22,7 @@ class Fingerprint:
     name: str
     shape: str
     instance: str
-    """Hash of the shape together with the function's numbers."""
+    """Hash of the function's syntax tree and its numbers. (`shape` is the hash without the numbers.)"""
 
 
 def function_hashes(source: str) -> set[str]:
@@ -47,7 +47,8 @@ def fingerprints(source: str, *, smallest: int = 0) -> list[Fingerprint]:
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield every function below a node, breadth first. Expressions, most of a tree, hold none and are not visited."""
+    """Yield every function below a node, breadth first. Expressions are not visited: they make up most of a syntax tree
+    and contain no function definitions."""
     left = deque([tree])
     while left:
         node = left.popleft()
@@ -65,12 +66,13 @@ def _hash(parts: list[str]) -> str:
 
 @dataclass(slots=True)
 class _Walk:
-    """Collects the shape and the numbers of one function's syntax tree."""
+    """Walks one function's syntax tree. Collects its shape (the tree without names, strings and numbers) and its
+    numbers."""
 
     names: dict[str, int] = field(default_factory=dict)
     shape: list[str] = field(default_factory=list)
     numbers: list[str] = field(default_factory=list)
-    """Numeric constants, in the order in which they occur in the shape."""
+    """Numeric constants of the function, in the order of the walk through its syntax tree."""
 
     @classmethod
     def over(cls, function: ast.AST) -> _Walk:

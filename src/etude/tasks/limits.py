@@ -1,7 +1,8 @@
-"""Limits of a task's gradings: three times what the gate measured for the task's valid solutions, but at least FLOORS.
+"""Limits of a task's gradings: three times what its valid solutions used when the gate ran them, but at least FLOORS.
 
-They are stored in the evidence, so that task.toml stays as its author wrote it. They apply only while the task is
-unchanged since it was gated, and can only tighten the task's own limits.
+The gate (the check that a task can be used) stores these limits in the task's evidence/gate.json, so that task.toml
+stays as its author wrote it. They apply only while the task is unchanged since then, and can only tighten the task's
+own limits.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def limits_from(seconds: float, cpu_seconds: float, memory_bytes: int) -> dict[s
 
 
 def with_measured_limits(task: Task) -> Task:
-    """Return the task with its limits tightened to what the gate measured. Return the task itself if there is no
-    evidence for its present state."""
+    """Return the task with its limits tightened to those that the gate measured. Return the task itself if its folder
+    has no such limits for its present state."""
     limits = _stored(task)
     if not limits:
         return task

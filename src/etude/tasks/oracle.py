@@ -174,7 +174,7 @@ class OraclePolicy:
 
     def _edit(self, seen: _ContextFacts, *, right: bool) -> str:
         """Return an edit call that replaces either only the wrong line or every code line of the function's body. If
-        `right` is false, the wrong line gets another wrong text.
+        `right` is false, the wrong line gets a wrong text again (see `_wrong_line`).
 
         In the tasks, a comment above each line says what the line should do. So a model that rewrites all lines can
         follow the comments, and need not say first which line is wrong.
@@ -216,9 +216,10 @@ class _ContextFacts:
     last_check: str = ""
     checked_after_edit: bool = False
     planned: str = ""
-    """The call that the last self-summary planned. It is empty once any tool has been called after that summary."""
+    """The call that the agent's summary at the start of this context announced as its next step. It is empty if there
+    is none, and once any tool has been called in this context."""
     continued: bool = False
-    """Whether this context began with a self-summary."""
+    """Whether this context begins with the agent's own summary of the context before it."""
     acted: bool = False
 
 
@@ -287,7 +288,8 @@ def _format(tool: str, **arguments: object) -> str:
 
 
 def _wrong_line(repair: Repair, rng: random.Random) -> str:
-    """Return a plausible wrong text for the line, with one operator or word exchanged."""
+    """Return a plausible wrong text for the line to repair: the right text with one operator or word exchanged. If
+    nothing can be exchanged, return the wrong text that the line already has."""
     swaps = list(_swaps(repair.right, repair.wrong))
     return rng.choice(swaps) if swaps else repair.wrong
 

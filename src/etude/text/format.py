@@ -49,8 +49,9 @@ class ParsedCall:
 
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
-    """A parsed assistant turn. The three counts add up to the sampled tokens: a start marker counts towards the part
-    that it opens, an end marker towards the part that it ends."""
+    """A parsed assistant turn. The three counts (thinking, calls, message) add up to the number of tokens sampled up to
+    the end of the turn. A start marker counts towards the part that it opens, an end marker towards the part that it
+    ends."""
 
     thinking: str = ""
     text: str = ""

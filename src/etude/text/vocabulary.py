@@ -117,8 +117,8 @@ def _best(gains: dict[str, int], room: int) -> tuple[str, ...]:
 
 
 def _best_pieces(counts: Counter[str], known: frozenset[str], room: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Choose the `room` pieces of two or three letters that save most tokens in words without a token. Return the
-    pieces that begin a word, and those that continue one."""
+    """Choose `room` pieces of two or three letters: those that save the most tokens in words that have no token of
+    their own. Return the pieces that begin a word, and those that continue one."""
     gains: Counter[tuple[bool, str]] = Counter()
     for word, count in counts.items():
         if word in known or len(word) < 2:

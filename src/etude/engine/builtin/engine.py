@@ -69,7 +69,7 @@ class _Sampled:
     """The tokens that one step sampled for each live row."""
 
     tokens_b2: Ints
-    """Each row's next token and, where `ahead_b` is set, the token after that."""
+    """Each row's next token and, if the row's draft was accepted, the token after that."""
     logprobs_b2: np.ndarray
     ahead_b: np.ndarray
     """Whether each row's draft was accepted, so that the row has a second token."""

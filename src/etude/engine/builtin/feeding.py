@@ -28,8 +28,8 @@ class Feeding:
     positions_t: Ints
     """The position of each fed token in its cache row."""
     pending_b: Tensor
-    """For each live row, the index of its pending token among all fed tokens. If the row has a draft, the draft's index
-    is one higher."""
+    """For each live row, the index among all fed tokens of its pending token, the last token it has. If the row has a
+    draft, the draft's index is one higher."""
 
     @classmethod
     def of(cls, rows: Rows, active: Ints, drafted_b: np.ndarray, cache: LatentCache) -> Feeding:

@@ -114,8 +114,8 @@ class Rows:
         )
 
     def _class_of(self, stop: tuple[int, ...]) -> int:
-        """Return the index of a tuple of stop ids in `_stops`. A new tuple is added; there are only a few, because
-        requests share them."""
+        """Return the index of the row of `_stops` that marks these stop ids. A row is added for a new tuple of ids.
+        There are only a few rows, because most requests have the same stop ids."""
         known = self._stop_classes.get(stop)
         if known is None:
             known = self._stop_classes[stop] = len(self._stop_classes)

@@ -113,7 +113,8 @@ def _accepted(weights_bv: Tensor, totals_b: Tensor, draft: Draft, uniforms_b: Te
 
 
 def _rest(weights_bv: Tensor, totals_b: Tensor, probabilities_bv: Tensor, valid_b: Tensor) -> Tensor:
-    """Return the distribution to draw from after a rejection: max(p - q, 0), or p for rows without a draft."""
+    """Return the weights to draw each row's token from after its draft was rejected: max(p - q, 0), or p for a row
+    without a draft. p is the main head's distribution, and q the draft head's (`probabilities_bv`)."""
     p = weights_bv / totals_b[:, None]
     rest = (p - torch.where(valid_b[:, None], probabilities_bv, 0.0)).clamp_(min=0)
     # If nothing is left, p and q differ only by rounding: a rejection is then almost impossible, and drawing from p is

@@ -94,7 +94,7 @@ class Agent:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """Prompts that the session has not received yet."""
+        """The user's prompts that the agent's session has not received yet."""
         return self.order.prompts[self.session.requests if self.session else 0 :]
 
     @property

@@ -22,14 +22,15 @@ file."""
 
 
 class Fit(StrEnum):
-    """Whether an agent's version of a file can be written to the folder."""
+    """Whether an agent's version of a file can be written to the user's folder, where the file may have changed
+    meanwhile."""
 
     WRITES = "writes"
     """The file in the folder is unchanged since the agent started, so the agent's version replaces it."""
     THERE = "there"
     """The folder already has the agent's version."""
     MERGES = "merges"
-    """The user and the agent changed different lines of the file."""
+    """The user and the agent both changed the file, and their changes can be merged."""
     CONFLICTS = "conflicts"
     """The user and the agent changed the file in ways that cannot be merged."""
 
@@ -95,8 +96,8 @@ def preview(planned: Collection[Step]) -> str:
 
 
 def write_steps(folder: Path, planned: Collection[Step], *, merging: bool) -> list[str]:
-    """Write all planned steps. Raises ApplyConflict, and writes nothing, if a step conflicts or, without `merging`,
-    needs a merge.
+    """Write all planned steps, each of which is the change of one file. If a step conflicts with a change by the user
+    or, without `merging`, must be merged with one, ApplyConflict is raised and nothing is written.
 
     Return the paths of all steps, including those whose file was already up to date.
     """

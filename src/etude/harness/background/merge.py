@@ -19,8 +19,8 @@ Lines = Sequence[str]
 
 
 def merge(start: bytes, ours: bytes, theirs: bytes) -> bytes | None:
-    """Return the text with the changes of both sides. None if they conflict, or if both sides changed a file that is
-    not text."""
+    """Return the text `start` with the changes that `ours` and `theirs` made to it. None if these changes conflict, or
+    if both changed, differently, a file that is not text."""
     texts = [as_text(data) for data in (start, ours, theirs)]
     if ours == theirs or start == theirs:
         return ours

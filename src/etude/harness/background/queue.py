@@ -36,7 +36,8 @@ class Queue:
             self._place(last + 1).symlink_to(agent)
 
     def before(self, agent: str) -> int:
-        """Return the number of living agents whose ticket is earlier than this agent's."""
+        """Return the number of living agents whose ticket, the number of their place in the queue, is earlier than this
+        agent's. It is 0 if the agent is not in the queue."""
         found = 0
         for _, name in self._tickets():
             if name == agent:

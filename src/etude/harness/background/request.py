@@ -35,7 +35,8 @@ class Order(BaseModel):
     folder: Path
     model: str
     prompts: tuple[str, ...]
-    """Prompts in order. If the session has received n of them, those after the first n are pending."""
+    """The user's prompts to the agent, in order. If the agent's session has received n of them, those after the first n
+    are pending."""
     at_once: int
     """The agent may run as soon as fewer than this many agents are before it in the queue."""
     begun: float

@@ -60,7 +60,8 @@ class Ranking:
     by_meaning: list[int]
 
     def fused(self) -> list[int]:
-        """Combine both rankings by reciprocal rank fusion; ties keep the order of the rankings."""
+        """Combine the ranking by words and the ranking by meaning by reciprocal rank fusion. Chunks with equal scores
+        are ordered by words, then by meaning."""
         scores: dict[int, float] = {}
         for weight, ranked in ((1.0, self.by_words), (MEANING, self.by_meaning)):
             for rank, number in enumerate(ranked):

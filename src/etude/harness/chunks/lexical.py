@@ -65,7 +65,8 @@ class Lexical:
         self._total -= counted.total()
 
     def scores(self, said: Iterable[str]) -> dict[int, float]:
-        """Return the BM25 scores of all chunks that contain a term of the query, by chunk number; higher is better."""
+        """Return, by chunk number, the BM25 score of each chunk that contains a term of the query; higher is better.
+        `said` has the query's terms."""
         if not self._held:
             return {}
         scores = np.zeros(len(self._lengths))

@@ -32,7 +32,7 @@ class Nudges:
     def after(self, turn: Turn, answers: Sequence[ToolEvent]) -> list[str]:
         """Return the nudges to send after a turn; `answers` are the results of its calls.
 
-        If a turn has no calls and the result is empty, the turn is the final answer.
+        If a turn has no calls and the returned list is empty, the turn is the final answer.
         """
         if not turn.calls:
             return self._after_words(turn)

@@ -62,8 +62,8 @@ def _most(most: int, limit: int, count: Count, build: Callable[[int], str]) -> s
 
 
 def _piece(text: str, limit: int, count: Count, bare: str) -> str:
-    """Return the text's first characters and, on a line of its own, the marker `bare`: as many characters as fit into
-    `limit` tokens together with the marker."""
+    """Return as many first characters of the text as fit into `limit` tokens, followed by `bare`, a marker on a line of
+    its own. The marker counts too; if it does not fit, return ""."""
     # More characters than this cannot fit. Without the bound, a huge text would be counted many times.
     text = text[: max(limit, 0) * 64]
     return _most(len(text), limit, count, lambda n: f"{text[:n]}\n{bare}") or (bare if count(bare) <= limit else "")

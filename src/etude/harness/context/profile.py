@@ -37,7 +37,7 @@ class Profile:
     """Template of the user message that starts the conversation after a self-summary, with the fields {task},
     {summary}, {count}, {edited}, {turns}, {todo}, {jobs}, {read}."""
     nothing: str
-    """Text that replaces an empty list in `summary_resume`."""
+    """Text that stands for an empty list (edited files, to-do list, jobs) in the message after a self-summary."""
     cut_off: str
     """Message sent to the model after a turn that was cut off before it called a tool."""
     wording: dict[str, str]

@@ -54,8 +54,8 @@ class Hunk:
         return [line for sign, line in self.lines if sign != COMES]
 
     def new(self, there: Sequence[str]) -> Iterator[str]:
-        """Yield the lines that replace `there`, the file's lines that matched `old`. Kept lines are taken from the
-        file, not from the patch, so that their white space does not change."""
+        """Yield the lines that replace `there`, the lines of the file that matched the hunk's kept and removed lines.
+        Kept lines are taken from the file, not from the patch, so that their white space does not change."""
         left = iter(there)
         for sign, line in self.lines:
             if sign == COMES:
@@ -198,7 +198,9 @@ def _line_behind(lines: Sequence[str], wanted: str, start: int, path: str, liken
 
 
 def _place_of(hunk: Hunk, lines: Sequence[str], start: int, path: str, likenesses: Sequence[Likeness]) -> int:
-    """Return the index, at or after `start`, of the first of the file's lines that match the hunk's old lines."""
+    """Find the place, at or after index `start`, where the file's lines match the hunk's kept and removed lines, and
+    return the index of its first line. If the hunk only adds lines, return where they go. `likenesses` are the line
+    comparisons to try, the strictest first."""
     old = hunk.old
     if not old:
         # A hunk that only adds lines goes after the line given with `@@`, or to the end of the file.
@@ -215,7 +217,8 @@ def _place_of(hunk: Hunk, lines: Sequence[str], start: int, path: str, likenesse
 
 
 def _matches(hunk: Hunk, lines: Sequence[str], start: int, likeness: Likeness) -> Iterator[int]:
-    """Yield every index, at or after `start`, at which the file's lines match the hunk's old lines."""
+    """Yield every index, at or after `start`, at which the file's lines match the hunk's kept and removed lines. Lines
+    match if `likeness` maps them to equal keys."""
     wanted = [likeness(line) for line in hunk.old]
     held = [likeness(line) for line in lines]
     last = len(lines) - len(wanted)

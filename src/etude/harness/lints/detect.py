@@ -27,9 +27,9 @@ class Root:
     folder: str
     """Path of the folder; "." is the workspace."""
     config: str
-    """Path of the configuration file."""
+    """Path of the linter's configuration file in the folder."""
     has_targets: bool = False
-    """Whether the configuration itself lists the files to lint."""
+    """Whether the linter's configuration file itself lists the files to lint."""
 
 
 class Tree:
@@ -44,8 +44,9 @@ class Tree:
 
 
 def find_roots(linter: Linter, tree: Tree) -> list[Root]:
-    """Return the folders that are configured for a linter, sorted. Folders without any file that the linter checks are
-    left out. If `linter.roots` is "outermost", folders below another configured folder are left out too."""
+    """Return, sorted, the folders that contain a configuration file of a linter. Folders without any file that the
+    linter checks are left out. If `linter.roots` is "outermost", folders below another folder with a configuration are
+    left out too."""
     found: dict[str, Root] = {}
     for config in linter.configs:
         exact = "*" not in config.name

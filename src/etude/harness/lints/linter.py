@@ -37,7 +37,9 @@ class Linter:
     programs: tuple[str, ...]
     """Program names; the first one that is installed is called."""
     command: str
-    """Command to run in the configured folder; {program} and {targets} are replaced."""
+    """Command to run in a folder that contains the linter's configuration. {program} is replaced by the installed
+    program. {targets} is replaced by the path to lint; for a run on the whole folder it is empty if the configuration
+    lists what to lint."""
     parser: str
     """Name of the output parser, one of PARSERS."""
     configs: tuple[Config, ...]
@@ -48,8 +50,8 @@ class Linter:
     """"files": files are linted independently, so some files can be linted alone. "project": the whole folder is
     linted, because a change in one file can cause problems in others."""
     roots: Roots
-    """"every": each configured folder is linted in its own run. "outermost": the run in the outermost configured folder
-    covers the configured folders below it."""
+    """"every": each folder with a configuration of the linter is linted in its own run. "outermost": one run in the
+    outermost of these folders covers those below it."""
     suffixes: tuple[str, ...]
     """Suffixes of the files that the linter checks. Folders without such files are not linted."""
     stopped: tuple[int, ...] = ()

@@ -1,6 +1,8 @@
-"""Builds the command that runs a linter in one configured folder, and interprets the command's result.
+"""Builds the command that runs a linter in one folder that contains its configuration, and interprets the command's
+result.
 
-Invariant: if an Answer has no failure, its run checked all files, or `Answer.stopped` says that it stopped early.
+Invariant: if an Answer (the interpreted result) has no failure, the linter checked all files, or `Answer.stopped` says
+that it stopped early.
 """
 
 from __future__ import annotations
@@ -36,22 +38,22 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class LinterRun:
-    """A run of one linter in one configured folder."""
+    """A run of one linter in one folder that contains its configuration."""
 
     linter: Linter
     root: Root
     folders: tuple[str, ...]
-    """All folders that are configured for this linter."""
+    """All folders that contain this linter's configuration and files that it checks."""
     path: str
     """The file or folder that the caller wants to lint."""
     was_configured: bool
-    """Whether the folder was already configured when the agent began."""
+    """Whether the folder in which the linter runs already contained its configuration when the agent began."""
     start: Mapping[str, bytes]
     """Contents of the files when the agent began, by path."""
 
     @property
     def target(self) -> str:
-        """File or folder to lint, relative to the configured folder."""
+        """File or folder to lint, relative to the folder in which the linter runs."""
         below = self.path != self.root.folder and within(self.path, self.root.folder)
         return relative(self.path, self.root.folder) if below and self.linter.scope == "files" else "."
 
@@ -132,8 +134,9 @@ class LinterRun:
         return found
 
     def _problem(self, finding: Finding, files: Mapping[str, bytes]) -> Diagnostic | None:
-        """Convert a finding to a Diagnostic. Return None if its file is outside the workspace, is not the project's own
-        (`is_own`), or belongs to another configured folder, since that folder is linted by another LinterRun."""
+        """Convert a finding (a problem as the linter printed it) to a Diagnostic. Return None if its file is outside
+        the workspace or is not the project's own (`is_own`). Return None, too, if the file belongs to another folder
+        with a configuration of the linter, since another LinterRun lints that folder."""
         path = self._place(finding.path, files)
         if path is None or not is_own(path, files) or nearest(path, self.folders) != self.root.folder:
             return None

@@ -200,7 +200,8 @@ def go_vet(said: LinterOutput) -> list[Finding]:
 
 
 def _at(match: re.Match[str], code: str, message: str) -> Finding:
-    """Build a finding from a match of path, line and column."""
+    """Build a finding (one problem of a linter) from a regular expression's match with the groups path, line and
+    column."""
     place = (match["path"], _number(match["line"]), _number(match["column"]))
     return Finding(*place, "warning" if code else "error", code, one_line(message))
 

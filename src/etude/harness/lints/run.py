@@ -22,7 +22,8 @@ from etude.harness.workspaces.workspace import Workspace
 
 Files: TypeAlias = Mapping[str, bytes]
 MOST_ROOTS = 20
-"""Maximum number of configured folders per linter that one call checks."""
+"""Maximum number of folders in which one call runs the same linter. A linter runs in each folder with a configuration
+of it."""
 
 
 @dataclass(slots=True)

@@ -26,14 +26,16 @@ from etude.trace.trace import SegmentKind
 
 
 class _Next(NamedTuple):
-    """The next prompt, and whether it extends the previous prompt or starts a new segment."""
+    """The next prompt of a conversation. It either extends the previous prompt or starts a new segment of the trace, in
+    which each prompt extends the one before."""
 
     exchanges: list[Exchange]
     """All earlier turns of this conversation: for each, the ids given to the model and the ids it sampled."""
     given: list[int]
-    """The rest of the prompt, after the ids of `exchanges`: the ids that the model reads for its next turn."""
+    """The end of this prompt: the ids after the earlier turns, whose ids are in `exchanges`."""
     begins: SegmentKind | None
-    """Kind of the segment that this prompt starts; None if it extends the previous prompt."""
+    """Kind of the trace segment that this prompt starts; None if the prompt extends the previous one, in the same
+    segment."""
     fresh: list[int]
     """The ids that this prompt appends to the previous prompt and its sampled ids."""
 
@@ -52,14 +54,15 @@ class Transcript:
         self._schemas = schemas
         self._exchanges: list[Exchange] = []
         self._length = 0
-        """Total number of ids in `_exchanges`."""
+        """Total number of token ids, given to the model and sampled, in the recorded turns (`_exchanges`)."""
         self._conversation: str | None = None
         self._segment: int | None = None
         self._given = 0
-        """Number of messages of the conversation, from its beginning, whose ids are in `_exchanges`."""
+        """Number of messages, counted from the conversation's beginning, whose token ids are recorded in
+        `_exchanges`."""
         self._last: Message | None = None
-        """The message that the last turn in `_exchanges` answers, which is directly before that turn. If another
-        message is at this index now, the conversation was cut back."""
+        """The message directly before the last recorded turn. If another message is at this index now, the conversation
+        was cut back to an earlier message."""
         self._pending: tuple[str, int, Message, _Next] | None = None
         self._experts_from = 0
 
@@ -73,8 +76,9 @@ class Transcript:
         return self._length + len(following.fresh) if following.begins is None else len(following.prompt)
 
     def experts_from(self, conversation: Conversation) -> int:
-        """Return the first position in the segment for which the routed experts are not recorded yet; 0 for a new
-        segment. Only mixture-of-experts models have routed experts."""
+        """Return the first position, in the trace segment to which the next prompt belongs, for which the routed
+        experts are not recorded yet. It is 0 if the prompt starts a new segment. Only mixture-of-experts models have
+        routed experts."""
         return self._experts_from if self._next(conversation).begins is None else 0
 
     def sampled(
@@ -89,7 +93,8 @@ class Transcript:
         """Record the tokens that were sampled after `prompt(conversation)`. Call this before the turn is appended to
         the conversation as one message.
 
-        `experts` are the routed experts of the segment's positions from `experts_from` on.
+        `experts` are the routed experts of the positions from `experts_from` on, counted from the start of the trace
+        segment.
         """
         following = self._next(conversation)
         if following.begins is None:
@@ -123,7 +128,8 @@ class Transcript:
         return known[3]
 
     def _begun(self, conversation: Conversation) -> _Next:
-        """Encode a conversation from its first message."""
+        """Return the next prompt of a conversation by encoding all its messages, since no earlier prompt can be
+        extended."""
         messages = conversation.messages
         if [m.role for m in messages[:2]] != [Role.SYSTEM, Role.USER]:
             raise ValueError("a conversation begins with a system and a user message")
@@ -133,7 +139,8 @@ class Transcript:
         return _Next([*self._form.recall(exchanges[:past]), *exchanges[past:]], given, kind, [])
 
     def _continued(self, messages: Sequence[Message]) -> _Next:
-        """Encode only the messages after the last recorded turn."""
+        """Return the next prompt of the recorded conversation by encoding only the messages after the last recorded
+        turn."""
         last = self._exchanges[-1]
         closing = self._form.closing([*last.given, *last.sampled])
         exchanges, given, past = self._said(self._exchanges, closing, messages, self._given)
@@ -144,8 +151,9 @@ class Transcript:
     def _said(
         self, before: Sequence[Exchange], ids: list[int], messages: Sequence[Message], start: int
     ) -> tuple[list[Exchange], list[int], int]:
-        """Encode the messages from index `start` on. The ids of the earlier messages are the exchanges `before` and
-        then `ids`, which are not part of an exchange yet.
+        """Encode the messages from index `start` on, and append them to the ids of the earlier messages. These are the
+        exchanges `before` (for each turn of the model, the ids given to it and those that it sampled), then `ids`,
+        which no turn follows yet.
 
         Return three values: all exchanges, the ids after the last exchange, and the number of exchanges before the last
         encoded user message (0 if no encoded message is from the user).
@@ -184,5 +192,6 @@ class Transcript:
 
 
 def _flat(exchanges: Sequence[Exchange]) -> list[int]:
-    """Return all ids of the exchanges, given and sampled, as one list."""
+    """Return the ids of all exchanges as one list: for each turn, the ids given to the model, then the ids that it
+    sampled."""
     return [*chain.from_iterable(chain.from_iterable(exchanges))]

@@ -26,8 +26,9 @@ def written_turn(form: Format, turn: Turn, schemas: Mapping[str, CallSchema], nu
     turns.
 
     The text of each call is written anew in this format. A call keeps its raw text in three cases: this format parses
-    that text as the same call, the call did not parse, or this format cannot express the call. In the last two cases a
-    RecordingPolicy usually gets a call that does not parse, and the call's result tells the model what is wrong.
+    that text as the same call, the call did not parse, or this format cannot express the call. In the last two cases
+    the token ids usually do not parse as a call either. If a RecordingPolicy records such a turn, the call's result
+    tells the model what is wrong.
     """
 
     def spelled(call: ToolCall, number: int) -> str:

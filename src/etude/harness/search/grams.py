@@ -14,8 +14,9 @@ GRAM = 4
 LEAST_BITS, MOST_BITS = 1 << 8, 1 << 20
 """Minimum and maximum length in bits of a text's signature (its Bloom filter)."""
 FULLEST = 0.25
-"""Maximum fraction of set bits after a signature is folded to half its length, which saves space. A signature is folded
-as often as this limit allows. For source code, the final length is 3 to 7 bits per distinct gram."""
+"""Maximum fraction of set bits in a signature (a text's Bloom filter) that was folded to half its length. Folding saves
+space and is repeated as often as this limit allows. For source code, the final length is 3 to 7 bits per distinct gram
+(4-byte substring)."""
 
 _FOLDED = bytes(range(256)).lower()
 
@@ -29,7 +30,7 @@ def fold(text: bytes) -> bytes:
 
 
 def hashes(text: bytes) -> Hashes:
-    """Return the hashes of all grams of the text, in arbitrary order."""
+    """Return the hashes of all grams (4-byte substrings) of the text in lower case, in arbitrary order."""
     folded = fold(text)
     count = max(0, len(folded) - GRAM + 1)
     found = np.empty(count, np.uint32)
@@ -48,8 +49,8 @@ def hashes(text: bytes) -> Hashes:
 
 
 def signature(text: bytes) -> Bits:
-    """Return a text's signature: a bitmap whose length is a power of two, with the bit `hash % length` set for each
-    gram."""
+    """Return a text's signature (its Bloom filter): a bitmap whose length is a power of two. For each gram (4-byte
+    substring) of the text in lower case, the bit `hash % length` is set."""
     size = LEAST_BITS
     while size < min(2 * len(text), MOST_BITS):
         size *= 2

@@ -136,7 +136,8 @@ class Grep:
         return bool(scope.below) and (self.index is None or not any(path.startswith(below) for path in self.index.ids))
 
     def _only(self, need: Need, globs: Sequence[str], seconds: float) -> Collection[bytes] | None:
-        """Return the files in which the pattern may match; None if ripgrep should search all files."""
+        """Return the files in which a pattern may match, that is, those that meet the condition `need` derived from the
+        pattern. Return None if ripgrep should search all files."""
         self._open()
         if need == ANY or self.index is None or self._too_many(self.index.candidates(need)):
             return None

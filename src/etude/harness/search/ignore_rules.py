@@ -60,8 +60,9 @@ def _text(file: Path) -> str:
 
 
 def _known(path: Path) -> tuple[str, int, int, int]:
-    """Return a path's entry in the fingerprint. If the path does not exist, the size is -1. If it is a folder, all
-    numbers are 0, so that changes in the folder do not change the entry."""
+    """Return a path's entry in a Fingerprint (path, size, mtime, inode), which shows whether ignore rules have changed.
+    If the path does not exist, the size is -1. If it is a folder, all numbers are 0, so that changes in the folder do
+    not change the entry."""
     try:
         found = path.stat()
     except OSError:

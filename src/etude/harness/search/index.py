@@ -39,20 +39,23 @@ _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
 
 @dataclass(slots=True)
 class Index:
-    """Paths, states and signatures of a folder's files. Each file has an id, its index in `paths` and `states`."""
+    """Paths, states (size, times, inode) and signatures (Bloom filters of the contents) of a folder's files. Each file
+    has an id, its index in `paths` and `states`."""
 
     paths: list[bytes] = field(default_factory=list)
     """Path of each file id. A path that is indexed again gets a new id; only its last id is valid."""
     states: list[FileState] = field(default_factory=list)
     """State of each file, by file id, when the file was indexed."""
     always: set[int] = field(default_factory=set)
-    """Ids of files without a signature, which are always candidates."""
+    """Ids of files that have no signature (Bloom filter of the contents). Each of them counts as a file that may match
+    any pattern."""
     linked: set[int] = field(default_factory=set)
     """Ids of files with several hard links, which may be changed under a name outside the folder."""
     shards: list[Shard] = field(default_factory=list)
-    """Transposed signatures of all files that were indexed before the shards were built."""
+    """Signatures (Bloom filters of the contents) of the files that were indexed before these shards were built. Each
+    shard has the signatures of many files as one bit matrix."""
     loose: dict[int, Bits] = field(default_factory=dict)
-    """Signatures, by file id, of files that were indexed after the shards were built."""
+    """Signatures (Bloom filters of the contents), by file id, of files that were indexed after `shards` was built."""
     ids: dict[bytes, int] = field(default_factory=dict)
     """The id of each indexed path. If a path was indexed several times, this is its last id; earlier ids are
     invalid."""
@@ -90,15 +93,16 @@ class Index:
         return found
 
     def same_file(self, inode: int) -> None:
-        """Add all indexed files with this inode to `linked`. Called when a file is found to have several hard links."""
+        """Add all indexed files with this inode to `linked`, the files with several hard links. Called when a file is
+        found to have several."""
         self.linked |= {file for file in self.ids.values() if self.states[file][3] == inode}
 
     def linked_paths(self) -> list[bytes]:
         return [self.paths[file] for file in self.linked if self._counts(file)]
 
     def compact(self) -> None:
-        """Move all signatures from `loose` into shards, and drop those of invalid ids (see `paths`). Then renumber the
-        files, so that all ids are valid."""
+        """Move all signatures from `loose` into `shards`. Drop the signatures of invalid ids, which belong to paths
+        that were indexed again or deleted. Then renumber the files, so that all ids are valid."""
         if not self.loose and len(self.ids) == len(self.paths):
             return
         dropped = np.ones(len(self.paths), np.bool_)
@@ -158,8 +162,9 @@ def _is_full(shard: Shard) -> bool:
 
 
 def _as_it_is_searched(text: bytes) -> bool:
-    """Return whether ripgrep searches exactly these bytes. If it does not, a signature of the bytes could miss a
-    match."""
+    """Return whether a signature (Bloom filter) of a file with these bytes is reliable. This requires that ripgrep
+    searches exactly these bytes, without decoding them, and that they contain no non-ASCII character that matches an
+    ASCII letter. Otherwise the signature could miss a match."""
     if text.startswith(_MARKS):
         return False
     return text.isascii() or not any(each in text for each in _FOLDING)

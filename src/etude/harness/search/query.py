@@ -75,7 +75,7 @@ def need_of(pattern: Pattern) -> Need:
 
 
 def literals(need: Need) -> Iterable[Literal]:
-    """Yield every Literal in a need, at any depth."""
+    """Yield every Literal (a required string) in a need, including those nested in All and Some."""
     if isinstance(need, Literal):
         yield need
     else:
@@ -95,10 +95,12 @@ class _Runs:
 
     def __init__(self) -> None:
         self.current: frozenset[bytes] = frozenset({b""})
-        """All strings that the nodes since the last cut can match, one node after another. A cut turns these strings
-        into a need and starts again with b"". It is made at a wildcard, and where the strings would be too many."""
+        """All strings that the nodes added since the last cut can match, one node after another. At a cut, the
+        condition that a file contains one of these strings is added to `needs`, and `current` starts again with b"".
+        Cuts are made at a wildcard, and where the strings would be too many."""
         self.needs: list[Need] = []
-        """Conditions that follow from the part of the pattern before the last cut."""
+        """Conditions that every file with a match meets. They are derived from the part of the pattern before the last
+        cut, the point where `current` last started again."""
 
     def add(self, node: Node) -> None:
         """Append a node of the pattern."""
@@ -125,7 +127,8 @@ class _Runs:
                 self.needs.append(_some(_need(option) for option in node.options))
 
     def end(self) -> Need:
-        """Return the need of the whole pattern. Called when all nodes have been added."""
+        """Return the need of the whole pattern, that is, the condition that every file with a match meets. Called after
+        all nodes of the pattern were added."""
         self._cut()
         return _all(self.needs)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 MOST_DEPTH = 50
 MOST_MEMBERS = 8
-"""Maximum number of characters in a character class that is expanded. A larger class is parsed as Anything."""
+"""Maximum number of characters in a character class such as `[abc]` for which the parser lists the characters. A larger
+class is parsed as Anything, the node that matches any text."""
 
 _GROUPS = ("(?:", "(?P<", "(?<")
 _ASSERTIONS = "bBAz"

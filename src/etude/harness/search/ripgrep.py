@@ -1,9 +1,10 @@
 """Runs ripgrep as a subprocess.
 
 `search(only=...)` restricts a search to some files without changing how they are searched. For this, ripgrep gets extra
-ignore rules that hide all other files. These rules have the lowest precedence, so ripgrep's own rules still apply. With
-globs, the caller has applied ripgrep's own rules beforehand. The files are not named on the command line, because
-ripgrep searches a named file even if it is binary or hidden.
+ignore rules that hide all other files. These rules have the lowest precedence, so ripgrep's own rules still apply. If
+`globs` are given as well, ripgrep applies neither them nor its own rules: the caller has applied both when it chose the
+files in `only`. These files are not named on the command line, because ripgrep searches a named file even if it is
+binary or hidden.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Shards: transposed signatures of many files, so that a query over a thousand files reads only a few short rows.
+"""Shards: the signatures (Bloom filters, see `grams.py`) of up to about a thousand files, transposed into one bit
+matrix.
 
-All signatures of a shard have the same length. Row i of the shard consists of bit i of every file's signature. The
-candidates for a string are found by a bitwise AND of the rows that the hashes of its grams select.
+All signatures of a shard have the same length. Row i of the matrix consists of bit i of every file's signature. The
+files that may contain a string are found by a bitwise AND of the rows that the hashes of its grams (4-byte substrings)
+select. So a query reads only a few short rows.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from etude.harness.search.grams import Bits
 from etude.harness.search.query import All, Literal, Need
 
 MOST_FILES = 1024
-"""Maximum number of files in one shard."""
+"""Maximum number of files in one shard, a group of files whose signatures are stored as one bit matrix."""
 MOST_CELLS = 1 << 24
-"""Maximum number of bits in one shard. It limits the memory that transposing a shard's signatures needs."""
+"""Maximum number of bits in the matrix of one shard. It limits the memory that is needed to transpose the files'
+signatures into the matrix."""
 
 Ids = NDArray[np.int32]
 Packed = NDArray[np.uint8]
@@ -27,16 +30,18 @@ Packed = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """The signatures of a group of files as a transposed bit matrix."""
+    """The signatures (Bloom filters of the contents) of a group of files, transposed into a bit matrix with one column
+    per file."""
 
     rows: Packed
-    """The packed bit matrix: one row per signature bit, with the bits of eight files per byte."""
+    """The bit matrix. Row i consists of bit i of every file's signature, and is packed: one byte has the bits of eight
+    files."""
     files: Ids
-    """File id of each column of the bit matrix."""
+    """Ids of the files, in the order of their columns in the bit matrix `rows`."""
 
     def may_hold(self, need: Need) -> Ids:
-        """Return the ids of the files that may contain the strings that `need` requires, according to their
-        signatures."""
+        """Return the ids of the shard's files that may contain the strings that `need` requires, according to their
+        signatures (Bloom filters)."""
         hits = np.unpackbits(self._hits(need), count=len(self.files))
         return self.files[hits.view(np.bool_)]
 
@@ -51,11 +56,12 @@ class Shard:
         return reduce(np.bitwise_or, (self._hits(part) for part in need.parts))
 
     def columns(self) -> NDArray[np.bool_]:
-        """Return the unpacked signatures as a matrix with one row per file."""
+        """Return the signatures of the shard's files, unpacked, as a bit matrix with one row per file."""
         return np.unpackbits(self.rows, axis=1, count=len(self.files)).T.view(np.bool_)
 
     def without(self, dropped: NDArray[np.bool_]) -> Iterator[tuple[int, Bits]]:
-        """Yield the id and signature of each file that is not dropped; `dropped` is indexed by file id."""
+        """Yield id and signature (Bloom filter) of each of the shard's files that is not to be dropped. `dropped` says
+        for each file id whether the file is to be dropped."""
         columns = np.ascontiguousarray(self.columns())
         for file, bits in zip(self.files.tolist(), columns, strict=True):
             if not dropped[file]:
@@ -63,7 +69,8 @@ class Shard:
 
 
 def holds(bits: Bits, need: Need) -> bool:
-    """Return whether a file with this signature may contain the strings that `need` requires."""
+    """Return whether a file may contain the strings that `need` requires, according to `bits`, the file's signature
+    (Bloom filter)."""
     if isinstance(need, Literal):
         return bool(bits[need.hashes & np.uint32(len(bits) - 1)].all())
     if isinstance(need, All):
@@ -72,8 +79,8 @@ def holds(bits: Bits, need: Need) -> bool:
 
 
 def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
-    """Group (file id, signature) pairs into shards. All signatures of a shard have the same length. At most one
-    incomplete shard per length is in memory."""
+    """Group files, each given as its id and signature (Bloom filter), into shards. All signatures of a shard have the
+    same length. At most one incomplete shard per length is in memory."""
     waiting: dict[int, list[tuple[int, Packed]]] = {}
     for file, bits in signatures:
         group = waiting.setdefault(len(bits), [])
@@ -85,13 +92,14 @@ def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
 
 
 def most_files(length: int) -> int:
-    """Return how many files a shard may have whose signatures have `length` bits: as many as MOST_FILES and MOST_CELLS
-    allow, but at least 8."""
+    """Return the maximum number of files in a shard whose signatures have `length` bits. It is as large as MOST_FILES
+    and MOST_CELLS allow, but at least 8."""
     return max(8, min(MOST_FILES, MOST_CELLS // length))
 
 
 def _turned(group: list[tuple[int, Packed]]) -> Shard:
-    """Transpose the packed signatures of a group of files into a shard."""
+    """Build a shard from files, each given as its id and packed signature (Bloom filter), by transposing the signatures
+    into the shard's bit matrix."""
     cells = np.unpackbits(np.stack([packed for _, packed in group]), axis=1)
     rows = np.packbits(np.ascontiguousarray(cells.T), axis=1)
     return Shard(rows, np.array([file for file, _ in group], np.int32))

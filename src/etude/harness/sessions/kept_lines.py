@@ -53,7 +53,8 @@ def record_kept_lines(session: SavedSession, *, now: float | None = None) -> lis
 
 
 def record_all_kept_lines(sessions: Path, user: Path) -> None:
-    """Call `record_kept_lines` for every session on the user's folder `user`."""
+    """For every session on the user's folder `user`, count and log how many lines of its accepted edits are still there
+    (`record_kept_lines`). Damaged sessions are skipped."""
     for place in sessions_of(sessions, user):
         # A damaged session is skipped; `etude sessions check` reports it.
         with suppress(SessionError):
@@ -61,7 +62,8 @@ def record_all_kept_lines(sessions: Path, user: Path) -> None:
 
 
 def due_signals(session: SavedSession, read: Read, now: float) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each `edits_kept` signal that is due at the Unix time `now` and not yet written."""
+    """Yield the fields of each `edits_kept` signal that is due at the Unix time `now` and not yet written. Such a
+    signal says how many lines of an accepted edit are still there at a fixed time after its acceptance."""
     done = {(s["accepted"], s["after_seconds"]) for s in session.signals if s["what"] == "edits_kept"}
     for signal in session.signals:
         if signal["what"] != "edits_accepted":

@@ -113,8 +113,8 @@ class SessionRecord:
         return cls(folder, descriptor, {})
 
     def follow(self, policy: object) -> None:
-        """Record the turns of this policy. If the policy has a `recorder`, its token ids are written to
-        `tokens.steps`."""
+        """Set the policy whose turns are recorded. If the policy has a `recorder`, the token ids of its turns are
+        written to `tokens.steps`."""
         self.policy = policy
         recorder = getattr(policy, "recorder", None)
         if isinstance(recorder, TraceBuilder):

@@ -150,7 +150,8 @@ async def _bytes(run: ToolContext, path: str) -> bytes:
 
 
 async def _current(run: ToolContext, path: str) -> str:
-    """Return a file's text. Raises ToolProblem as `read_text` and `ToolContext.require_known` do."""
+    """Return the text of a file that is to be changed. Raises ToolProblem if the file does not exist, is not text, or
+    has changed since the agent read it. With `ToolLimits.strict`, the agent must have read it."""
     text = await read_text(run, path)
     run.require_known(path, text.encode())
     return text

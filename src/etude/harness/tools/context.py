@@ -79,7 +79,8 @@ class ToolContext:
         """Number and command of each background job that was running at the last check."""
         self.lints = Lints()
         self.context = 0
-        """Number of self-summaries so far, which the agent loop sets."""
+        """How often the model has replaced its conversation by a self-summary so far. The agent loop sets this
+        number."""
         self.outside = outside or ExternalServices()
         self.chunk_index: ChunkIndex | None = None
         """Index of the tool `search`; None until the first search creates it."""
@@ -87,8 +88,8 @@ class ToolContext:
         self._shown: dict[str, bytes] = {}
         """Digest of the contents that the agent last read from or wrote to each file, by path."""
         self._read: dict[str, int] = {}
-        """Number of self-summaries before the last read of each file, by path. The least recently read file comes
-        first."""
+        """For each file that the agent has read, by path: how many self-summaries the model had written before its last
+        read of the file. The least recently read file comes first."""
 
     async def has_edited(self, path: str, data: bytes | None) -> None:
         """Record that a tool changed a file. Every tool must call this after each change. `data` is None for a deleted
@@ -135,13 +136,15 @@ class ToolContext:
     def knows(self, path: str, data: bytes) -> bool:
         """Return whether the file still has the contents that the agent last read or wrote.
 
-        For a file that the agent never read this is true, unless `strict` requires that files are read before changes.
+        For a file that the agent never read this is true, unless `ToolLimits.strict` requires that files are read
+        before changes.
         """
         shown = self._shown.get(path)
         return not self.limits.strict if shown is None else shown == xxhash.xxh3_128_digest(data)
 
     def require_known(self, path: str, data: bytes) -> None:
-        """Raise ToolProblem if the file has changed since the agent read it or, with `strict`, was never read."""
+        """Raise ToolProblem if the file has changed since the agent read it or, with `ToolLimits.strict`, was never
+        read."""
         if not self.knows(path, data):
             raise ToolProblem(self.say("stale", path=path))
 
@@ -151,7 +154,7 @@ class ToolContext:
         return {"edited": dict(self.edited), "todo": list(self.todo), "shown": shown, "read": dict(self._read)}
 
     def carry(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `carried` returned."""
+        """Restore the state of an earlier run (edits, to-do list, files read), which `carried` returned."""
         self.edited = dict(state.get("edited", {}))
         self.todo = list(state.get("todo", []))
         self._read = dict(state.get("read", {}))

@@ -159,9 +159,9 @@ class FolderFiles(Mapping[str, bytes]):
 class CurrentFiles:
     """Reads the current contents of a folder's files: the same files as in a FolderFiles of this folder.
 
-    Contents are cached, and read again if the file's state has changed or is not reliable yet. Writes through a memory
-    map, and writes by another host to a network file system, are seen only after the kernel reports them. Unreadable
-    files are left out.
+    Contents are cached. A file is read again if its size, times or inode have changed, or if it had changed so recently
+    when it was read that its timestamps might not show another change. Writes through a memory map, and writes by
+    another host to a network file system, are seen only after the kernel reports them. Unreadable files are left out.
     """
 
     def __init__(self, folder: Path, *, max_files: int, max_bytes: int) -> None:
@@ -198,8 +198,8 @@ class Layered(Mapping[str, bytes]):
         return self.put_all({path: data})
 
     def put_all(self, changes: Mapping[str, bytes | None]) -> Layered:
-        """Return a copy of the mapping with more changed files. The original contents of these files are kept in
-        memory."""
+        """Return a copy of this mapping in which these files are changed too. The folder's original contents of these
+        files are kept in memory."""
         for path in changes:
             self.below.keep(path)
         return Layered(self.below, {**self.changes, **changes})

@@ -47,8 +47,8 @@ find . -type f -newerct "@$1" -print0 2>/dev/null
 printf %s "$now"
 """
 _UNKNOWN = b"\0 changed while a command ran"
-"""Placeholder for original contents that are no longer available. It equals no file's contents, so the user's file is
-never overwritten."""
+"""Placeholder for a file's original contents if they are no longer available. A file of the user is overwritten only if
+it still has its original contents. No file consists of this placeholder, so such a file is never overwritten."""
 
 
 class FolderRunner(BoxedCommands):

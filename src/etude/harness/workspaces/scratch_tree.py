@@ -78,7 +78,7 @@ class BoxScratch:
         self._env = dict(env)
         self._too_large = too_large
         self._held: Mapping[str, bytes] | None = None
-        """The files in the tree; None if unknown."""
+        """The files in the scratch tree; None if they are unknown."""
         self._clock = _Clock()
 
     async def run(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
@@ -97,7 +97,8 @@ class BoxScratch:
         return results
 
     async def _hold(self, files: Mapping[str, bytes]) -> None:
-        """Change the tree so that it contains exactly these files."""
+        """Change the scratch tree so that it contains exactly these files. Those that are too large to read are not
+        written."""
         held, self._held = self._held or {}, None
         changed = {path: data for path, data in files.items() if held.get(path) != data and data != self._too_large}
         gone = sorted(held.keys() - files.keys())
@@ -139,7 +140,7 @@ class HostScratch:
         return results
 
     def _hold(self, files: Mapping[str, bytes]) -> Path:
-        """Change the tree so that it contains exactly these files, and return its path."""
+        """Change the scratch tree so that it contains exactly these files, and return its path."""
         if self._folder is None or self._held is None:
             self._remove()
             self._folder = Path(tempfile.mkdtemp(prefix="etude-scratch-"))

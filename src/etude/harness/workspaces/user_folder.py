@@ -139,7 +139,8 @@ class FolderWorkspace(OverlayWorkspace):
         self._begun = self._files
 
     def _has_left(self, before: Mapping[str, bytes]) -> None:
-        """Record all differences between `before` and the current files as changes by the agent."""
+        """Record all differences between `before`, an earlier state of the files, and their current state as changes by
+        the agent."""
         now = self._files
         changed = {path for path in before.keys() | now.keys() if before.get(path) != now.get(path)}
         self.left.update({path: now.get(path) for path in changed})
@@ -203,7 +204,7 @@ class FolderWorkspace(OverlayWorkspace):
         return [(action, self._permissions.verdict(action)) for action in actions]
 
     def _check_place(self, path: str) -> None:
-        """Raise IsADirectoryError if the path is a folder, NotADirectoryError if it is below a file."""
+        """Raise IsADirectoryError if the path is a folder, and NotADirectoryError if one of its parents is a file."""
         if path == "." or any(name.startswith(f"{path}/") for name in self._files):
             raise IsADirectoryError(path)
         parts = path.split("/")

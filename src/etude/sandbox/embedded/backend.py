@@ -227,8 +227,9 @@ class EmbeddedSandboxes:
         return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
 
     def _open_egress(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[BoxEgress, Lease]:
-        """Return the box's egress through this backend's egress gate, and a copy of the image's lease with one more
-        layer on top. That layer makes programs in the box trust the gate's authority and use its name server."""
+        """Return the box's egress, and a copy of the image's lease with one more layer on top. That layer makes
+        programs in the box trust this backend's own certificate authority, and use the name server of its egress
+        gate."""
         if self._egress is None:
             # Imported here because it loads cryptography, which is slow.
             from etude.sandbox.egress.gate import EgressGate

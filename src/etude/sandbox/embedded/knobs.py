@@ -22,7 +22,7 @@ _CONTAINER = "start the container with --security-opt seccomp=unconfined --secur
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about the host on which advice depends. A number is None if the host has no such setting."""
+    """Facts about the host, from which the advice is derived. A number is None if the host has no such setting."""
 
     root: bool = False
     user: str = "user"

@@ -53,8 +53,8 @@ def read_rows(text: str) -> list[Row]:
 
 
 def longest(rows: list[Row], owners: set[str]) -> Row | None:
-    """Return the longest range that belongs to one of the names in `owners`, or None if there is none. If several are
-    equally long, return the first of them."""
+    """Return the row that grants the longest range of ids to one of the names in `owners`, or None if no row names any
+    of them. Of several equally long ranges, the first is returned."""
     return max((row for row in rows if row.owner in owners), key=lambda row: row.count, default=None)
 
 
@@ -73,7 +73,8 @@ def find_subordinate_ids(top: Path = Path("/")) -> IdRange | MissingSubids:
 
 
 def next_free(top: Path = Path("/")) -> int:
-    """Return the first id above all ranges of all users, where a new range may begin."""
+    """Return the first id above all ranges in /etc/subuid and /etc/subgid, where a new range can be granted. `top` is
+    the root folder whose etc/ is read."""
     return max([100_000, *(row.first + row.count for name in FILES for row in _rows_in(top / name))])
 
 

@@ -120,9 +120,10 @@ class ZygoteClient:
     async def create(
         self, message: dict[str, Any], passed: Sequence[int], ended: Callable[[], None]
     ) -> asyncio.Future[dict[str, Any]]:
-        """Request a box. `passed` are the descriptors that the zygote receives: first the box's end of its socket to
-        this process, last the entry files of the box's cgroups. If the message has `ports` (the box has egress), the
-        socket over which the zygote sends the listening sockets of the box's network comes between them.
+        """Request a box. `passed` are the descriptors that the zygote receives. The first is the box's end of its
+        socket to this process; the last ones are the entry files of the box's cgroups. If the box has egress (the
+        message has `ports`), the second is the socket over which the zygote sends the listening sockets of the box's
+        network.
 
         Return a future that resolves when no process of the box is left. At that time `ended` is called in any case,
         even if the future's event loop is closed."""

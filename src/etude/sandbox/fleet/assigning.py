@@ -16,7 +16,8 @@ from etude.sandbox.fleet.token_bucket import TokenBucket
 from etude.sandbox.fleet.waiting_requests import Pending, WaitingRequests
 
 _MOST_HOSTS_NAMED = 3
-"""Maximum number of hosts whose shortages are named in the error when there was no room."""
+"""When a request is rejected because no host had room, the error names at most this many hosts, and what each of them
+is short of."""
 
 
 class Assigner:
@@ -30,7 +31,8 @@ class Assigner:
         self._timers = timers
         self._index = HostIndex()
         self._grown: dict[str, None] = {}
-        """Hosts that have gained room since the waiting requests were last tried on them."""
+        """Names of hosts that have gained room since waiting requests were last tried on hosts. Used as an ordered
+        set."""
         self._sizes: dict[Capacity, int] = {}
         """Number of hosts of each capacity."""
 
@@ -43,7 +45,8 @@ class Assigner:
         self.changed(host)
 
     def remove(self, name: str) -> HostLedger | None:
-        """Remove a host and end the claim on it. Return the host, or None if there is none of this name."""
+        """Remove a host that has left the fleet. If it was kept free for a waiting request (claimed), end that claim.
+        Return the host, or None if no host has this name."""
         host = self.hosts.pop(name, None)
         if host is None:
             return None
@@ -126,14 +129,15 @@ class Assigner:
         return self._index.find(wanted, pending.tried, share)
 
     def _may_take(self, host: HostLedger, pending: Pending) -> bool:
-        """Return whether the host can take the request now: it is not claimed by another request, takes boxes, and has
-        room."""
+        """Return whether the host can take the request now. The host must not be claimed (kept free) for another
+        request, must accept new boxes at present, and must have room."""
         free = host.claimant is None or host.claimant is pending
         return free and host.takes_boxes and host.fits(pending.wanted.demand, pending.wanted.count)
 
     def _fraction_needed(self, size: Capacity, wanted: CreateRequested) -> float:
-        """Return how much of one host the request needs: the fraction of the host's limit, for the resource of which it
-        needs the largest fraction. `size` is the host's capacity."""
+        """Return the fraction of a host with the capacity `size` that the request needs. It is computed for cores,
+        memory and disk, each relative to the share of the host that may be filled (`Policy.ceiling`). The largest of
+        the three is returned."""
         demand, total, ceiling = wanted.demand, size.total, self.policy.ceiling
         return wanted.count * max(
             demand.cpus / (total.cpus * ceiling.cpus),

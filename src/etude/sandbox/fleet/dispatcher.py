@@ -61,7 +61,7 @@ class OpenRequest:
     what: CreateCall | ForkCall
     answer: asyncio.Future[events.Granted]
     error: Exception | None = None
-    """The error of the host on which the request was last tried."""
+    """The last error with which a host answered the call to make the request's boxes; None if there was none."""
 
 
 class Dispatcher:
@@ -125,7 +125,7 @@ class Dispatcher:
             self._handle(events.BoxEnded(box))
 
     async def renew(self, owner: str) -> None:
-        """Extend the lease of the client `owner`, without which its boxes would be destroyed."""
+        """Extend the lease of the client `owner`. If a client's lease runs out, its boxes are destroyed."""
         self._handle(events.OwnerRenewed(owner))
 
     async def leave(self, owner: str) -> None:

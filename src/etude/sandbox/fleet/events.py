@@ -1,4 +1,5 @@
-"""The scheduler's inputs (events) and outputs (decisions). Plain data: the dispatcher turns decisions into calls."""
+"""The scheduler's inputs (events) and outputs (decisions). They only hold data; the dispatcher carries out the
+decisions by calls to hosts and clients."""
 
 from __future__ import annotations
 
@@ -194,7 +195,7 @@ class Rejected:
     kind: RejectKind
     reason: str
     retry_after: float = 0.0
-    """Seconds after which the client should ask again; only for FULL."""
+    """Seconds after which the client should ask again. Set only if `kind` is FULL (no host had room in time)."""
 
 
 @dataclass(frozen=True, slots=True)

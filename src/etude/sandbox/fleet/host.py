@@ -43,8 +43,8 @@ class HostInventory:
     features: frozenset[Feature]
     held: tuple[HeldBox, ...]
     images: dict[str, ImageCall | None]
-    """Images made here since the service started, each with the call that made it; None for a snapshot, which cannot be
-    made again."""
+    """Maps the id of each image that this host has made since its service started to the backend call that made the
+    image. The value is None for a snapshot, which cannot be made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ class SandboxHost:
         return HostInventory(self._load_meter.capacity, self._backend.features, held, dict(self._images))
 
     async def report(self, seen: int) -> Report:
-        """Return the machine's resource use, and the boxes that were found dead. `seen` says how many dead boxes the
-        dispatcher has received since the service started. All later ones are returned, even again, in case an answer
-        was lost."""
+        """Return the machine's resource use, and the boxes that were found dead. `seen` is the number of dead boxes
+        that the dispatcher has received since the service started. All later ones are returned, even if an earlier
+        answer had them, since that answer may have been lost."""
         self._last_asked = time.monotonic()
         del self._ended[: seen - self._acknowledged]
         self._acknowledged = seen
@@ -201,7 +201,8 @@ class SandboxHost:
         self, box: str, ticket: str, known: int, command: Any, options: dict[str, Any]
     ) -> AsyncIterator[list[tuple[int, bytes]] | CommandOutcome]:
         """Run a command in a box, and yield its output as lists of (stream, bytes) as it arrives. The last item is the
-        result. `ticket` is a name by which `cancel` can end the command."""
+        command's CommandOutcome. `ticket` is a name by which `cancel` can end the command; `known` is how many of the
+        box's commands the client knows already."""
         with self._reporting_loss(box) as hosted:
             came: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
 
@@ -258,7 +259,7 @@ class SandboxHost:
         return self._backend
 
     def _hosted_box(self, box: str) -> HostedBox:
-        """Return the box with this id. Raise SandboxLost if it is not here."""
+        """Return this host's record of the box with the id `box`. Raise SandboxLost if the box is not on this host."""
         if box not in self._boxes:
             raise SandboxLost(f"box {box} is not on this host any more")
         return self._boxes[box]
@@ -270,7 +271,8 @@ class SandboxHost:
 
     @contextlib.contextmanager
     def _reporting_loss(self, name: str) -> Iterator[HostedBox]:
-        """Yield the box. If it turns out to be dead, forget it and report it as ended."""
+        """Yield the record of the box `name`. If a call in the block raises SandboxLost, the box is dead: forget it,
+        and let the next report to the dispatcher list it as ended."""
         hosted = self._hosted_box(name)
         try:
             yield hosted
@@ -282,7 +284,8 @@ class SandboxHost:
             raise
 
     async def _admit(self, boxes: dict[str, Box], owner: str, spec: BoxSpec) -> None:
-        """Record new boxes by their ids. If one of them is no longer wanted, destroy all and raise SandboxLost."""
+        """Record boxes that have just been made, by their ids. If a client gave one of them up while it was being made,
+        destroy all of them and raise SandboxLost."""
         unwanted = self._unwanted & set(boxes)
         self._unwanted -= unwanted
         if unwanted or self._backend is None:

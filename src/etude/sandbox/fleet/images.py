@@ -1,8 +1,8 @@
 """Records which host has which image, and makes images on other hosts when they are needed.
 
-An image is made on one host. Another host makes it again from the same source when it first gets a box of it. Layers
-are named by their content, so both images are the same. A snapshot cannot be made again, so boxes of it are placed on
-the host where it was taken.
+An image is made on one host. Before another host makes its first box of the image, it makes the image again from the
+same source. Layers are named by their content, so both images are the same. A snapshot cannot be made again, so boxes
+of a snapshot are placed on the host where it was taken.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class KnownImage:
     image_call: ImageCall | None
     """The backend call that makes the image; None for a snapshot."""
     local: dict[str, str] = field(default_factory=dict)
-    """Maps each host that has the image to the image's id there. Hosts of another kind may give the same content
-    another id."""
+    """Maps each host that has the image to the image's id there. The ids may differ, since hosts with different
+    backends may give the same content different ids."""
     busy: dict[str, asyncio.Lock] = field(default_factory=dict)
     """Maps a host to the lock that is held while the image is being made there."""
 

@@ -26,7 +26,7 @@ class Leases:
         return until
 
     def deadline(self, owner: str) -> float | None:
-        """Return when the owner's lease ends; None if it has none."""
+        """Return the time at which the owner's lease ends, or None if the owner has no lease."""
         return self._until.get(owner)
 
     def add(self, owner: str, box: str) -> None:

@@ -48,8 +48,8 @@ class HostLedger:
         """Load up to which boxes are placed on this host: its capacity times `Policy.ceiling`."""
         self._used = Resources()
         self._unseen: dict[str, float | None] = {}
-        """Maps each box that no report shows yet, oldest first, to the time at which it was ready; None while it is
-        being made."""
+        """Boxes that are too new to show in the host's reports, oldest first. Maps the id of each to the time at which
+        the box was ready, or to None while the box is being made."""
         self._cpus = self._memory = self._disk = 0.0  # Sums of all reservations.
 
     @property
@@ -63,7 +63,7 @@ class HostLedger:
         return self.state is HostState.UP and not self.cooling
 
     def fits(self, demand: Resources, count: int) -> bool:
-        """Return whether `count` boxes with this demand each fit on the host now."""
+        """Return whether the host now has room for `count` boxes, each of which needs `demand`."""
         limit, used = self.limit, self._used
         return (
             used.memory_mb + self._memory + demand.memory_mb * count <= limit.memory_mb
@@ -114,8 +114,8 @@ class HostLedger:
             self._count(demand, 1)
 
     def ready(self, boxes: tuple[str, ...], now: float) -> None:
-        """Note that boxes have been made at the time `now`. Their reservations end with the first report that was
-        sampled late enough to include their use."""
+        """Note that `boxes` were ready at the time `now`. The resources reserved for them are freed at the first report
+        that was measured late enough to include what they use."""
         for box in boxes:
             self._unseen.pop(box, None)
             self._unseen[box] = now
@@ -149,7 +149,7 @@ class HostLedger:
             self._cpus = self._memory = self._disk = 0.0  # Remove rounding errors.
 
     def _count(self, demand: Resources, sign: int) -> None:
-        """Add (sign 1) or subtract (sign -1) a reservation."""
+        """Add a box's demand to the sums of all reservations on this host (sign 1), or subtract it (sign -1)."""
         self._cpus += sign * demand.cpus
         self._memory += sign * demand.memory_mb
         self._disk += sign * demand.disk_mb

@@ -32,7 +32,8 @@ class HostIndex:
         return name in self._level_of
 
     def put(self, host: HostLedger) -> None:
-        """Put a host into the level of its current free fraction."""
+        """Put a host into the index, or move it to another level if the free fraction of its scarcest resource has
+        changed."""
         level = int(host.free() * LEVELS)
         if self._level_of.get(host.name) == level:
             return
@@ -75,8 +76,8 @@ class HostIndex:
         return None
 
     def roomiest(self, wanted: CreateRequested, tried: frozenset[str]) -> HostLedger | None:
-        """Return the host with the most room, among those that could hold the request if they were empty. This host is
-        likely to be the first that has room for the request."""
+        """Return the host with the most room, among those that are not in `tried` and could hold the request if they
+        were empty. That host is likely to be the first to have room for the request."""
         for level in range(LEVELS, -1, -1):
             for name, host in self._levels[level].items():
                 if name not in tried and host.could_ever_fit(wanted.demand, wanted.count):
@@ -95,7 +96,7 @@ class HostIndex:
             del self._image_hosts[next(iter(self._image_hosts))]
 
     def forget(self, name: str) -> None:
-        """Remove a host that is gone for good, also from the hosts remembered for images."""
+        """Remove a host that is gone for good, also from the lists of hosts that recently made boxes of an image."""
         self.remove(name)
         for image, near in list(self._image_hosts.items()):
             if name in near:

@@ -70,8 +70,8 @@ class RemoteBox:
         )
 
     def _noted(self, outcome: CommandOutcome, known: int) -> Any:
-        """Return the result in the host's answer to a command. Before that, add the answer's new entries to this
-        object's list of commands, which had `known` entries when the command was sent."""
+        """Return the result of a command from `outcome`, the host's answer. First add the commands that the host lists
+        as new to this object's own list. That list had `known` entries when the command was sent."""
         if known + len(outcome.commands) > len(self._commands):
             self._commands[known:] = outcome.commands
         return outcome.result

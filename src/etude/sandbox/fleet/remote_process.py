@@ -55,8 +55,9 @@ class RemoteProcess:
         return polled or Poll(b"", 0, None)
 
     def _give_up(self, task: asyncio.Task[Any], then: Any) -> None:
-        """Let a task finish in the background, and call `then` with the task afterwards. The next poll first waits
-        until the task has finished."""
+        """Called when the caller of a poll was cancelled. Let `task` (the poll, or the call that cancels it on the
+        host) finish in the background, and then call `then` with it. The next poll first waits until the task has
+        finished."""
         self._given_up.add(task)
         task.add_done_callback(then)
         task.add_done_callback(self._given_up.discard)
@@ -85,7 +86,7 @@ class RemoteProcess:
 
 
 def _forget(cancelling: asyncio.Task[Any]) -> None:
-    """Ignore an error of `cancelling`, the call that cancels a poll on the host. Whatever makes that call fail makes
-    the poll fail too, so nobody waits for the poll in vain."""
+    """Ignore an error of `cancelling`, a call that should cancel a poll on the host. Whatever makes that call fail
+    makes the poll fail too, so nobody waits for the poll in vain."""
     with contextlib.suppress(SandboxError, asyncio.CancelledError):
         cancelling.result()

@@ -29,7 +29,8 @@ class Pending:
     host: str = ""
     """The host where the request's boxes are being made; empty while the request waits."""
     searched: bool = False
-    """Whether all hosts have been tried and none had room. After that, only hosts that gain room are tried."""
+    """Whether all hosts have been tried for this request and none had room. From then on, it is tried only on hosts
+    that gain room."""
     claim: str = ""
     """The host that is kept free for this request; empty if there is none."""
     answered: bool = False
@@ -68,8 +69,8 @@ class WaitingRequests:
         self._note_head(pending.queue)
 
     def turns(self, *, everyone: bool) -> list[QueueKey]:
-        """Return the keys of the queues in the order of their turns. Without `everyone`, return only queues whose first
-        request has not been tried on all hosts yet."""
+        """Return the keys of the queues, the one whose turn is next first. With `everyone`, return all queues;
+        otherwise, only those whose first request has not been tried on all hosts yet."""
         if everyone:
             return list(self._queues)
         return list(self._fresh) if len(self._fresh) == 1 else [queue for queue in self._queues if queue in self._fresh]
@@ -108,7 +109,8 @@ class WaitingRequests:
         self._note_head(pending.queue)
 
     def _note_head(self, queue: QueueKey) -> None:
-        """Update the record of whether the queue's first request has been tried on all hosts."""
+        """Update `_fresh`, the set of queues whose first request has not been tried on all hosts yet, after `queue` has
+        changed."""
         requests = self._queues.get(queue)
         if requests and not requests[0].searched:
             self._fresh[queue] = None

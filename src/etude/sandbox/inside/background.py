@@ -52,7 +52,8 @@ class Ring:
         return self._first + len(self._bytes)
 
     def take(self) -> tuple[int, bytes]:
-        """Return the number of the first byte in the buffer, and all bytes of the buffer, which stay there."""
+        """Return the bytes in the buffer, and the position of the first of them in the whole stream. The bytes stay in
+        the buffer."""
         return self._first, bytes(self._bytes)
 
 

@@ -37,8 +37,8 @@ class BoxSpawner:
         self, settings: ZygoteSettings, programs: dict[int, bytes], watch: Watch, unwatch: Callable[[int], None]
     ) -> None:
         """Create the spawner only when the zygote's root is complete, because boxes do not see later mounts. `programs`
-        maps each id in SINGLE_IDS to the seccomp program of boxes made for that id. `watch` registers a callback for a
-        readable descriptor, and `unwatch` removes it."""
+        maps each id in SINGLE_IDS (the ids that the only user of a box can have) to the seccomp program for boxes with
+        that id. `watch` registers a callback for a readable descriptor, and `unwatch` removes it."""
         self._settings, self._programs, self._watch, self._unwatch = settings, programs, watch, unwatch
         self._template_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         kernel.unshare(kernel.CLONE_NEWNS, "mount namespace")

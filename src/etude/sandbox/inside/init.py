@@ -36,8 +36,8 @@ _DEFERRED = ("exec", "start", "write", "write_tree", "stats")
 
 
 def take_identity(*, many_ids: bool) -> None:
-    """Make this process root of the box's user namespace, and limit the capabilities that commands can get to BOX_ROOT.
-    If the box has a single user id (`many_ids` is False), the process keeps that id."""
+    """Make this process root of the box's user namespace. Limit the capabilities that commands can get to those in
+    kernel.BOX_ROOT. If the box has a single user id (`many_ids` is False), the process keeps that id."""
     kernel.drop_bounding_set(kernel.BOX_ROOT)
     if many_ids:
         os.setgroups([])
@@ -116,7 +116,8 @@ class Init:
         """Pids of processes that were already stopped before the box was frozen, by themselves or by their shell. They
         stay stopped when the box is thawed."""
         self.working_folders: list[moving.WorkingFolder] = []
-        """Working folders of the box's threads, restored at the thaw if the box has a new root by then."""
+        """Working folders that the box's threads had when it was frozen. If the box has been moved to a new root,
+        `thaw` makes each thread change to the folder of the same path there."""
         self.proc_device = os.stat("/proc").st_dev
         os.set_blocking(self.requests, False)
         self.many_ids = many_ids
@@ -261,9 +262,9 @@ class Init:
     # -- freezing
 
     def freeze(self, *, kill: bool) -> list[str]:
-        """Stop all processes of the box. Return the processes that have a file open for writing, as texts, or a single
-        text if some process does not stop. If the list is not empty, this freeze is already undone. With `kill`, kill
-        all processes instead and return []."""
+        """Stop all processes of the box. Return a description of each process that has a file open for writing. If some
+        process does not stop, return one text that says so. Whenever something is returned, this freeze has been undone
+        already. With `kill`, kill all processes instead and return []."""
         self.frozen += 1
         if kill:
             processes.signal_all(signal.SIGKILL)

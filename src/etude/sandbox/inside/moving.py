@@ -57,10 +57,12 @@ class WorkingFolder:
 def rehearse() -> tuple[list[WorkingFolder], list[str]]:
     """Check that all processes of the box can be moved to a new root directory, without moving them. Raises CannotMove
     if one cannot. Return the working folders that threads would have to change, and the files that processes map
-    shared. If the box has written such a file since its last fork, the caller must not move the box, since the mapping
-    would not show later changes to the file. All other files never change.
+    shared.
 
-    All threads must be stopped. To prove that a thread can be made to change its working folder, one thread of each
+    If the box has written one of these shared files since its last fork, the caller must not move the box: the mapping
+    would go on showing the old file and miss later changes. Files that the box has not written never change.
+
+    All threads must be stopped. To prove that threads can be made to change their working folders, one thread of each
     process is made to change to the folder it is already in."""
     if not tracing.KNOWN:
         raise CannotMove(f"moving processes is not supported on {kernel.MACHINE}")

@@ -31,9 +31,10 @@ class LinkAddresses:
     __slots__ = ("any_address", "box", "family", "gate", "prefix")
 
     def __init__(self, family: int, box: str, gate: str, prefix: int, any_address: str) -> None:
-        """`box` and `gate` are the addresses of the two ends. `prefix` is the length of the network prefix. A prefix as
-        long as the address leaves the box no neighbours, so all its traffic goes to the gate. `any_address` is the
-        family's wildcard address."""
+        """`box` and `gate` are the addresses of the two ends of the veth pair. The gate is the network namespace in
+        which the owner process accepts the box's connections. `prefix` is the length of the network prefix. If it is as
+        long as the address, the box has no neighbours and sends all its traffic to the gate. `any_address` is the
+        wildcard address of the family."""
         self.family, self.box, self.gate = family, box, gate
         self.prefix, self.any_address = prefix, any_address
 

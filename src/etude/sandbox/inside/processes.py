@@ -70,8 +70,9 @@ def _threads(pid: int) -> list[str]:
 
 
 def mark_of(pid: int) -> str:
-    """Return the mark (UTS namespace) of the command that the process belongs to: "" if the process has ended or is a
-    zombie, UNREADABLE if its program is unreadable, which hides the mark."""
+    """Return the UTS namespace of a process. It is the mark that shows to which command the process belongs, since
+    every command runs in a UTS namespace of its own. Return "" if the process has ended or is a zombie. Return
+    UNREADABLE if its program file is unreadable, because the kernel then hides the namespace."""
     return _mark_at(f"/proc/{pid}") or next(filter(None, map(_mark_at, _threads(pid))), "")
 
 
@@ -110,9 +111,9 @@ def kill_marked(mark: str, commands: set[int]) -> None:
 
 
 def _stop_marked(to_kill: Callable[[int], bool], known: set[int]) -> set[int]:
-    """Stop all processes for which `to_kill` holds, except the `known` ones, and return their pids. All are stopped
-    before any is killed. Stopped processes cannot fork, but still count towards the process limit, so even a fork bomb
-    comes to an end."""
+    """Stop all processes for which `to_kill` holds, and return their pids. Skip the pids in `known`, which an earlier
+    search has found. All are stopped before any is killed. Stopped processes cannot fork, but still count towards the
+    process limit, so even a fork bomb comes to an end."""
     stopped: set[int] = set()
     while found := {pid for pid in _others() if pid not in known | stopped and to_kill(pid)}:
         for pid in found:
@@ -123,7 +124,8 @@ def _stop_marked(to_kill: Callable[[int], bool], known: set[int]) -> set[int]:
 
 def _kill_stopped(stopped: set[int], to_kill: Callable[[int], bool], own: set[int]) -> None:
     """Kill the `stopped` processes for which `to_kill` holds, and resume the others. Wait until the killed ones are
-    dead, and until the pids in `own` are reaped."""
+    dead. Then wait a moment until those in `own` (processes that certainly belong to the command being killed) are
+    reaped."""
     for pid in stopped:
         _send(pid, signal.SIGKILL if to_kill(pid) else signal.SIGCONT)
     _wait_for(lambda: not any(to_kill(pid) for pid in stopped))
@@ -189,12 +191,13 @@ def living() -> list[int]:
 
 
 def stop_all(stopped_before: set[int]) -> bool:
-    """Stop all processes but pid 1, and return whether all are stopped. A process stops at the end of its current
-    system call; until then, that call may still change files.
+    """Stop all processes of the box but pid 1, and return whether all are stopped. A process stops at the end of its
+    current system call; until then, that call may still change files.
 
-    A parent in vfork stops only after its child's exec, which a child that is already stopped never reaches. So if some
-    process does not stop, all are resumed until no parent waits in vfork, and then all are stopped again. Those in
-    `stopped_before`, which were stopped before the freeze, are not resumed."""
+    A parent in vfork stops only when its child has called exec. If the child is stopped before that, the parent never
+    stops. So if some process does not stop, all are resumed until no parent waits in vfork, and then all are stopped
+    again. The pids in `stopped_before` are not resumed: a signal had stopped them before pid 1 began to freeze the
+    box."""
     for patience in (0.05, 0.1, 0.2, 0.4, 1.0):
         signal_all(signal.SIGSTOP)
         if _wait_for(lambda: all(_states(pid) <= _DEAD | _STOPPED for pid in _others()), patience):

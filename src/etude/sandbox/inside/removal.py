@@ -79,8 +79,9 @@ def _made_accessible(folder: str) -> bool:
 
 
 def _has_entries(folder: str) -> bool:
-    """Return whether to try again after a folder could not be removed because it was not empty. True if the folder has
-    entries, which another process has moved into it, or if it is gone."""
+    """Called when removing `folder` has failed because it was not empty. Return False only if the folder exists and has
+    no entries now: then the failure has no explanation. Return True, to try again, if there are entries (another
+    process has moved them there) or the folder is gone."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
         return any(found)
     return True

@@ -29,8 +29,8 @@ _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def make_cell(settings: ZygoteSettings, cell: str, disk_mb: int) -> None:
-    """Make a cell, the folder `cell` that holds what one box writes. `disk_mb` is the size limit in MiB if cells are
-    kept in memory; 0 means none."""
+    """Make a cell, the folder `cell` that holds what one box writes. If cells are kept in memory, `disk_mb` is the
+    maximum size in MiB, and 0 stands for no maximum."""
     os.mkdir(cell)
     if settings.memory:
         limit = f",size={disk_mb}m,nr_inodes={max(4096, disk_mb * 64)}" if disk_mb else ""
@@ -141,13 +141,15 @@ def _make_folder(root: int, path: str, owner: int | None) -> None:
 
 
 def mounts_for_first_root(settings: ZygoteSettings, base: str) -> list[tuple[str, str]]:
-    """Return the mounts to move from a copy of the zygote's root into a box's first root, as (source, target)."""
+    """Return the mounts to move when a new box gets its root directory, as (source, target). Before that, the box has a
+    copy of the zygote's root, where the sources lie."""
     system = [(f"base/{top}", top) for top in settings.top_mounts()] if base == "host" else []
     return [*system, ("dev", "dev"), ("own", "proc")]
 
 
 def mounts_for_next_root(settings: ZygoteSettings, base: str) -> list[tuple[str, str]]:
-    """Return the mounts to move from a box's old root into its next one, as (source, target)."""
+    """Return the mounts to move from a box's root directory to the one that replaces it in a fork, as (source,
+    target)."""
     return [(target, target) for _, target in mounts_for_first_root(settings, base)]
 
 

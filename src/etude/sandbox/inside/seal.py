@@ -173,8 +173,8 @@ class _Copy:
 
 
 def _copy_bytes(old: int, new: int) -> bytes:
-    """Copy a file's content within the kernel (sendfile), without hashing. Returns b"" where `_copy_and_hash` returns a
-    digest."""
+    """Copy a file's content within the kernel (sendfile), without hashing. Return b"" in place of a digest of the
+    content."""
     while os.sendfile(new, old, None, _COPY_BYTES):
         pass
     return b""

@@ -36,7 +36,7 @@ class Zygote:
     def __init__(self, control: socket.socket, settings: ZygoteSettings, programs: dict[int, bytes]) -> None:
         self.control, self.settings = control, settings
         self.boxes: dict[str, tuple[PreparedBox, wire.Header]] = {}
-        """Maps a box id to the box's process and the order (request) that it was made by."""
+        """Maps a box id to the box's process and the request ("order") by which the owner process asked for the box."""
         self.cells_to_remove: list[str] = []
         self.watched: dict[int, Callable[[], None]] = {}
         self.poll = select.epoll()
@@ -169,8 +169,8 @@ class Zygote:
 
     def copy(self, message: wire.Header) -> wire.Header:
         """Merge the overlay folders `sources` and copy them to the folder `target`, both named in the message. If the
-        message also names a `cell`, make that cell (writable folder) first. Return the digest or the error. Runs in a
-        helper process."""
+        message also names a `cell` (a box's writable folder), make it first. Return the digest of the copied content,
+        or the error. Runs in a helper process."""
         if cell := message["cell"]:
             rootfs.make_cell(self.settings, cell, 0)
         return seal.copy_and_report(message["sources"], message["target"], named=not cell)
@@ -196,8 +196,8 @@ class Zygote:
         self.watch(ours.fileno(), lambda: self.helper_ended(ticket, pid, ours))
 
     def helper_ended(self, ticket: int | None, pid: int, ours: socket.socket) -> None:
-        """Reap the helper process `pid`. If a request with the number `ticket` waits for its result, read the result
-        from `ours` and send it to the owner process."""
+        """Reap the helper process `pid`, which has written its result to its end of a socket pair; `ours` is the other
+        end. If a request with the number `ticket` waits for that result, send it to the owner process."""
         self.unwatch(ours.fileno())
         data = ours.recv(wire.MAX_ORDER)
         ours.close()

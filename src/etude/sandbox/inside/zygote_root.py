@@ -54,8 +54,8 @@ class ZygoteSettings:
         """`store` is the backend's folder on the host. `stage` is an empty folder on which the zygote's root is
         mounted."""
         self.skeletons = skeletons
-        """Maps the name of an image base to the generated folder tree that is the lowest layer of its boxes, relative
-        to the store."""
+        """Maps the name of an image base (such as "host") to a generated folder tree, which is the lowest layer of all
+        boxes whose image has that base. The path of the tree is relative to the store."""
         self.binds = binds
         """Read-only mounts in boxes whose image has the base "host": (host folder, folder in the box). A source
         "store:..." lies in the store."""
@@ -63,8 +63,8 @@ class ZygoteSettings:
         """Range of ids for boxes: `range_base` is the id in the zygote's namespace that is id 0 in a box, `range_count`
         the number of ids. If `range_base` is None, boxes have one id, the caller's own."""
         self.subordinate = subordinate
-        """Host ids of the boxes' user 0 and group 0, if the boxes' ids are the caller's subordinate ids; otherwise
-        None. With subordinate ids, the zygote's user namespace numbers them from `range_base`."""
+        """Set only if boxes use the caller's subordinate ids: the host ids of the boxes' user 0 and group 0. In the
+        zygote's user namespace, these ids are numbered from `range_base`."""
         self.memory = memory
         """Whether cells (the folders that boxes write to) are tmpfs mounts with a size limit. Otherwise they are plain
         folders of the store."""

@@ -52,8 +52,8 @@ class FeaturesSource(CategorySource):
 
 @cache
 def features_of(kin: str) -> list[Feature]:
-    """Return the features of a package that can be graded safely: without the feature, at least one test fails whose
-    only expected value is hard to guess (`Package.telling`).
+    """Return those features of a package that tasks can ask for. Without such a feature, at least one test fails whose
+    only expected value is hard to guess (`Package.telling`), so that a pass is hard to forge.
     """
     package = package_of(kin)
     found = [*_functions(package), *_options(package)]

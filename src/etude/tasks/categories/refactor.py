@@ -1,5 +1,5 @@
-"""Refactoring tasks: a small library in which every caller of a helper function has its own copy of it, which the agent
-must merge.
+"""Refactoring tasks: in a small library, every caller of a helper function has its own copy of the helper. The agent
+must merge these copies.
 """
 
 from __future__ import annotations

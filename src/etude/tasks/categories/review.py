@@ -97,8 +97,9 @@ def plant(package: Package, rng: random.Random) -> Planted:
 
 
 def _threshold(places: int) -> float:
-    """Return the lowest threshold that random findings reach with a probability of at most `SEALED`. If there is none,
-    return the highest one. `places` is the number of edits in the change to review.
+    """Return the lowest threshold (required score) at which the verdict is safe against guessing: random findings reach
+    it with a probability of at most `SEALED`. If there is none, return the highest threshold. `places` is the number of
+    edits in the change to review.
     """
     fair = (one for one in _THRESHOLDS if chance_of_guess(places, DEFECTS, one) <= SEALED)
     return next(fair, _THRESHOLDS[-1])

@@ -65,7 +65,8 @@ class Attempt:
 
 
 def runner_of(task: Task) -> str:
-    """Return the kind of runner that executes the agent's code; it decides which cheats fit the task."""
+    """Return the kind of runner that executes the agent's code in a task, such as pytest. It decides which cheats fit
+    the task."""
     if (kind := task.verifier.get("type")) in _KINDS:
         return str(kind)
     if (runner := task.verifier.get("runner")) in _RUNNERS:

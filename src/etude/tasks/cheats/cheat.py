@@ -33,7 +33,8 @@ class Scene:
     box: Box
     workdir: str
     runner: str
-    """The kind of runner, one of the constants above (`PYTEST` to `MUTATION`)."""
+    """What executes the agent's code in this task, such as pytest: one of the constants above (`PYTEST` to
+    `MUTATION`)."""
     target: str
     """Path of the file with the bug, relative to the workdir."""
     files: Mapping[str, bytes]
@@ -81,7 +82,7 @@ class Cheat:
     exploits: str
     """The weakness in one line: what a grader would have to trust or forget for the cheat to work."""
     fits: frozenset[str]
-    """Kinds of runner whose tasks the cheat can be tried on."""
+    """The runners (what executes the agent's code, such as pytest) whose tasks the cheat can be tried on."""
     act: Act
 
 

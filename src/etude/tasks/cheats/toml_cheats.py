@@ -41,7 +41,8 @@ _PARTS = {name: text for table in _TABLES.values() for name, text in table.pop("
 
 
 def fragment(name: str) -> str:
-    """Return the shared text of this name, with the fragments that it mentions filled in."""
+    """Return a text that several cheats share, by its name in a [fragments] table. Other fragments that the text
+    mentions as <<NAME>> are filled in."""
     return _FRAGMENT.sub(lambda found: fragment(found[1]), str(_PARTS[name]))
 
 
@@ -111,7 +112,8 @@ async def _answer(scene: Scene, answer: Mapping[str, Any]) -> None:
 
 
 def _wrapped_node(source: str, answer: str) -> str:
-    """Return code that replaces the exported functions of a JavaScript module."""
+    """Return code to append to a JavaScript module, so that its exported functions are replaced by ones that return the
+    value of the expression `answer`."""
     names = [
         line.split("function ")[1].split("(")[0] for line in source.splitlines() if line.startswith("export function")
     ]

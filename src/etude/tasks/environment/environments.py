@@ -40,8 +40,8 @@ class Environments:
     ) -> None:
         """`folder` stores results for later processes. `egress` is what a Dockerfile's steps may reach. `host_indexes`
         stores an index of all text lines in the host's base (the system folders that boxes show); building an index
-        takes a minute. If `host_indexes` is None, a leak in the base is found only in other versions of the files that
-        the solution changes.
+        takes a minute. If `host_indexes` is None, only those files of the base are searched for leaks that may be other
+        versions of a file that the solution changes.
         """
         self.sandboxes = sandboxes
         self._facts = FactStore(folder) if folder else None
@@ -71,7 +71,8 @@ class Environments:
 
     async def prove(self, task: Task) -> SealReport:
         """Search for the task's solution and hidden tests in everything that an agent of this task can read in its box.
-        The gate takes a report without findings as proof that the environment does not leak them.
+        The gate (the check of a task before its use) takes a report without findings as proof that the environment does
+        not leak them.
         """
         prepared, needles = await self._patterns_of(task)
         if prepared.bare:

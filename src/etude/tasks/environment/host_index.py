@@ -30,8 +30,8 @@ class HostIndexes:
     """Called with progress messages, because building an index takes a minute."""
 
     async def of(self, sandboxes: Sandboxes, base: Base) -> HostIndex:
-        """Return the index for this state of the host's system folders: the stored one, or a new one that is built and
-        stored.
+        """Return the line index for this state of the host's system folders. If none is stored for this state, build
+        one and store it.
         """
         path = self.folder / f"{base.digest}.base"
         if known := await asyncio.to_thread(HostIndex.read, path):

@@ -1,5 +1,5 @@
-"""Stores proofs for later processes. In a proof, a verifier records what it found out by running a task's tests with
-and without the reference.
+"""Stores proofs for later processes. A proof records what a verifier found out by running a task's tests with the
+reference solution and without it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from etude.tasks.task import Task
 
 
 class Proofs:
-    """Stores proofs: what verifiers found out by running a task's tests with and without the reference. A proof is
-    keyed by the task's environment and by `proof_inputs`, a digest of everything else that it depends on. If boxes of
-    the environment show the host's system folders, the proof is valid only while these stay unchanged.
+    """Stores proofs. A proof records what a verifier found out by running a task's tests with the reference solution
+    and without it. It is keyed by the task's environment and by `proof_inputs`, a digest of everything else that it
+    depends on. If boxes of the environment show the host's system folders, the proof is valid only while these stay
+    unchanged.
     """
 
     def __init__(self, folder: Path, host: Callable[[], Awaitable[str]]) -> None:
@@ -40,7 +41,8 @@ class Proofs:
 
 
 def known_proof(folder: Path, task: Task, proof_inputs: str) -> tuple[str, bytes] | None:
-    """Return a stored proof as (state of the host in which it was made, proof), or None if there is none."""
+    """Return the stored proof of a task (what a verifier found out by running the task's tests) as a pair: the state of
+    the host in which the proof was made, and the proof. Return None if none is stored."""
     found = FactStore(folder).read_proof(_key(task, proof_inputs))
     if found is None:
         return None

@@ -47,7 +47,7 @@ class Source:
     workdir: str = ""
     """The working directory in the image; empty for the image's own default."""
     place: Path = Path()
-    """Folder of the Dockerfile's context, or path of the archive."""
+    """For a Dockerfile, the folder that is its build context; for an archive, the archive's path."""
     reference: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 

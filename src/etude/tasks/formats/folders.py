@@ -88,7 +88,8 @@ def _require_unique_folders(tasks: Sequence[Task]) -> None:
 
 
 def _copy(task: Task, goal: Path, added: Mapping[str, bytes] | None = None) -> None:
-    """Copy a task atomically. Links are copied as links, since each stays inside its folder."""
+    """Copy a task to `goal` atomically. Symbolic links are copied as links, since no link leaves the task's folder. An
+    identical task that exists at `goal` is kept; a different one raises TaskError."""
     goal.parent.mkdir(parents=True, exist_ok=True)
     temporary = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)

@@ -34,7 +34,9 @@ async def gate_tasks(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
     """Gate the tasks that have no decision in the file `evidence` yet, and return the results of all tasks by task id.
-    Tasks in which a cheat has the same chances, such as those with the same image, share one run of the `cheats`.
+
+    `cheats` runs agents that try to pass without solving anything. It is run once for all tasks in which these agents
+    have the same chances, such as tasks with the same image.
     """
     shared = Gate(grader or Grader(sandboxes), conditions_of(runs), cheats=cheats, queue=GradingQueue(concurrency))
     return await examine_all(tasks, shared, evidence, progress=progress)
@@ -88,8 +90,8 @@ def _require_unique_ids(tasks: Sequence[Task]) -> None:
 
 
 def _is_decided(task: Task, known: GateResult | None, runs: int) -> bool:
-    """Return whether a known result is a decision about the task's present state, with at least `runs` runs of the
-    reference."""
+    """Return whether an earlier result (`known`) decides about the task's present state. If the task survived in it, it
+    must also have at least `runs` runs of the reference."""
     if known is None or not known.decided:
         return False
     passes = sum(run.what == REFERENCE for run in known.counted)

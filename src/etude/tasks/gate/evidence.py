@@ -1,5 +1,5 @@
-"""The gate's evidence on disk: one line per gating in gate.jsonl, and a copy in each task's own folder, which other
-users of the task receive with it.
+"""The gate's evidence (its results) on disk: one line per gating in gate.jsonl, and a copy in each task's own folder.
+Whoever receives the task's folder receives the copy with it.
 
 Invariant: the copy is written before the line, and both are written atomically.
 """
@@ -16,7 +16,8 @@ from etude.tasks.task import Task
 
 
 def keep_evidence(task: Task, result: GateResult, lines: Path, *, beside: str = EVIDENCE) -> None:
-    """Write a result into the task's folder, at the relative path `beside`, and then append it to the file `lines`."""
+    """Write the gate's result into the task's folder, at the relative path `beside`. Then append it to the file
+    `lines`."""
     own = task.directory / beside
     own.parent.mkdir(exist_ok=True)
     write_atomically(own, (json.dumps(result.row(), indent=1, ensure_ascii=False) + "\n").encode())

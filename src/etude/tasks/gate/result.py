@@ -85,7 +85,8 @@ class GateResult:
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that count towards the outcome: all except those set aside."""
+        """The runs that count towards the outcome: all except timeouts that were set aside, because the conditions of
+        the run may have caused them."""
         return tuple(run for run in self.runs if not run.set_aside)
 
     @property
@@ -113,7 +114,8 @@ class GateResult:
 
     @property
     def decided(self) -> bool:
-        """Whether there is a decision: the task is broken, or no counted run ended in an infrastructure fault."""
+        """Whether the gate has decided about the task: the task is broken (its author made a mistake), or there are
+        counted runs and none of them ended in an infrastructure fault."""
         judged = bool(self.counted) and all(run.judgement is not Judgement.ERROR for run in self.counted)
         return bool(self.broken) or judged
 
@@ -160,7 +162,7 @@ def source_of_task(task: Task) -> str:
 
 
 def by_source(results: Iterable[GateResult]) -> dict[str, dict[str, int]]:
-    """Count the tasks, the survivors and the other outcomes for each task source."""
+    """Count, for each task source, all its tasks, those that survived the gate, and those with each other outcome."""
     found: dict[str, Counter[str]] = {}
     for result in results:
         counts = found.setdefault(result.source, Counter(tasks=0, survived=0))

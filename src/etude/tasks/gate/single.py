@@ -93,9 +93,11 @@ class Gate:
     async def _grade_all(
         self, task: Task, solution: str, others: dict[str, str], spent: list[float]
     ) -> tuple[list[tuple[Run, Verdict]], tuple[str, ...]]:
-        """Run all gradings of a task and return them with the leaks found. The cheapest check comes first, and the rest
-        is skipped once the task is unfit. Runs that need a busy machine come last, so that such runs of several tasks
-        can share one artificial CPU load.
+        """Run all gradings of a task. Return them, and the files of its environment that show the solution (leaks).
+
+        The cheap checks come first: the search for leaks, and the grading of the empty diff. If they show that the task
+        is unfit, nothing else is run. Runs that need a busy machine come last, so that such runs of several tasks can
+        share one artificial CPU load.
         """
         leaks: tuple[str, ...] = ()
         if self.scan:
@@ -131,7 +133,8 @@ class Gate:
 
     @asynccontextmanager
     async def _turn(self, spent: list[float], *, busy: bool = False) -> AsyncIterator[None]:
-        """Wait for a turn in the queue. Append to `spent` how many seconds the turn took, without the waiting."""
+        """Wait for a slot of the queue, and hold it during the with-block. Then append to `spent` how many seconds the
+        block took, without the waiting."""
         async with self.queue.turn(busy=busy):
             began = time.monotonic()
             try:
@@ -168,7 +171,7 @@ def reference_diff(task: Task) -> str:
 
 
 def other_diffs(task: Task) -> dict[str, str]:
-    """Return the task's other valid solutions as diffs, by file name."""
+    """Return the task's valid solutions other than the reference, as diffs by file name."""
     paths = sorted((task.directory / REFERENCE_DIFF).parent.glob("*.diff"))
     others = (path for path in paths if path != task.directory / REFERENCE_DIFF)
     return {path.name: _read_diff(path, "another solution") for path in others}
@@ -184,12 +187,13 @@ def _read_diff(path: Path, what: str) -> str:
 
 
 def _cheats_key(task: Task) -> str:
-    """Return the cache key for the names of the cheats that succeed in a task, for environments that consist only of
-    files over the host's system folders. In any other environment, the caller uses the image as the key.
+    """Return the key under which the gate caches which cheats succeed in a task. (A cheat is an agent that tries to
+    pass without solving anything.) This key is for environments that consist only of files over the host's system
+    folders. For any other environment, the caller uses the image as the key.
 
-    Two tasks share a key if any cheat is expected to succeed in both or in neither: they have the same source, verifier
-    and runner. If the verifier runs code from the task, such as its tests, they must also have the same family (a
-    package, a repository).
+    Tasks share a key if each cheat is expected to succeed in all of them or in none: tasks with the same source,
+    verifier and runner. If the verifier runs code from the task, such as its tests, the tasks must also have the same
+    family (a package, a repository).
     """
     name = verifier_name(task)
     parts = (name, task.verifier.get("runner"), source_of_task(task), "" if name in _NO_TASK_CODE else task.family)

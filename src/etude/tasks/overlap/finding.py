@@ -24,13 +24,13 @@ class Leak:
     """Kind of the shared content: task (its id), function (code without its numbers), instance (code with its numbers),
     code (a sequence of tokens) or text (a sequence of words)."""
     a: str
-    """Name of the item in the first collection."""
+    """Name of the item of the first collection that has the shared content."""
     b: str
-    """Name of the item in the second collection."""
+    """Name of the item of the second collection that has the shared content."""
     count: int
-    """Number of content hashes (prints) of the kind `what` that the two items share."""
+    """Number of content hashes (prints) that the two items share, counting only this leak's kind of content."""
     sample: str
-    """Description of one shared piece of content, as it appears in the second collection."""
+    """Description of one piece of the shared content, such as a function's name, as the second item has it."""
 
 
 def find_leaks(first: Iterable[Item], second: Iterable[Item], *, numbers: bool = False) -> list[Leak]:

@@ -47,7 +47,8 @@ class Item:
         self.prints["task", digest_of(name)] = name
 
     def add_functions(self, source: str) -> bool:
-        """Add the functions of a module. Return whether there were any to compare."""
+        """Add the hashes (prints) of a module's functions to this item. Return whether there were any functions to
+        compare."""
         found = fingerprints(source, smallest=SMALLEST)
         self.prints.update({("function", int(one.shape, 16)): one.name for one in found})
         self.prints.update({("instance", int(one.instance, 16)): one.name for one in found})

@@ -43,12 +43,12 @@ class Base:
     """The list of files that boxes show from the host's system folders."""
 
     digest: str
-    """Hash of the files' names, sizes and modification times; it changes with every change of the installed
-    software."""
+    """Hash of the names, sizes and modification times of the files in the host's system folders. It changes with every
+    change of the installed software."""
     sizes: dict[str, int] = field(repr=False)
-    """Size of each file in bytes, by its path."""
+    """Size in bytes of each file that boxes show from the host's system folders, by path."""
     _called: dict[str, list[str]] = field(init=False, repr=False, compare=False)
-    """The paths by the last part of their names: to look at all of them for every task takes a tenth of a second."""
+    """The same paths, grouped by file name, since a search through all of them takes a tenth of a second per task."""
 
     def __post_init__(self) -> None:
         called: dict[str, list[str]] = {}
@@ -57,8 +57,8 @@ class Base:
         object.__setattr__(self, "_called", called)
 
     def copies(self, file_versions: Iterable[FileVersions]) -> list[str]:
-        """Return the files that may be other versions of the given ones: files of the same name whose size differs at
-        most by a factor of four.
+        """Return the paths of the host's files that may be other versions of files that the solution changes. Such a
+        file has the same name as one of `file_versions`, and a size that differs at most by a factor of four.
         """
         wanted = list(file_versions)
         last_parts = {versions.name.rpartition("/")[2] for versions in wanted}
@@ -99,14 +99,17 @@ class HostIndex:
     """
 
     numbers: _Numbers
-    """Sorted hashes of all lines of at least `LEAST` bytes without white space."""
+    """Sorted hashes of all lines of the host's text files. White space is removed from each line first, and lines with
+    fewer than `LEAST` bytes left are skipped."""
     places: _Places
-    """For each hash in `numbers`, the first file with that line, as an index in `names` (the paths of all files)."""
+    """For each line hash in `numbers`, the first file that contains the hashed line. Files are given as positions in
+    `names`, the paths of all indexed files."""
     names: Sequence[str]
 
     def files_with(self, needles: Iterable[Needle]) -> list[str]:
-        """Return the files that contain a needle as a whole line, at most one file per needle. Needles that are a part
-        of a line, or that span several lines, cannot be looked up and are skipped.
+        """Return the files that contain one of the needles (texts of a solution or its hidden tests) as a whole line,
+        at most one file per needle. Needles that are a part of a line, or that span several lines, cannot be looked up
+        and are skipped.
         """
         found = set()
         for needle in needles:

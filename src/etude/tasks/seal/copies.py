@@ -30,7 +30,8 @@ _COMPILED = (".pyc", ".pyo", ".so", ".pyd", ".node")
 async def find_copies(root: Root, paths: Sequence[str], workdir: str, tracked: Collection[str] | None) -> list[Removed]:
     """Return what to remove. Copies of the package under test that differ from the workspace are removed with their
     installation records. Of equal copies only the bytecode is removed. Archives of the package are removed too.
-    `tracked` are the files that the workspace's repository tracks, or None without a repository."""
+    `tracked` are the files that the workspace's repository tracks; None if there is no repository, or its files cannot
+    be listed."""
     names = await package_names(root, paths, workdir)
     if not names:
         return []

@@ -52,5 +52,6 @@ class Finder:
 
 
 def _middle(text: bytes) -> int:
-    """Return the offset of the eight bytes used as key. They come from the middle, because many lines begin alike."""
+    """Return the offset in a string of the eight bytes that are its key in the hash table. They come from the middle,
+    because many lines begin alike."""
     return (len(text) - _WIDTH) // 2

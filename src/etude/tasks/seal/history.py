@@ -37,8 +37,8 @@ class History:
     top: str
     """Root folder of the working tree: the workspace or a folder above it."""
     tracked: frozenset[str] | None
-    """Absolute paths of the tracked files. None if the index cannot be read; then every file that git does not ignore
-    counts as tracked."""
+    """Absolute paths of the tracked files. None if they cannot be listed, for example because the image has no git.
+    Then the new commit contains every file that git does not ignore."""
     branch: str
     stores: tuple[Removed, ...]
     """Every path that holds history: `.git` itself, the `.git` of submodules and worktrees, and alternates."""
@@ -65,8 +65,9 @@ async def find_history(root: Root, paths: Sequence[str], workdir: str) -> Histor
 
 
 async def squash(root: Root, history: History, sandboxes: Sandboxes) -> None:
-    """Create the new repository with its single commit. The caller must already have removed the old repository's
-    `stores`.
+    """Create a repository with a single commit of the present files, in place of the repository that `history`
+    describes. The caller must already have removed every path in `history.stores`. If neither the image nor the host
+    has git, no repository is created.
     """
     if await _has_git(root.box):
         await _squash_in(root.box, history.top, history, await _git_user(root, history.top))
@@ -123,8 +124,8 @@ async def _resolve_git_file(root: Root, git: str, paths: Iterable[str]) -> str:
 
 
 def _is_git_data(place: str, paths: Iterable[str]) -> bool:
-    """Return whether a folder looks like git's data. The old repository can claim any folder of the image as part of
-    itself, for example as an alternate. A claimed folder is removed only if it holds git's data."""
+    """Return whether a folder looks like git's data. A repository can name any folder of the image as a part of itself,
+    for example as an alternate. Such a folder is removed with the repository only if it holds git's data."""
     return any(path.startswith((f"{place}/objects/", f"{place}/refs/")) or path == f"{place}/gitdir" for path in paths)
 
 

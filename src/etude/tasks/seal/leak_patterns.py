@@ -38,8 +38,9 @@ _COMMENT_STARTS = (b"#", b"//", b"*", b"/*", b'"""', b"<!--")
 """How comment lines begin. Many files share the same comments, such as licence texts, so comments do not identify a
 file."""
 _SOLUTION, _TESTS = 24, 16
-"""Maximum number of needles from the solution and from the hidden tests. They are taken from the files in turn, longest
-lines first. A few lines per file are enough, because a leaked file usually contains all of them.
+"""Maximum number of needles (texts to search an image for) from the solution, and from the hidden tests. They are taken
+from the files in turn, longest lines first. A few lines per file are enough, because a leaked file usually contains all
+of them.
 """
 _IMPORT = re.compile(r"\s*(?:(?:import|from|#include|use|using|package)\b|(?:const|let|var)\b.*\brequire\()")
 """Matches import lines. They only name other people's code, so they do not identify a file."""
@@ -57,7 +58,8 @@ class Needle:
     shown: str
     """File, line number and text of the needle, for people to read."""
     whole: bool = True
-    """Whether the text is exactly one line, not a part of a line or several lines joined."""
+    """Whether the text is one whole line (or the first `LONGEST` bytes of one), not another part of a line or several
+    lines joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +68,24 @@ class FileVersions:
     version shows the solution."""
 
     name: str
-    """End of the file's path that a copy must also have: the file's name, or folder and name if many files have that
-    name (`__init__.py`)."""
+    """How the path of a copy must end: with the file's name, or with folder and name if many files have that name
+    (`__init__.py`)."""
     size: int
-    """The file's size in bytes before the change. For a file that the reference adds, its size afterwards."""
+    """Size of the file in bytes, before the reference solution changes it. For a file that the reference adds, the size
+    of what it adds."""
     marks: tuple[bytes, ...]
     """Lines, without white space, by which versions of the file are recognised."""
     needles: tuple[Needle, ...]
-    """The lines of the solution in this file, including lines that are common elsewhere."""
+    """Texts to search for: the solution's lines in this file, including lines that Python's standard library also has.
+    """
 
     def matches_path(self, path: str) -> bool:
-        """Return whether the path ends with the file's name."""
+        """Return whether a path ends as the path of a copy of this file must (see `name`)."""
         return re.split("[/!]", path)[-1] == self.name or path.endswith(f"/{self.name}")
 
     def leaked_in(self, text: bytes) -> Needle | None:
-        """Return a needle that the text contains. Return None if the text contains no needle, or is not a version of
-        this file. The caller must have removed all white space from the text.
+        """If `text` is a version of this file and contains one of its needles (texts of the solution), return that
+        needle, otherwise None. The caller must have removed all white space from `text`.
         """
         if 2 * sum(mark in text for mark in self.marks) < len(self.marks):
             return None
@@ -214,7 +218,8 @@ def _of_file(path: str, data: bytes) -> Iterator[Needle]:
 
 
 def _longest(files: Iterable[list[Needle]], most: int) -> list[Needle]:
-    """Return the `most` longest needles, taking one from each file in turn."""
+    """Select at most `most` needles (texts to search for): the longest of each file first, then the second longest of
+    each, and so on."""
     ordered = (sorted(found, key=lambda needle: -len(needle.text)) for found in files)
     turns = chain.from_iterable(zip_longest(*ordered))
     unique = {needle.text: needle for needle in turns if needle is not None}
@@ -232,8 +237,8 @@ class _Library:
         self._lines = np.unique(np.fromiter(numbers, dtype=np.uint64))
 
     def contains(self, needle: Needle) -> bool:
-        """Return whether the standard library contains the text of a needle. Whole lines are looked up by hash; for
-        other needles, all the text is searched."""
+        """Return whether Python's standard library contains the text of a needle. A needle that is a whole line is
+        looked up by its hash; for any other needle, all the text is searched."""
         if not needle.whole:
             return needle.text in self._text
         number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))

@@ -53,8 +53,9 @@ def leftover_rules() -> tuple[LeftoverRule, ...]:
 def find_leftovers(
     paths: Sequence[str], workdir: str, tracked: Collection[str] | None, needed: Collection[str] = ()
 ) -> list[Removed]:
-    """Return the files to remove among these paths of an image. `tracked` are absolute paths, or None if the workspace
-    is not a repository. Build folders in `needed` stay."""
+    """Return the files to remove among these paths of an image. `tracked` are the absolute paths of the files that the
+    workspace's repository tracks; None if there is no repository, or its files cannot be listed. Build folders in
+    `needed` stay."""
     to_remove: dict[str, str] = {}
     for path in paths:
         if tracked and path in tracked:

@@ -65,7 +65,8 @@ def _unpack_one(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _contents_of(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the contents of each file in a container, or nothing if the data is not a container."""
+    """Yield the name and the contents of each file in an archive, a compressed file, a git pack or a git object. If the
+    data is none of these, yield nothing."""
     if data[:4] == b"PACK":
         yield from pack_objects(data)
     elif data[:4] in (b"PK\3\4", b"PK\5\6"):

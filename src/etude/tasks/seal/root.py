@@ -47,11 +47,13 @@ class Piece:
 
     folder: str
     tar: bytes | None = None
-    """The contents, with member names relative to `folder`; None if nothing was read."""
+    """The whole folder or a single file of it, with member names relative to `folder`. None for a piece that only has
+    links, or only names a file too large to read."""
     unread: str = ""
-    """Path of a file that was too large to read."""
+    """Path of the file that this piece stands for, if that file was too large to read; else empty."""
     links: tuple[str, ...] = ()
-    """Symbolic links directly in `folder`. Empty if the folder was read as one tar, which contains them."""
+    """Symbolic links directly in `folder`, for a folder whose files come as single pieces. Empty for any other piece; a
+    folder that was read as one tar has its links in the tar."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ class SealReport:
 
     removed: tuple[Removed, ...] = ()
     findings: tuple[Finding, ...] = ()
-    """Any finding makes the task unfit: its agent could read the solution."""
+    """The files that show a part of the solution or of the hidden tests. Any such file makes the task unfit, because
+    the agent could read it."""
     unread: tuple[str, ...] = ()
     """Files that were not searched, because they or their unpacked contents are too large."""
     lines: int = 0
@@ -115,7 +116,8 @@ class Scanner:
                 self.add(path, data)
 
     def _hits(self, name: str, data: bytes) -> list[Needle]:
-        """Return the needles that make this file a finding, or an empty list if the file is harmless."""
+        """Return the needles (texts of the solution or of the hidden tests) that make this file a finding. Return an
+        empty list if the file is harmless."""
         text = without_whitespace(data)
         found = [self.needles.items[index] for index in self._finder.find(text)]
         hidden = [needle for needle in found if needle.of_tests]
@@ -160,8 +162,8 @@ class Scanner:
 
 
 def scan_files(files: Mapping[str, bytes], needles: Needles) -> SealReport:
-    """Scan an environment that consists only of these files over the host's system folders. The system folders are not
-    scanned.
+    """Search these files for the lines of the solution and of the hidden tests. The files are an environment without an
+    image, in which the agent also sees the host's system folders. Those folders are not searched here.
     """
     started = time.monotonic()
     scanner = Scanner(needles)
@@ -173,7 +175,8 @@ def scan_files(files: Mapping[str, bytes], needles: Needles) -> SealReport:
 async def scan_image(
     sandboxes: Sandboxes, image: str, needles: Needles, *, removed: Iterable[Removed] = ()
 ) -> SealReport:
-    """Scan all files of an image, which are read in a fresh box."""
+    """Search all files of an image, read in a fresh box, for the lines of the solution and of the hidden tests. The
+    report also lists `removed`, the paths that sealing removed from the image."""
     started = time.monotonic()
     scanner = Scanner(needles)
     async with scan_box(sandboxes, image) as box:
@@ -182,7 +185,8 @@ async def scan_image(
 
 
 async def scan_paths(sandboxes: Sandboxes, image: str, paths: Iterable[str], needles: Needles) -> SealReport:
-    """Scan only the files of an image at these paths. Missing and unreadable files are skipped."""
+    """Search only these files of an image for the lines of the solution and of the hidden tests. Missing and unreadable
+    files are skipped."""
     started = time.monotonic()
     scanner = Scanner(needles)
     async with scan_box(sandboxes, image) as box:

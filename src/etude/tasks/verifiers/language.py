@@ -45,8 +45,8 @@ _REFUSED = re.compile(
     | loadTests.* | addTypeEqualityFunc""",
     re.VERBOSE,
 )
-"""Matches further attribute names that the restricted language forbids: private names, `mro`, clock functions, and
-functions that look up an attribute named in a string."""
+"""Matches attribute names that the restricted language forbids in addition to `_INTERNAL_ATTRIBUTES`: private names,
+`mro`, clock functions, and functions that look up an attribute named in a string."""
 _SELF_NAMES = frozenset(("self", "cls"))
 _PLAIN = re.compile(r"(?:[^{}]|\{\{|\}\}|\{\w*(?:![rsa])?(?::[^{}]*)?\})*")
 """Matches a format string without attribute or item access."""

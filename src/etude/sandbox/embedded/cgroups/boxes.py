@@ -107,7 +107,7 @@ class Cgroups:
             return None
 
     def create(self, name: str, *, memory_bytes: int, processes: int) -> BoxCgroup:
-        """Make a cgroup for a box in each hierarchy."""
+        """Make the cgroup folders of the box `name`, one in each hierarchy, and set its memory and process limits."""
         made: list[tuple[Hierarchy, Path]] = []
         try:
             for hierarchy, ours, _ in self._ours:

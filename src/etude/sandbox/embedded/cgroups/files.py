@@ -20,13 +20,13 @@ class Settings:
     """Memory limits as (file, value), where {limit} in the value stands for the limit in bytes. All but the first file
     may be missing."""
     events: str
-    """File that counts the kernel's out-of-memory kills."""
+    """Name of the cgroup's file that counts out-of-memory kills."""
     usage: str
-    """File with the memory in use."""
+    """Name of the cgroup's file that holds the bytes of memory in use."""
     reclaimable: str
-    """Field of memory.stat with the size of file pages that have not been used lately."""
+    """Name of the field of memory.stat that holds the size of file pages that have not been used lately."""
     files: str
-    """Field of memory.stat with the memory used by files in memory (tmpfs)."""
+    """Name of the field of memory.stat that holds the memory used by files in memory (tmpfs)."""
     weight: tuple[str, int, int]
     """How the CPU weight is set: (name of the file, weight with which a cgroup gets as much CPU time as a single
     process, maximum weight)."""

@@ -14,9 +14,9 @@ from etude.sandbox.inside import kernel
 
 PREFIX = "etude-"
 _VACATED_TO = "etude.home"
-"""Name of the cgroup into which all processes of this process's cgroup are moved, if that cgroup must be empty to
-delegate controllers. Processes of other programs may be among them and live longer, so the cleanup leaves this folder
-alone."""
+"""Name of the cgroup to which the processes of this process's own cgroup are moved, if that cgroup must be empty before
+it can delegate controllers. The moved processes may be of other programs and live longer, so `remove_dead` leaves this
+folder alone."""
 
 
 def locked_folder(parent: Path) -> tuple[Path, int]:

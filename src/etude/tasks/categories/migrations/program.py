@@ -20,7 +20,7 @@ class Program:
     other: str
     """A second version of the program on the new interface, written differently."""
     tests: str
-    """Source of a unittest module with one class, ProgramTest."""
+    """Source of a unittest module that all versions of the program pass. It has one class, ProgramTest."""
     old: OldInterface
     new: tuple[str, ...]
     absent: tuple[str, ...]

@@ -31,7 +31,7 @@ _PART = re.compile(r"^=== (.+)\n", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A bug, with the ids of the tests that fail because of it."""
+    """A possible bug of a package: the edit that makes it (`alteration`), and the ids of the tests that then fail."""
 
     alteration: Alteration
     tests: tuple[str, ...]

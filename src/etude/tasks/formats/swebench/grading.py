@@ -35,7 +35,7 @@ class Graded:
     instance_id: str
     model: str
     digest: str
-    """Hash of the task and the prediction, which decides whether the row is still valid."""
+    """Hash of the task and the prediction. If either changes, the hash differs and the prediction is graded again."""
     judgement: Judgement
     reason: str
     sealed: bool = False
@@ -51,8 +51,9 @@ async def grade_predictions(
     concurrency: int = 4,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Grade predictions and return the report. `evidence` is a .jsonl file of rows; a prediction with a valid row in it
-    is not graded again."""
+    """Grade predictions and return the report. `evidence` is a .jsonl file with a row per grading. A prediction is not
+    graded again if the file already has a row for it and for the present task, unless that row is an infrastructure
+    error. Empty patches, and predictions without a task, are not graded either."""
     by_id = {task.id: task for task in tasks}
     given = list(predictions)
     known = {row.digest: row for row in read_graded(evidence) if row.judgement is not Judgement.ERROR}
@@ -97,9 +98,9 @@ def _single_task_grader(grader: Grader) -> Grader:
 
 
 async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
-    """Grade a patch. If it fails, grade the reference solution too. If that fails as well, the result says nothing
-    about the model and counts as an error. This is needed because the task may never have been checked by the gate,
-    which refuses tasks whose reference fails."""
+    """Grade a patch. If it fails the tests, grade the reference solution too. If the reference fails as well, the
+    result says nothing about the model and counts as an error. This is needed because the task may never have been
+    checked by the gate, which refuses tasks whose reference fails."""
     try:
         prepared = await grader.environments.prepare(task)
         patch = plain_diff(patch, prepared.files.get)
@@ -120,8 +121,9 @@ async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
 
 
 def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded: Iterable[Graded]) -> dict[str, Any]:
-    """Return a report with SWE-bench's own fields. It also lists the instances whose verdict is suspect, sealed (safe
-    against an agent that knows the grader's source) or open (not sealed).
+    """Return a report with SWE-bench's own fields. It also lists the instances whose verdict is sealed (safe against an
+    agent that knows the grader's source), open (not sealed) or suspect (the patch passed in a way that is impossible
+    for an honest solution).
     """
     total, rows = set(tasks), list(graded)
     submitted = {prediction.instance_id for prediction in predictions}
@@ -158,7 +160,8 @@ def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded:
 
 
 def read_graded(path: Path) -> list[Graded]:
-    """Return every valid row. A torn or invalid line is skipped, so its prediction is graded again."""
+    """Return every valid row of an evidence file, which has one row per graded prediction. A torn or invalid line is
+    skipped, so its prediction is graded again."""
     found = []
     for line in whole_lines(path):
         try:

@@ -69,14 +69,15 @@ class Instance:
 
     @property
     def workdir(self) -> str:
-        """Return the folder that contains the code in the variant's images."""
+        """Return the folder that contains the code in the images of this instance's data set (its `variant`)."""
         if self.variant is Variant.REBENCH_V2:
             return "/" + self.repo.rpartition("/")[2]
         return "/app" if self.variant is Variant.PRO else "/testbed"
 
     @property
     def python(self) -> str:
-        """Return the path of the Python interpreter that runs the code in the variant's images."""
+        """Return the Python interpreter (a path or a command name) that runs the code in the images of this instance's
+        data set (its `variant`)."""
         plain = self.variant in (Variant.REBENCH_V2, Variant.PRO)
         return "python3" if plain else "/opt/miniconda3/envs/testbed/bin/python"
 
@@ -134,7 +135,8 @@ def _variant(field: _Fields) -> Variant:
 
 
 def _require_supported(field: _Fields) -> None:
-    """Raise UnsupportedRow for a row that contains images, or whose evaluation type is not "pass_and_fail"."""
+    """Raise UnsupportedRow for a row with pictures, which an agent cannot see, or with an evaluation type other than
+    "pass_and_fail"."""
     assets = field.values.get("image_assets") or {}
     if isinstance(assets, str):
         assets = _literal(assets) or {}

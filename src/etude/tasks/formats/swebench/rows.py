@@ -30,7 +30,7 @@ class Row:
     """One row of a SWE-bench data set as it was read, before validation."""
 
     place: str
-    """The file and the line or row in it, for error messages."""
+    """Where the row was read, for error messages: the file, and the line or row number in it."""
     values: Mapping[str, Any]
     folder: Path | None = None
     """The folder with the task's Dockerfile and assets, for a row from a task repository; else None."""

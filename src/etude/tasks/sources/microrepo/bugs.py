@@ -31,9 +31,9 @@ class Mutation:
 
     kind: str
     line: int
-    """Index of the line within the function's source, from 0."""
+    """Index of the replaced line within the function's source, from 0."""
     text: str
-    """The damaged line, with its indentation."""
+    """The text of the line with the bug, indentation included."""
 
     def apply(self, source: str) -> str:
         lines = source.split("\n")

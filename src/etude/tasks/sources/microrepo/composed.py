@@ -24,7 +24,7 @@ class Part:
     split.
     """
     lines: tuple[str, ...]
-    """Code lines. Each comment describes what the lines under it should do."""
+    """The lines that the part adds to the function. Each comment describes what the code lines under it should do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,12 @@ VERSION = 8
 PER_FILE = 2000
 SHARES = (("lookup", 0.22), ("fix", 0.66), ("module", 0.12))
 REWRITES = 0.85
-"""Share of "fix" documents, among those without a failed first edit, whose edit rewrites the whole function."""
+"""Share of "fix" documents (which show a bug and the edit that fixes it) whose edit rewrites the whole function. The
+share is of those documents that have no failed edit first."""
 RETRIES = 0.12
-"""Share of "fix" documents in which a failed edit (a correct line rewritten unchanged) comes before the right one. An
-agent that has never seen a retry generates nothing after its first failure.
+"""Share of "fix" documents (which show a bug and the edit that fixes it) in which a failed edit comes before the right
+one. The failed edit rewrites a correct line unchanged. An agent that has never seen a retry generates nothing after its
+first failure.
 """
 POOL = pool_of(Split.TRAIN)
 

@@ -31,10 +31,11 @@ class Pool:
 
     families: tuple[Family, ...]
     side: Split | None = None
-    """The split that the instance of a drawn function must belong to; None if it may belong to any split."""
+    """The split that a drawn function's instance (its code with its numbers) must belong to; None for any split."""
 
     def admits(self, source: str) -> bool:
-        """Return whether the function's instance may be drawn (see `side`). The function's family is not checked."""
+        """Return whether the pool's split allows this function: its instance (its code with its numbers) must belong to
+        that split. The function's family is not checked."""
         return self.side is None or side_of(source) is self.side
 
     def draw(self, rng: random.Random, taken: Collection[str] = ()) -> Function:
@@ -50,8 +51,9 @@ class Pool:
 
 
 def pool_of(split: Split, *, family_seen: bool = True) -> Pool:
-    """Return the pool of functions for a split. With `family_seen`, it has the families used in training, restricted to
-    the instances that belong to this split. Otherwise, it has the families that only this split has.
+    """Return the pool of functions for a split. With `family_seen`, it has functions of the families used in training,
+    but only those whose instance (code with its numbers) belongs to this split. Otherwise, it has all functions of the
+    families that only this split has.
     """
     return Pool(families_of(Split.TRAIN), split) if family_seen else Pool(families_of(split))
 

@@ -32,7 +32,7 @@ class Damage:
     kind: str
     file: str
     line: int
-    """Line number in the file, from 1."""
+    """Line number of the bug in the file, from 1."""
     wrong: str
     right: str
     """The original line without the bug, with its indentation."""
@@ -152,7 +152,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 def fail_line(broken: Broken) -> str:
-    """Return the FAIL line that the check script prints for the first input."""
+    """Return the FAIL line that the check script prints for the first input of a function with a bug."""
     call = ", ".join(map(repr, broken.inputs[0]))
     return f"FAIL {broken.function.name}({call}) {broken.got}, expected {show(broken.expected[0])}"
 

@@ -21,11 +21,12 @@ class Public:
     docstring: str
     parameters: tuple[str, ...]
     defaults: dict[str, str]
-    """Source text of the default values, by parameter."""
+    """Source text of the parameters' default values, by parameter name."""
     returns_value: bool
     """Whether the function returns or yields a value."""
     raises: frozenset[str]
-    """Names of the exceptions that the function's own statements raise."""
+    """Names of the exceptions that this function (for a class, its `__init__`) raises itself, not through functions
+    that it calls."""
     may_raise: frozenset[str]
     """Names of the exceptions in `raises`, and of those raised by functions of the same module that this one may call,
     directly or indirectly."""

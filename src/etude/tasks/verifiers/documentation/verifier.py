@@ -145,8 +145,8 @@ def _require_same_code(path: str, before: bytes, after: bytes) -> None:
 
 
 def _runs(documents: _Documentation) -> list[_Run]:
-    """Return all runs. Each group of examples runs on the pristine library. A group that calls a public name also runs
-    once for each kind of replacement of that name."""
+    """Return all runs of the examples in `documents`. Each group of examples runs on the pristine library. A group that
+    calls a public name also runs once for each kind of replacement of that name."""
     runs = [_Run(group) for group in documents.groups]
     for public in documents.public:
         callers = [group for group in documents.groups if group.calls(public.short_name)]
@@ -184,5 +184,6 @@ def _all_hold(group: Group, outcome: list[object]) -> bool:
 
 
 def _padded(found: list[object], count: int) -> list[object]:
-    """Return the outcomes, padded with None for steps that were not reached because the run was killed."""
+    """Return the outcomes of a run's steps, padded to `count` with None for steps that were not reached because the run
+    was killed."""
     return [*found, *[None] * count][:count]

@@ -62,7 +62,7 @@ class PartSetup:
     part: Part
     environment: Environment
     tests: Mapping[str, Path]
-    """Files to place at /tests in the box: the path on the host, by path below /tests."""
+    """Files to place at /tests in the box: for each path below /tests, the file's path on the host."""
     seconds: float
     env: Mapping[str, str]
     image: str = ""
@@ -73,7 +73,7 @@ class PartSetup:
 
     @property
     def brings_tests(self) -> bool:
-        """Whether the verifier has an image of its own, which contains /tests."""
+        """Whether test.sh runs in an image of the verifier's own, which already contains /tests."""
         return bool(self.image or self.build)
 
 

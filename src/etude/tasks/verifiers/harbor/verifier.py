@@ -82,7 +82,8 @@ class HarborVerifier:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one part of a Harbor task (one step, or the whole task), with what it needed to pass."""
+    """The result of one part of a Harbor task (one step, or the whole task), and the metrics that the part needs to
+    pass."""
 
     name: str
     attempt: Attempt

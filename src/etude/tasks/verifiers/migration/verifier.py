@@ -31,7 +31,7 @@ _MOST_NAMED = 3
 
 
 class _Listed(BaseModel):
-    """The contents of tests/old.json."""
+    """The contents of tests/old.json, which describes the old interface and names the modules of the new one."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 

@@ -35,12 +35,14 @@ class Measures:
 
     size: int
     duplicated: int
-    """Syntax tree nodes in repeated statements, without the first occurrence of each."""
+    """Number of syntax tree nodes in the library's repeated statements. The first occurrence of each statement does not
+    count."""
     complexity: int
     """Largest number of decisions, such as `if`, that a public function may make, itself and in all functions that it
     may call. Decisions outside of functions, as in module-level code, are added."""
     densest: int
-    """Syntax tree nodes of the largest simple statement or head of a compound statement."""
+    """Number of syntax tree nodes in the library's largest statement. Of a compound statement, only the head counts,
+    such as the test of an `if`."""
 
 
 def measure(sources: Mapping[str, str]) -> Measures:

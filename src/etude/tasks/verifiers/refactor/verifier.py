@@ -69,7 +69,7 @@ class RefactorVerifier:
         return replace(verdict, evidence=replace(verdict.evidence, score=score))
 
     def _sources(self, files: Mapping[str, bytes]) -> dict[str, str]:
-        """Return the library's source files by path: the Python files outside the test surface."""
+        """Return the library's source files by path: the Python files that a solution may change."""
         return {
             path: data.decode("utf-8", "replace")
             for path, data in files.items()

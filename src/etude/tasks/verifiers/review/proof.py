@@ -137,8 +137,8 @@ def _imports(library: Mapping[str, frozenset[str]]) -> str:
 async def _answers(
     context: GradingContext, examples: Sequence[str], library: Mapping[str, frozenset[str]], files: Mapping[str, str]
 ) -> list[str] | Verdict:
-    """Run the examples on these files, and return one text per example: the repr of its literal value, or the exception
-    that it raises, or an empty string for anything else."""
+    """Run the examples on the library, with the files in `files` placed over it. Return one text per example: the repr
+    of its literal value, or the exception that it raises, or an empty string for anything else."""
     if not examples:
         return []
     start = {"source": _imports(library), "mode": "exec"}

@@ -24,7 +24,7 @@ FILE = "tests/defects.json"
 
 
 class _Listed(BaseModel):
-    """The contents of tests/defects.json."""
+    """The contents of tests/defects.json, which lists the defects planted in the code to review."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 

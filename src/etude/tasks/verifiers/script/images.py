@@ -65,7 +65,7 @@ class ImageProduct(Product):
     `folders` and give `answers`."""
 
     arguments: dict[str, str] = {}
-    """Build arguments by name."""
+    """Values of the Dockerfile's build arguments (ARG) for this product, by argument name."""
     folders: dict[str, dict[str, str]] = {}
     """Required files in the image: by the folder's absolute path, then by the file's path below it. These folders must
     contain no other files."""

@@ -79,8 +79,8 @@ class Trial:
     timed_out: bool = False
     """Whether the run reached its wall-clock limit."""
     starved: bool = False
-    """Whether the wall clock expired because the host gave the run no CPU time. Then `problem` says nothing about the
-    build."""
+    """Whether the wall clock expired because the host gave the run no CPU time. If so, the problem in `problem` is not
+    the build's fault."""
     code: int | None = None
     log: bytes = b""
     memory_bytes: int = 0

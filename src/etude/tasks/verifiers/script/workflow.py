@@ -42,18 +42,18 @@ class WorkflowError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command of a job."""
+    """One command of a job in a CI workflow."""
 
     name: str
     command: tuple[str, ...]
     env: Values
     folder: str
-    """Working directory, relative to the workspace."""
+    """Working directory of the command, relative to the workspace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of a job, with one combination of its matrix's values."""
+    """One run of a CI workflow's job, with one combination of the values in the job's matrix."""
 
     name: str
     steps: tuple[Step, ...]

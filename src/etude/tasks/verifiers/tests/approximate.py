@@ -23,8 +23,8 @@ class Near:
 
 
 def near(value: Any, rel: float | None = None, abs: float | None = None) -> Any:
-    """Return the counterpart of `pytest.approx(value, rel, abs)`: each number becomes a `Near`, also inside lists,
-    tuples and dictionaries."""
+    """Return the counterpart of `pytest.approx(value, rel, abs)`: each number becomes a `Near` (a number with a
+    tolerance), also inside lists, tuples and dictionaries."""
     if isinstance(value, list | tuple):
         return type(value)(near(item, rel, abs) for item in value)
     if isinstance(value, dict):
@@ -36,7 +36,7 @@ def near(value: Any, rel: float | None = None, abs: float | None = None) -> Any:
 
 
 def exactly(value: Any) -> Any:
-    """Return the value with each `Near` in it replaced by its plain number."""
+    """Return the value with each `Near` (a number with a tolerance) in it replaced by the plain number."""
     if isinstance(value, Near):
         return value.number
     if isinstance(value, list | tuple):

@@ -20,10 +20,10 @@ class Binding:
     """The expressions that a name stands for, and the part of the code that can use the name."""
 
     expressions: tuple[ast.expr, ...] | None
-    """The expressions to remove from the source so that the name's value is no longer in it. None if the source does
-    not spell out the value."""
+    """The expressions to remove from the source so that it no longer contains the value of the bound name. None if the
+    source does not spell out the value."""
     within: ast.AST
-    """The syntax tree node that contains every use of the name."""
+    """The syntax tree node that contains every use of the bound name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,16 @@ class Scope:
     """The names of a module, or of one test function together with those of its module."""
 
     function: Function | None
-    """The test function; None for a module."""
+    """The test function whose names this scope holds; None for the scope of a module."""
     tree: ast.Module
     taken: frozenset[str]
     """All names that this scope binds in any way. They may hide builtins of the same name."""
     loads: Mapping[str, Sequence[ast.Name]]
     """For each name, the syntax tree nodes that read it anywhere in the module."""
     bindings: dict[str, Binding] = field(default_factory=dict)
-    """The binding of each name that is bound exactly once."""
+    """For each variable that is assigned exactly once: its binding, which tells what expressions it stands for."""
     values: dict[str, object] = field(default_factory=dict)
-    """The values of the names whose value can be computed from the source."""
+    """The values of those variables whose value can be computed from the source, by name."""
 
     def uses(self, name: str, within: ast.AST) -> Iterable[ast.Name]:
         """Return the nodes inside `within` that read a name."""

@@ -25,9 +25,9 @@ from etude.tasks.verifiers.tests.suite import Suite
 from etude.tasks.verifiers.tests.withholding import ReportingRewrite
 
 COST = {True: 2.0, False: 0.2}
-"""Limits on the time that altered copies may add to a run. Each is a multiple of the time of all alterable tests plus
-one second. COST[True] applies to copies that a sealed verdict (one that is safe against forgery) still needs.
-COST[False] applies to further copies."""
+"""Limits on the time that altered copies of tests may add to a run. Each is a multiple of the same sum: the time of all
+alterable tests, plus one second. COST[True] applies as long as a sealed verdict (one that is safe against forgery)
+needs more copies. COST[False] applies to further copies."""
 DETECTORS = 2
 """Smallest number of altered copies in an exam, if there is time for them. They catch code that makes every test
 pass."""
@@ -40,7 +40,7 @@ def guess(copies: Sequence[int]) -> float:
 
 
 def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[AlterableTest, int], float]:
-    """Return the number of altered copies of each test, and the probability that remains for code to pass by guessing.
+    """Return how many altered copies of each test a grading runs, and the probability of passing by guessing.
 
     A fail_to_pass test gets no copies if its expected value is withheld from the box and hard to guess. The other
     fail_to_pass tests get copies one by one. The next copy is always of the test that has the fewest, or of the
@@ -94,7 +94,7 @@ def draw_exam(suite: Suite, pool: Pool, rng: random.Random) -> Exam:
 
 
 class _Drawing:
-    """Builds the exam of one grading, one test function at a time."""
+    """Builds the exam of one grading (the tests that it runs), one test function at a time."""
 
     def __init__(self, suite: Suite, pool: Pool, rng: random.Random) -> None:
         self._suite, self._pool, self._rng = suite, pool, rng

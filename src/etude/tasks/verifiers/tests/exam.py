@@ -17,9 +17,9 @@ class Withheld:
     """A comparison that is made outside the box. Its expected values do not enter the box."""
 
     key: str
-    """Key under which the test reports its values."""
+    """Key under which the test in the box reports the values to compare."""
     values: tuple[object, ...]
-    """Values that the test must report, in this order. It may report the whole sequence several times."""
+    """The expected values, which the test must report in this order. It may report the whole sequence several times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,13 @@ class Exam:
 
     files: Mapping[str, bytes]
     tests: Mapping[str, str]
-    """Tests that must pass, as a mapping from the id in the box to the task's own id."""
+    """Tests that must pass: for each test's id in the box, the task's own id. The two differ if the exam renames the
+    test."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """Altered tests that must fail, as a mapping from the id in the box to the task's own id of the original test."""
+    """Altered copies of tests, which must fail: for each copy's id in the box, the task's own id of the original
+    test."""
     withheld: Mapping[str, tuple[Withheld, ...]] = field(default_factory=dict)
-    """Comparisons to make outside the box, by the id that their test has in the box."""
+    """Comparisons of this exam that are made outside the box, by the id in the box of the test that they belong to."""
     keeper: str = ""
     """Name of the function that tests in the box call to report a value instead of comparing it. The test runner
     defines it as a global function (in Python, a builtin)."""

@@ -32,10 +32,11 @@ class TestFunction:
     __test__ = False  # pytest must not collect this class.
 
     path: tuple[str, ...]
-    """Names of the enclosing classes (in JavaScript, of the enclosing suites), outermost first, then of the
-    function."""
+    """Names of the enclosing classes (in JavaScript, of the enclosing suites), outermost first, followed by the
+    function's own name."""
     span: tuple[int, int]
-    """Byte range from the first decorator to the end of the last line, without the first line's indentation."""
+    """Byte range of the function, from its first decorator to the end of its last line. The indentation of the first
+    line is not included."""
     name: tuple[int, int]
     """Byte range of the function's name."""
     indent: int
@@ -192,7 +193,8 @@ def _tolerance(call: ast.Call) -> ast.expr | None:
 
 
 def _as_approx(expected: ast.expr, within: ast.expr) -> ast.expr:
-    """Return the expected value as the equivalent `pytest.approx` call."""
+    """Return the expected value of an `assertAlmostEqual` as a `pytest.approx` call that accepts the same numbers.
+    `within` is the allowed difference."""
     text = f"pytest.approx({ast.unparse(expected)}, rel=0, abs={ast.unparse(within)})"
     made = ast.parse(text, mode="eval").body
     return ast.copy_location(made, expected)

@@ -30,7 +30,8 @@ class Candidate:
     """The operands as pairs (expected, compared). There are two pairs, since either operand may be the expected
     value."""
     tables: tuple[Table, ...]
-    """Tables with known rows that the loops around the assertion iterate over, innermost last."""
+    """Tables that the loops around this assertion iterate over, innermost last. The rows of each are known from the
+    source."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,13 +42,16 @@ class _Known:
     expected: ast.expr
     compared: ast.expr
     rounds: Sequence[Mapping[str, object]]
-    """The known names and their values, for each iteration of the surrounding loops."""
+    """For each iteration of the loops around the assertion, or each row of a parametrised test: the known names and
+    their values."""
     values: tuple[object, ...]
-    """The expected value in each iteration of the surrounding loops."""
+    """The assertion's expected value in each iteration of the loops around it, or for each row of a parametrised
+    test."""
     bindings: Mapping[str, Binding]
-    """The bindings of the names in the expected operand."""
+    """The bindings of the names in the expected operand. A binding tells which expressions a name stands for."""
     by_row: bool
-    """Whether `rounds` and `values` are for the rows of a parametrised test rather than for loop iterations."""
+    """Whether the expected value comes from the rows of a parametrised test. If so, `rounds` and `values` have one item
+    per row, otherwise one per loop iteration."""
 
 
 def withholdable_sites(
@@ -56,9 +60,9 @@ def withholdable_sites(
     parameters: Parameters | None,
     span: Callable[[ast.expr | ast.stmt], ByteSpan],
 ) -> dict[Candidate, Site]:
-    """Map each candidate whose expected value can be removed to its site, which describes the assertion and the edits
-    that remove the value. All these values can be removed together. A table that other assertions use is not
-    changed."""
+    """Map each candidate (an equality assertion) whose expected value can be removed from the source to its site, which
+    describes the assertion and the edits that remove the value. All these values can be removed together. A table that
+    other assertions use is not changed."""
     withholdable = {one: known for one in candidates if (known := _known(one, scope, parameters))}
     while True:
         gone = set(_removed_uses(list(withholdable.values()), scope))
@@ -133,8 +137,8 @@ def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[di
 
 
 def _removed_uses(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
-    """Yield the nodes that do not count as uses of a name: those that disappear when the assertions are withheld, and
-    those that only label a subtest."""
+    """Yield the nodes that do not count as uses of a name: those that disappear when the expected values of the
+    assertions in `known` are withheld, and those that only label a subtest."""
     for one in known:
         stays = set(ast.walk(one.compared))
         yield from (node for node in ast.walk(one.statement) if node not in stays)
@@ -144,8 +148,9 @@ def _removed_uses(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
 
 
 def _expressions_to_remove(one: _Known, scope: Scope, gone: set[ast.AST]) -> list[ast.expr] | None:
-    """Return the expressions to remove together with an assertion, or None if the expected value would remain visible.
-    `gone` are the nodes that do not count as uses of a name (`_removed_uses`)."""
+    """Return the expressions to remove from the source when the expected value of the assertion `one` is withheld from
+    the box. Return None if the value would remain visible. `gone` are the nodes that do not count as uses of a name
+    (`_removed_uses`)."""
     found: list[ast.expr] = []
     for name, binding in one.bindings.items():
         if all(use in gone for use in scope.uses(name, binding.within)):

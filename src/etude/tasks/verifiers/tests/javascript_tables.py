@@ -18,17 +18,19 @@ class Column:
 
     name: bytes
     values: tuple[object, ...]
-    """The values in the order of the loop's iterations."""
+    """Values of the literals that the name stands for, in the order of the loop's iterations."""
     blanks: tuple[Edit, ...]
-    """Edits of the source that replace the literals by null."""
+    """Edits of the source that replace the literals that the name stands for by null."""
     first: int
-    """Index of the first token of the code that can use the name. This code ends before the token with index `last`."""
+    """Index of the first token of the code that can use the name. This code ends before the token with index `last`,
+    and does not include the name's definition."""
     last: int
 
     def has_no_other_use(self, tokens: Sequence[Token], reported: Sequence[tuple[ByteSpan, ByteSpan]]) -> bool:
-        """Return whether the name is used only in text that is removed when its values are withheld. `reported` has the
-        assertions that expect these values, as pairs: the whole statement, and the expression in it that is compared.
-        The statement is removed, but the compared expression stays, so a use of the name there is another use."""
+        """Return whether every use of the name is in text that is removed when its values are withheld from the box.
+        `reported` has the assertions that expect these values, as pairs: the whole statement, and the compared
+        expression in it. The statement is removed, but its compared expression stays. So a use of the name in the
+        compared expression makes the result False."""
         return all(
             any(_in(token, statement) and not _in(token, compared) for statement, compared in reported)
             for token in tokens[self.first : self.last]
@@ -37,7 +39,7 @@ class Column:
 
 
 def columns(tokens: Sequence[Token], closing: dict[int, int], start: int, end: int) -> list[Column]:
-    """Return the names that stand for literals in a range of tokens."""
+    """Return the names that stand for literals in the code from token `start` to token `end`."""
     return [
         column
         for place in range(start, end - 3)
@@ -90,7 +92,8 @@ def _table(tokens: Sequence[Token], closing: dict[int, int], place: int) -> int 
 
 
 def _rows(tokens: Sequence[Token], closing: dict[int, int], table: int) -> list[list[list[Token]]]:
-    """Return the tokens of each cell, row by row, or an empty list if any row is not an array literal."""
+    """Return the tokens of each cell of a loop's table, row by row, or an empty list if any row is not an array
+    literal. `table` is the index of the table's opening bracket."""
     found, place = [], table + 1
     while place < closing[table]:
         if tokens[place].text == b",":
@@ -104,7 +107,7 @@ def _rows(tokens: Sequence[Token], closing: dict[int, int], table: int) -> list[
 
 
 def _values(cells: Sequence[list[Token]]) -> tuple[object, ...]:
-    """Return the values of cells, or an empty tuple if any of them is not a literal."""
+    """Return the values of the literals in these table cells, or an empty tuple if any cell is not a literal."""
     try:
         read = [value_of(cell) for cell in cells]
     except (ValueError, IndexError):

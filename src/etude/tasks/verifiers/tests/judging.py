@@ -85,8 +85,9 @@ def judge_run(exam: Exam, output: RunOutput, touched: tuple[str, ...] = ()) -> V
 
 
 def _accepted(exam: Exam, rows: Rows, test: str, ours: str) -> bool:
-    """Return whether a test passed, or was skipped and is allowed to be. Its comparisons outside the box must hold as
-    well. `test` is its id in the box, `ours` the task's own id."""
+    """Return whether a required test passed, or was skipped or xfailed as the task allows. In each case, the
+    comparisons that the verifier makes for this test outside the box must hold too. `test` is the test's id in the box,
+    `ours` the task's own id."""
     outcome = rows.outcomes.get(test)
     if not all(holds(withheld, rows, test) for withheld in exam.withheld.get(test, ())):
         return False
@@ -105,8 +106,8 @@ def holds(withheld: Withheld, rows: Rows, test: str) -> bool:
 
 
 def missed(withheld: Withheld, rows: Rows, test: str) -> list[object]:
-    """Return the expected values of a comparison made outside the box that a test did not report, or reported
-    differently."""
+    """Return those expected values of a comparison made outside the box for which `test` reported nothing or a
+    different value."""
     reported, values = rows.reported(test, withheld.key), withheld.values
     rounds = [reported[place :: len(values)] for place in range(len(values))]
     pairs = zip(values, rounds, strict=True)
@@ -124,8 +125,8 @@ def _is(text: object, expected: object) -> bool:
 
 
 def _disagreement(rows: Rows, output: RunOutput) -> str:
-    """Return the first disagreement between exit code, rows and report of a completed run, or an empty string if they
-    agree."""
+    """Compare the exit code, the result rows and the final report of a completed run. Return the first disagreement, or
+    an empty string if there is none."""
     found = read_report(output.report, output.nonce)
     if found is None:
         return "the rows are complete, but the runner's report is missing or forged"

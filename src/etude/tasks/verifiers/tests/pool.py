@@ -29,32 +29,35 @@ class AlterableTest:
     tests: tuple[str, ...]
     """The task's ids of this function's tests. There are several if the function is parametrised."""
     decides: bool
-    """Whether any of the function's tests is in fail_to_pass."""
+    """Whether any test of this function is in the suite's fail_to_pass."""
     seconds: float = 0.0
     alterations: tuple[Edit, ...] = ()
     """Edits that each replace the expected value of the same assertion by another value. If different assertions were
     altered, the original would stand out as the version closest to all others."""
     withheld: tuple[Site, ...] = ()
-    """Assertions whose comparison can be made outside the box."""
+    """Assertions of this function whose comparison with the expected value can be made outside the box."""
     chance: float = 1.0
-    """Probability of guessing the withheld values. Values that the unsolved code already produces do not count."""
+    """Probability of guessing the expected values that can be withheld from the box. Values that the code of the
+    unchanged workspace already produces do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The test functions of a suite that gradings can alter, and the files they are in."""
+    """The test functions of a suite in which a grading can alter or withhold expected values, and the contents of their
+    files."""
 
     sources: Mapping[str, bytes] = field(default_factory=dict)
-    """Contents of the test files, by path."""
+    """Contents of the suite's test files, by path."""
     alterable: tuple[AlterableTest, ...] = ()
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Names of all test functions, by file."""
+    """Names of all test functions in the suite's test files, alterable or not, by file."""
     seconds: float = 0.0
-    """Seconds that the alterable tests take with the reference solution."""
+    """Seconds that all alterable test functions together take with the reference solution."""
 
 
 def alterable_tests(suite: Suite, file: str, sources: Mapping[str, bytes]) -> list[AlterableTest]:
-    """Return the test functions of a file that contain expected tests of the suite, with no alterations chosen yet."""
+    """Return the test functions of a file that contain tests which the suite requires to pass. No alterations have been
+    chosen for them yet."""
     ids = Ids(suite.config)
     wanted: dict[str, list[str]] = {}
     for test in suite.expected:

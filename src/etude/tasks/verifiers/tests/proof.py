@@ -22,8 +22,8 @@ from etude.tasks.verifiers.tests.suite import Suite
 
 
 def dump_proof(pool: Pool, guess: float) -> bytes:
-    """Serialise the pool of a suite. `guess` is the probability that code passes by guessing instead of solving the
-    task."""
+    """Serialise the pool of a suite: the tests in which a grading may alter or withhold expected values. `guess` is the
+    probability that code passes by guessing instead of solving the task."""
     rows = [
         {
             "file": item.file,
@@ -40,7 +40,8 @@ def dump_proof(pool: Pool, guess: float) -> bytes:
 
 
 def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool | None:
-    """Return the pool of a suite that an earlier process saved, or None if the data is damaged."""
+    """Load what an earlier process saved: the pool of a suite, that is, the tests in which a grading may alter or
+    withhold expected values. Return None if the data is damaged."""
     kept = _verified(data)
     if not kept:
         return None
@@ -53,13 +54,13 @@ def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool 
 
 
 def guess_of(data: bytes) -> float:
-    """Return the probability that code passes by guessing, as it was saved with a suite's pool. Return 1.0 if the data
-    is damaged."""
+    """Return the probability that code passes by guessing, which `dump_proof` stored in the data. Return 1.0 if the
+    data is damaged."""
     return float(_verified(data).get("guess", 1.0))
 
 
 def proof_inputs(suite: Suite, reference: str, user: str) -> str:
-    """Return a digest of everything except the environment that the proof of a suite (its saved pool) depends on.
+    """Return a digest of everything, except the environment, that the saved result of a suite's trial runs depends on.
     Resource limits are left out: the trial runs stayed within them, so they did not affect the result."""
     config = suite.config.model_dump_json(exclude={"seconds", "memory_mb", "disk_mb", "processes"})
     digest = hashlib.sha256(f"{_code()} {sys.version} {user} {config}\n".encode())
@@ -92,7 +93,7 @@ def _with_stored_choices(row: Mapping[str, Any], item: AlterableTest) -> Alterab
 @cache
 def _code() -> str:
     """Return a digest of the source of the test suite verifier and of the programs that run in the box. If either
-    changes, pools that were saved before are no longer used."""
+    changes, results of trial runs that were saved before are no longer used."""
     digest = hashlib.sha256()
     for package in ("etude.tasks.verifiers.tests", "etude.tasks.box"):
         for file in sorted(resources.files(package).iterdir(), key=lambda file: file.name):

@@ -66,18 +66,21 @@ async def _try(trial: _Trial, run: Run) -> Pool:
 @dataclass(frozen=True, slots=True)
 class _Tried:
     """One test function, with the versions of it that a trial runs: one that reports values instead of comparing them,
-    altered copies, which must fail, and the original to compare these with."""
+    altered copies, which must fail, and the original to compare the copies with."""
 
     alterable: AlterableTest
-    """The function as it was before the trial, without alterations."""
+    """The test function as it was before the trial, with no alterations chosen."""
     rewrite: ReportingRewrite
-    """The version that reports values. It has the function's own name."""
+    """The version of the function that reports values instead of comparing them. It keeps the function's own name."""
     ids_in_box: Mapping[str, str]
-    """Test ids of the reporting version in the box, by the task's ids. Empty if the trial does not run this version."""
+    """Ids in the box of the tests in the version that reports values, by the task's own ids. Empty if the trial does
+    not run this version."""
     original: tuple[str, ...]
-    """Test ids of the original in the box, where it has another name. Empty if the trial runs no altered copies."""
+    """Ids in the box of the tests in the unaltered version, which the trial runs under a new name. Empty if the trial
+    runs no altered copies."""
     altered: Mapping[str, Edit]
-    """For each altered copy, the name of its function and the edit that replaces the expected value or exception."""
+    """The altered copies of the function: for each copy's name, the edit that replaces the expected value or
+    exception."""
 
 
 class _Trial:
@@ -94,8 +97,8 @@ class _Trial:
         *,
         prefer_withholding: bool = True,
     ) -> None:
-        """Build the exam of the trial. With `prefer_withholding`, no alterations are tried for a test whose expected
-        values can be withheld from the box and are hard to guess."""
+        """Build the exam of this trial: the tests that both of its runs execute. With `prefer_withholding`, no
+        alterations are tried for a test whose expected values can be withheld from the box and are hard to guess."""
         self._suite, self._rng, self._ids, self._held_back = suite, rng, Ids(suite.config), prefer_withholding
         self._sources = sources
         self._tried: list[_Tried] = []
@@ -147,8 +150,9 @@ class _Trial:
         return groups, tried
 
     def _alteration_count(self, unproven: AlterableTest, reported: list[Site]) -> int:
-        """Return how many alterations to try per assertion of a test. It is 0 if the expected values can be withheld
-        and are hard to guess."""
+        """Return how many alterations to try per assertion of a test. `reported` are its assertions whose expected
+        values might be withheld from the box instead. The result is 0 if the trial prefers withholding and these values
+        are hard to guess. It is also 0 for all but `DETECTORS` of the pass_to_pass tests."""
         if not unproven.decides:
             return FEW if unproven in self._detectors else 0
         if self._held_back and chance_of_all([(site, value) for site in reported for value in site.values]) <= GUESS:
@@ -202,7 +206,8 @@ class _Trial:
         return tuple(kept), [(sites[key], value) for key, value in missing if sites[key] in kept]
 
     def _alterations(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[Edit, ...]:
-        """Return the alterations of a test that gradings can use. Of several assertions, only the one with the most
+        """Return the alterations of a test that gradings can use, as the trial's two runs show: `solved` with the
+        reference solution, `unsolved` in the unchanged workspace. Of several assertions, only the one with the most
         such alterations counts."""
 
         def failure_of(test: str) -> tuple[str | None, int | None]:

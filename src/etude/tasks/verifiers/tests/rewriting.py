@@ -24,8 +24,9 @@ def source_text(site: Site, value: object) -> str:
 
 
 def rewritten_literal(function: TestFunction, literal: tuple[int, int]) -> Edit:
-    """Return an edit that rewrites an assertion's own expected value in the form that altered values have, so that its
-    form does not reveal the original. `literal` is the position of the value."""
+    """Return an edit that writes an assertion's own expected value anew, in the form in which altered values are
+    written. Without this edit, the value's form would show which version of the test is the original. `literal` is the
+    position of the value."""
     site = next(site for site in function.sites if site.literal == literal)
     return literal, (site.exception or source_text(site, site.value)).encode()
 

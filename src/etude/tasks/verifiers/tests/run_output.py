@@ -34,7 +34,7 @@ class Rows:
 
     ready: bool = False
     broken: str = ""
-    """Reason why the box cannot run tests of this kind; empty if it can."""
+    """Reason why the test runner cannot run any tests in this box; empty if it can."""
     outcomes: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
@@ -49,8 +49,8 @@ class Rows:
     memory_bytes: int = 0
     """Peak memory of the runner's process, as the run itself reports it."""
     tampered: str = ""
-    """What is wrong with the first row that cannot come from a test runner; empty if there is no such row. This row
-    and the rows after it are ignored."""
+    """What is wrong with the first result row that cannot come from a test runner; empty if there is no such row. This
+    row and the rows after it are ignored."""
 
     def reported(self, test: str, key: str) -> list[object]:
         """Return the values that a test reported under a key. The Node runner reports all values only after the last

@@ -15,25 +15,25 @@ class Site:
     """One assertion in a test that expects a value or an exception, with its position in the source."""
 
     literal: ByteSpan | None
-    """Position of the expected value. None if no other value can be written there."""
+    """Position of the assertion's expected value in the source. None if a grading cannot write another value there."""
     values: tuple[object, ...]
-    """The expected values: one for a literal, otherwise one for each iteration of the surrounding loops or each row of
-    a parametrised test."""
+    """The values that the assertion expects: a single one, or one for each iteration of the surrounding loops or each
+    row of a parametrised test."""
     exception: str = ""
-    """Name of the expected exception; empty if a value is expected."""
+    """Name of the exception that the assertion expects; empty if it expects a value."""
     statement: ByteSpan | None = None
     """Position of the whole statement, if it is an equality assertion, whose comparison can be made outside the box.
     None for other assertions."""
     compared: ByteSpan = (0, 0)
     """Position of the expression that an equality assertion compares with the expected value."""
     given: frozenset[str] = frozenset()
-    """The reprs of those expected values that also occur in the compared expression, and are therefore easy to
-    guess."""
+    """The reprs of the assertion's expected values that its compared expression contains too. Code can return them
+    without solving anything, so they are easy to guess."""
     json: bool = False
-    """Whether the value is written in the source as JSON rather than as Python."""
+    """Whether the expected value is written in the source as JSON (in JavaScript tests) rather than as Python."""
     blanks: tuple[Edit, ...] = ()
-    """Edits anywhere in the file, applied together with the edit of the statement. They remove all other text
-    that reveals the expected value."""
+    """Edits that remove text outside the assertion, anywhere in the file, that reveals its expected value. They are
+    applied together with the edit of the assertion itself."""
     rows: tuple[frozenset[str], ...] = ()
     """For a parametrised test: the names that the runner may give to each row, in the order of `values`. Empty for
     other tests."""
@@ -45,7 +45,7 @@ class Site:
         return self.values[0]
 
     def row_of(self, row_id: str) -> int | None:
-        """Return the index of the parametrised row that has this name, or None if no row or more than one may have
-        it."""
+        """Return the index of the row of a parametrised test that `row_id` names. Return None if `row_id` cannot name
+        any row, or could name more than one."""
         found = [row for row, names in enumerate(self.rows) if row_id in names]
         return found[0] if len(found) == 1 else None

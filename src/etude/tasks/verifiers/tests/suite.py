@@ -103,8 +103,8 @@ def read_suite(task: Task) -> Suite:
 
 
 def test_files(suite: Suite) -> frozenset[str]:
-    """Return the workspace paths of files that may contain the expected tests. With unittest there are several
-    candidates per test, because a dotted id does not show where the file's name ends."""
+    """Return the workspace paths of files that may contain the tests which the suite requires to pass. With unittest
+    there are several candidates per test, because a dotted id does not show where the file's name ends."""
     if suite.config.runner != "unittest":
         mark = "::" if suite.config.runner == "pytest" else " > "
         return frozenset(test.partition(mark)[0] for test in suite.expected)

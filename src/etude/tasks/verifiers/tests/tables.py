@@ -20,9 +20,9 @@ class Table:
     """A table that a test checks row by row, with rows known from the source."""
 
     rows: list[dict[str, object]]
-    """For each row, the columns whose value is known, with their values."""
+    """For each row of the table, the values that are known from the source, by column name."""
     columns: Mapping[str, Binding]
-    """For each column's name, the expressions in the source that it stands for."""
+    """For each column, by name: the expressions in its cells, and the code that can use the column's name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,8 +211,8 @@ def _cell_id(value: object, otherwise: str) -> str:
 
 
 def _guesses(cell: ast.expr, name: str, row: int) -> Iterator[str]:
-    """Yield the names that pytest may give to a cell whose value is unknown. A function or class may appear by its own
-    name."""
+    """Yield the texts with which pytest may represent this cell in a test id, if the cell's value is unknown. A
+    function or class may appear by its own name."""
     yield f"{name}{row}"
     if isinstance(cell, ast.Name | ast.Attribute):
         yield cell.attr if isinstance(cell, ast.Attribute) else cell.id

@@ -27,25 +27,29 @@ class ReportingRewrite:
 
     @property
     def edits_inside(self) -> list[Edit]:
-        """The edits of this rewrite within the function."""
+        """The edits that this rewrite makes in the test function itself: assertions report values, and expected values
+        are removed."""
         return [report_edit(self.source, site, self.keeper, key) for key, site in self.sites.items()] + [
             edit for edit in _blanks(self.sites.values()) if _is_within(edit, self.function)
         ]
 
     @property
     def edits_outside(self) -> list[Edit]:
-        """The edits of this rewrite elsewhere in the file."""
+        """The edits that this rewrite makes in the file outside the test function. They remove text that reveals
+        expected values."""
         return [edit for edit in _blanks(self.sites.values()) if not _is_within(edit, self.function)]
 
     def id_in_box(self, ids: Ids, test: str) -> str:
-        """Return the id that one of the function's tests has in the box. `test` is the task's id."""
+        """Return the id in the box of one of the rewritten function's tests. `test` is the task's own id of this
+        test."""
         for site in self.sites.values():
             if site.renamed and (row := site.row_of(ids.row(test))) is not None:
                 return f"{ids.address(test)}[{row_name(row)}]"
         return test
 
     def withheld(self, ids: Ids, test: str) -> tuple[Withheld, ...]:
-        """Return the comparisons to make outside the box for one test of the function."""
+        """Return the comparisons that are made outside the box for one test of the rewritten function. `test` is the
+        task's own id of this test."""
         return tuple(Withheld(key, _values(site, ids, test)) for key, site in self.sites.items())
 
 
