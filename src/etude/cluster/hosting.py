@@ -82,7 +82,7 @@ OPEN_STREAM, NEXT_ITEM, PING = b"stream", b"next", b"ping"
 differ from calls, since no pickle begins with these bytes."""
 DONE = pickle.dumps(None)
 END_OF_STREAM = b""
-"""The answer to NEXT_ITEM after the last item."""
+"""The answer to a request for a stream's next item (NEXT_ITEM) once there are no more items."""
 
 
 class ServiceSession:

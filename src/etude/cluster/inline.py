@@ -27,7 +27,8 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """The reference that `put` returns. A method that gets it as an argument receives the stored value."""
+    """Reference to a value that `InlineCluster.put` stored. A method that gets the reference as an argument receives
+    the value itself."""
 
     value: Any
 

@@ -32,7 +32,8 @@ class Supervised:
     ) -> None:
         self.remote, self.restarts = remote, restarts
         self.incarnation = 1
-        """Number of the service's current start, from 1. Callers pass the number they saw to `heal`."""
+        """Number of the service's current start, from 1. A caller that finds the service dead passes the number of the
+        dead one to `heal`, which then restarts it only once for all callers."""
         self.local_pid: int | None = None
         """Pid of the current process, known once its start is recorded; None if it is on another machine."""
         self._on_event, self._start_deadline = on_event, start_deadline
@@ -74,7 +75,7 @@ class Supervised:
                 await self.record_start(reason)
 
     async def still_serves(self, seen: int) -> bool:
-        """Whether the process that served as incarnation `seen` is still the current one, and alive."""
+        """Whether the service is alive and has not been restarted since its start number `seen` (see `incarnation`)."""
         return (await self.remote.health()).alive and self.incarnation == seen
 
     async def watch(self, every: float) -> None:

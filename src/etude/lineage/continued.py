@@ -77,7 +77,8 @@ def _half_a_round(took: Sequence[float]) -> float:
 
 
 class _Rounds:
-    """Runs one round after another: sample train tasks, make demonstrations, train on both, load the new weights."""
+    """Runs the rounds of continued SFT one after another. A round samples train tasks, makes demonstrations on fresh
+    tasks, trains on these demonstrations and on the rollouts that passed, and loads the new weights into the engine."""
 
     def __init__(
         self, context: RunContext, setup: RolloutSetup, trainer: Supervised, engine: Supervised, worker: Supervised
@@ -91,7 +92,8 @@ class _Rounds:
         self._order = np.random.default_rng(context.recipe.seed).permutation(len(self._tasks))
 
     async def begin(self) -> int:
-        """Load the trainer's newest weights into the engine, and return the number of the next round."""
+        """Load the trainer's newest weights into the engine. Return the number of the round that comes next, counted
+        from 0."""
         status: Mapping[str, Any] = await self._trainer.call("status", deadline=self._deadline)
         await self._engine.update(status["rounds"])
         return int(status["rounds"])
@@ -149,7 +151,7 @@ class _Rounds:
         """Generate this round's train tasks. They follow the recipe's train tasks, and those of earlier rounds, in the
         endless sequence that the task source can make.
 
-        The tasks need no gate: a demonstration that passes grading proves that its task can be solved.
+        It need not be checked first that the tasks can be solved: a demonstration that passes grading proves it.
         """
         recipe = self._context.recipe
         count = recipe.continued.demonstrations * _TASKS_PER_DEMONSTRATION

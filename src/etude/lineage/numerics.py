@@ -48,13 +48,13 @@ class NumericsReport:
 
     run: str
     stage: str
-    """Name of the stage that made the checkpoint. Empty, like `dtype` and `own`, if the checkpoint does not belong to a
-    run."""
+    """Name of the stage that made the checkpoint. A checkpoint that does not belong to a run has none: then this field,
+    `dtype` and `own` are empty."""
     checkpoint: str
     dtype: str
     """The run's compute dtype, used for everything that a format does not round."""
     own: str
-    """The number format that the stage's experts were trained in."""
+    """The number format in which the stage that made the checkpoint trained its experts."""
     sequences: int = 0
     tokens: int = 0
     formats: list[FormatReport] = field(default_factory=list)

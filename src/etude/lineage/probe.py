@@ -27,7 +27,7 @@ from etude.training.compute import Compute
 
 _STEPS = 3
 _AT_ONCE = 4
-"""Number of gradings that run concurrently, as when tasks are gated."""
+"""Number of gradings that run concurrently while they are timed. A run that checks new tasks grades as many at once."""
 _GRADINGS = 8
 """Number of timed gradings per task."""
 _DOCUMENTS = 200

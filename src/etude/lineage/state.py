@@ -33,9 +33,10 @@ class StageRecord:
     code_digest: str
     started: float
     seconds: float = 0.0
-    """Wall-clock seconds over all sessions that worked on the stage."""
+    """Wall-clock seconds spent on the stage, summed over the starts of the run that worked on it."""
     sessions: int = 0
-    """Number of sessions that worked on the stage: more than one if it was interrupted and resumed."""
+    """Number of starts of the run (sessions) that worked on the stage: more than one if it was interrupted and
+    resumed."""
     done: bool = False
     inputs: dict[str, str] = field(default_factory=dict)
     """Output digests of the stages that this stage reads, by stage name, as of when it last started or resumed."""
@@ -53,7 +54,7 @@ class LineageState:
 
     stages: dict[str, StageRecord] = field(default_factory=dict)
     compute: dict[str, Any] = field(default_factory=dict)
-    """Device, dtype and threads that the probe chose at the start; kept so that a resumed run computes the same
+    """Device, dtype and threads, as chosen at the first start of the run; kept so that a resumed run computes the same
     bits."""
 
     @classmethod

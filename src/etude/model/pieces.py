@@ -25,7 +25,7 @@ QUERY_ROWS = 16
 """Maximum number of tokens times heads per piece; with more heads than this, a piece is one token. The number is small
 because a decoding row feeds one token, or two with a draft: large pieces would mostly compute padding."""
 KEYS = 64
-"""Number of keys per chunk."""
+"""Number of keys per chunk. The keys of each sequence are cut into chunks, counted from position 0."""
 PAIRS = 128
 """Number of pairs that one matmul computes. A pair is one piece of queries with one chunk of keys."""
 UNSEEN = -1e30
@@ -46,15 +46,15 @@ class Pieces:
     places_t: Tensor
     """Index of each token in the flattened list of all pieces' queries."""
     piece_n: Tensor
-    """Index of the piece of each pair. Padding pairs, which fill up the last matmul, have piece 0; `pairs_pc` does not
-    refer to them."""
+    """For each pair of a piece and a chunk, the index of its piece. Padding pairs, which fill up the last matmul, have
+    piece 0; `pairs_pc` does not refer to them."""
     keys_ns: Tensor
-    """For each pair, the indices of its chunk's keys in the flat list of latents."""
+    """For each pair of a piece and a chunk, the indices of the chunk's keys in the flat list of latents."""
     hidden_nqs: Tensor
-    """Whether each key of a pair is masked for each query of the pair."""
+    """For each pair of a piece and a chunk, whether each key of the chunk is masked for each query of the piece."""
     pairs_pc: Tensor
-    """Index of the pair of each piece with each chunk. If the piece ends before the chunk, there is no such pair and
-    the entry is one past the last pair."""
+    """For each piece and chunk, the index of the pair that the two form. If the piece ends before the chunk begins,
+    there is no such pair, and the entry is the number of all pairs."""
 
     @classmethod
     def cut(cls, first_r: Tensor, starts_r: Tensor, lengths_r: Tensor, base_r: Tensor, heads: int) -> Pieces:
@@ -143,7 +143,8 @@ def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: floa
 
 
 def attend_latents(q_pnw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: float) -> Tensor:
-    """Plain attention: softmax(q keys^T * scale + bias) keys, with the same number of keys for all rows."""
+    """Plain attention: softmax(q keys^T * scale + bias) keys, with the same number of keys for all p entries of the
+    batch."""
     scores_pns = torch.baddbmm(bias_pns, q_pnw, keys_psw.transpose(1, 2), alpha=scale)
     return torch.bmm(scores_pns.softmax(-1), keys_psw)
 

@@ -39,11 +39,11 @@ class Placement:
     first expert) to `ends_e[e]`, exclusive."""
 
     row_nk: Tensor
-    """int32: the row of each token-expert pair."""
+    """int32: for each token-expert pair, the index of its row in the list of rows sorted by expert."""
     token_r: Tensor
-    """int32: the token of each row, -1 for an unused row."""
+    """int32: for each row of the list sorted by expert, the index of the token in it; -1 if the row is unused."""
     ends_e: Tensor
-    """int32: the end (exclusive) of each expert's rows."""
+    """int32: for each expert, the index at which its rows end (exclusive)."""
 
 
 def place_pairs(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:

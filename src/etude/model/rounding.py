@@ -113,9 +113,10 @@ def round_with(model: nn.Module, numerics: Numerics | None) -> None:
 
 @torch.no_grad()
 def serve(model: nn.Module) -> None:
-    """Prepare a network for inference: replace the weights of experts by codes if their format has codes.
+    """Prepare a network for inference: replace the weights of routed experts by codes and scales if the experts' format
+    has them, and cache rounded weights.
 
-    Such experts can no longer be trained.
+    Experts whose weights were replaced can no longer be trained.
     """
     for mixture in _mixtures(model):
         experts = mixture.experts
@@ -184,9 +185,10 @@ def _round_linears(name: str, module: nn.Module, numerics: Numerics) -> None:
 
 
 def _require_blocks(name: str, module: nn.Module, numerics: Numerics) -> None:
-    """Raise CannotQuantise unless the block size divides both axes of every weight of the module.
+    """Raise CannotQuantise unless the block size divides the last two axes of every weight of the module.
 
-    Both are needed, because the backward pass contracts the other axis. Block FP8 pads incomplete blocks instead.
+    The forward pass needs blocks along the input width, the backward pass blocks along the output width. Not checked
+    for block FP8, which pads incomplete blocks, and bf16, which has none.
     """
     for weight, matrix in module.named_parameters():
         if numerics.rounding not in ("fp8_block", "bf16") and any(size % numerics.block for size in matrix.shape[-2:]):

@@ -87,7 +87,7 @@ class ContinuedRecipe(Section):
     """SFT continued in place of RL, as a baseline that shows what supervised training achieves in the same time.
 
     Each round samples rollouts on train tasks and keeps those that passed, generates new demonstrations, and trains one
-    pass over both.
+    pass over the kept rollouts and the demonstrations.
     """
 
     seconds: float = Field(0.0, ge=0)

@@ -29,7 +29,7 @@ CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Log-probs of a sequence's tokens, and for each token the experts that its prediction used."""
+    """Log-probs that a network gave to a sequence's tokens, and for each token the experts that predicted it."""
 
     logprobs_t: Tensor
     experts_tlk: Tensor

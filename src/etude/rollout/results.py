@@ -46,8 +46,8 @@ class Sample:
     no cells.
     """
     summary_tokens: int = 0
-    """Sampled tokens of self-summaries. This field and the following ones are copied from TraceUsage; they are 0 in
-    results of older versions.
+    """Sampled tokens of self-summaries. All fields whose default is 0 are copied from the rollout's TraceUsage. They
+    are 0 in results of older versions.
     """
     empty_summaries: int = 0
     cut_summaries: int = 0

@@ -65,7 +65,7 @@ def pairs(data: RunData, count: int = 4) -> list[Pair]:
 
 def told_of_pairs(data: RunData) -> str:
     """Return a sentence that says how many test tasks improved and how many got worse. The report puts it above the
-    first of `pairs`, so that readers can tell how typical that task is.
+    first task that it shows before and after RL, so that readers can tell how typical this task is.
     """
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)

@@ -83,7 +83,8 @@ class Stage(VerticalScroll):
         self._ended = 0
 
     def tool(self, event: ToolEvent, diff: str) -> None:
-        """Show the result of the next unfinished call. Results arrive in the order in which the calls were made."""
+        """Show the result of a tool call: of the first call in the current turn that has none yet. Results arrive in
+        the order in which the calls were made."""
         self._cards[self._ended].ends(event, diff)
         self._ended += 1
         if self._ended == len(self._cards):

@@ -57,7 +57,7 @@ class ExchangeProgress:
 
 @dataclass
 class Connection:
-    """One connection of a box to an allowed name and port."""
+    """One connection of a box to an allowed host name and port, as the egress proxy serves it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter

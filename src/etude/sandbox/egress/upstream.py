@@ -96,7 +96,8 @@ class Upstream:
     async def _dial(
         self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None
     ) -> tuple[socket.socket, UpstreamProxy | None]:
-        """Return (connection to the real host, None), or (connection to a proxy, that proxy)."""
+        """Return (connection to the real host, None). If a proxy offers no tunnel and so has to pass
+        each request on, return (connection to the proxy, the proxy)."""
         if override := self.overrides.get((name, port)):
             return await dial([override]), None
         if proxy := proxy or await self._proxy_for(name, port, tls=tls):
@@ -116,8 +117,8 @@ class Upstream:
         return self.proxies.proxy_for(name, port, tls=tls, addresses=[address for address, _ in addresses])
 
     async def _allowed_addresses(self, name: str, port: int, *, private: bool) -> list[HostPort]:
-        """Resolve a name, and return those of its addresses that boxes may reach. Raise Unreachable if there are
-        none."""
+        """Resolve a name, and return those of its addresses that boxes may reach: public ones and, with `private`, also
+        those of this host and its networks. Raise Unreachable if there are none."""
         addresses = await _resolve(name, port)
         open_to_boxes = [place for place in addresses if may_reach(place[0], private=private)]
         if not open_to_boxes:
@@ -127,8 +128,8 @@ class Upstream:
 
 
 async def _dial_through(proxy: UpstreamProxy, place: str, *, tls: bool) -> tuple[socket.socket, UpstreamProxy | None]:
-    """Return (connection to the real host through a tunnel, None). If the proxy offers tunnels for TLS only and this is
-    plain HTTP, return (connection to the proxy, the proxy)."""
+    """Return (connection through a tunnel of the proxy to the host `place`, None). If the box speaks plain HTTP (not
+    `tls`) and the proxy refuses it a tunnel, return (connection to the proxy, the proxy) instead."""
     connection = await dial_proxy(proxy)
     try:
         status = await request_tunnel(connection, proxy, place)

@@ -79,7 +79,8 @@ class Stopped(Exception):
 
 
 class BackgroundJobs:
-    """Runs a store's jobs one at a time on a thread, which starts with the first job and ends with the store."""
+    """Runs the background jobs of a store, such as merges of layers, one at a time on a thread. The thread starts with
+    the first job and ends with the store."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

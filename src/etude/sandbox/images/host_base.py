@@ -112,7 +112,7 @@ def _made_once(store: Path, facts: tuple[object, ...], make: Callable[[Path], No
 
 
 def _generated_files() -> dict[str, bytes]:
-    """Return the content of the generated files in /etc, by name."""
+    """Return the content of the files that are generated for the boxes' /etc, by file name."""
     shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
     users = "".join(f"{name}:x:{uid}:{uid}::/home/{name}:{shell}\n" for name, uid in USERS.items())
     groups = "".join(f"{name}:x:{uid}:\n" for name, uid in USERS.items())
@@ -156,7 +156,7 @@ def _links_below(folder: Path) -> dict[str, str]:
 
 
 def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
-    """Make a tree of these folders, with `files` in its /etc and fixed modes."""
+    """Make a tree of `folders` with `files` (name -> content) in its /etc. Every file and folder gets a fixed mode."""
     for name in [*folders, "etc", "proc", "dev", "tmp", "var/tmp"]:
         (root / name).mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -169,8 +169,8 @@ def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
 
 def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) -> None:
     """Make the commands `python` and `python3` in `folder`/bin. If the interpreter lies in a system folder (`inside`),
-    they are links to it, otherwise to a copy of it. The library path that is compiled into the interpreter does not
-    exist in the box, so the copy gets the path in the box instead, unless that is longer."""
+    they are links to it, otherwise to a copy of it. The interpreter holds the path of its libraries below `prefix`. In
+    the copy, this path is overwritten by the one in the box, unless that is longer and so does not fit."""
     names, empty = folder / "bin", folder / "empty"
     for path in (folder, names, empty):
         path.mkdir()

@@ -13,9 +13,9 @@ class IdRange:
     """The id of the boxes' user 0 in the user namespace of the process that writes the trees. See `subordinate`."""
     count: int = 65_536
     subordinate: tuple[int, int] | None = None
-    """Set if the range consists of the caller's subordinate ids: the ids that the boxes' user 0 and group 0 have on the
-    host. The store process then writes the trees in a user namespace, and `first` is an id in that namespace. If None,
-    `first` is an id on the host."""
+    """(user id, group id) on the host of the boxes' user 0 and group 0, if the range consists of the caller's
+    subordinate ids. The store process then writes the trees in a user namespace, and `first` is an id in that
+    namespace. If this is None, `first` is an id on the host."""
 
     @property
     def name(self) -> str:

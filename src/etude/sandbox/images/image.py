@@ -36,7 +36,7 @@ class Image:
 
     base: str
     layers: tuple[str, ...]
-    """Layer names, topmost first."""
+    """Names of the image's layers, topmost first."""
     config: ImageConfig = field(default_factory=ImageConfig)
 
     @property

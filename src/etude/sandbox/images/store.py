@@ -54,9 +54,9 @@ class Lease:
     """Keeps layers from being removed until it is released or its owner's process ends."""
 
     layers: tuple[str, ...]
-    """Layer names, topmost first."""
+    """Names of the leased layers: topmost first for a lease on an image, else in the caller's order."""
     paths: tuple[str, ...]
-    """Paths of the leased layers relative to the store, topmost first."""
+    """Paths of the leased layers relative to the store, in the order of `layers`."""
     _record: Path
 
     def release(self) -> None:
@@ -74,8 +74,8 @@ class ImageStore:
     """An image store as opened by one process, its owner. Several processes may open a store in the same folder."""
 
     process: StoreProcess | None
-    """The store process, if the trees belong to subordinate ids. None for other stores. Also None in the ImageStore
-    that the store process itself uses."""
+    """The process that accesses this store's trees, if their files belong to subordinate ids. None if they do not, and
+    None in the ImageStore that the store process itself uses."""
 
     def __init__(self, root: Path, ids: IdRange | None) -> None:
         """Open the store in the folder `root`. Without a range of ids, every file belongs to the caller."""
@@ -150,8 +150,8 @@ class ImageStore:
 
     @contextlib.contextmanager
     def fresh(self, kind: str) -> Iterator[Path]:
-        """Yield a new path in this owner's scratch folder. A file or tree at the path is removed at the end of the
-        block, unless `adopt` has moved it away."""
+        """Yield a new path in this owner's scratch folder, whose name begins with `kind`. What the caller makes at the
+        path is removed at the end of the block, unless `adopt` has moved it away."""
         path = self.scratch / f"{kind}-{secrets.token_hex(4)}"
         try:
             yield path
@@ -349,5 +349,5 @@ def remove_store(root: Path, ids: IdRange | None) -> None:
 
 
 def merged_name(layers: tuple[str, ...]) -> str:
-    """Return the name of the layer that a chain (topmost first) is merged into."""
+    """Return the name of the layer into which a chain of layers (`layers`, topmost first) is merged."""
     return hashlib.blake2b("\n".join(("merged", *layers)).encode(), digest_size=16).hexdigest()

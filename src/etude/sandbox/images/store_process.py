@@ -44,8 +44,8 @@ StoreWork = Callable[Concatenate[Store, P], T]
 
 
 def in_store_process(work: StoreWork[Store, P, T]) -> StoreWork[Store, P, T]:
-    """Make the function run in the store process, if the store has one. Arguments, result and exceptions are pickled,
-    except `say`, which is called in the caller's process."""
+    """Make the function run in the store process, if the store has one. Arguments, result and exceptions are pickled.
+    Only the argument `say`, a callback for progress messages, stays in the caller's process and is called there."""
 
     @functools.wraps(work)
     def in_process_or_here(store: Store, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -32,8 +32,9 @@ the children."""
 
 
 def main(control_fd: int, root: str, owner: str, count: int, users: int, groups: int) -> None:
-    """Serve calls. For each call, the owner sends one end of a connection over the socket `control_fd`. `users` and
-    `groups` are the first subordinate user and group ids on the host, `count` is their number."""
+    """Serve the calls of the process that started this one, until that process ends. For each call, it sends one end of
+    a connection over the socket `control_fd`. `owner` is the name under which it has opened the store `root`. `users`
+    and `groups` are the first subordinate user and group ids on the host, `count` is the number of each."""
     control = socket.socket(fileno=control_fd)
     subordinate.enter(users, groups, count)
     kernel.rename_process("etude-store")
@@ -61,8 +62,9 @@ def _kill_children() -> None:
 
 
 def _serve(store: ImageStore, parent: int, line_fd: int, others: tuple[int, ...]) -> NoReturn:
-    """In the forked child, perform the call that arrives on `line_fd`, send its result, and finish the background jobs
-    that it has started. `parent` is the store process's pid, `others` are descriptors to close."""
+    """In a forked child of the store process, perform the call that arrives on the socket `line_fd` and send its
+    result. Then finish the background jobs that the call has started. `parent` is the store process's pid, `others` are
+    inherited descriptors to close."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

@@ -35,12 +35,12 @@ _LAST_CAPABILITY = 63
 
 
 def main(job_text: str, leash: int, answer: int) -> None:
-    """Run a job and write its result to the descriptor `answer`. The job is a JSON object with the command (`argv`,
-    `cwd`, `env`) and its `limits`. `confine` holds the paths for Landlock, or null for no Landlock. If `filter` is
-    true, the command is bubblewrap, and gets a seccomp program to install.
+    """Run a job and write its result to the descriptor `answer`. The job is a JSON object. Its keys `argv`, `cwd`,
+    `env` and `limits` describe the command. Its key `confine` holds the paths for Landlock, or null for no Landlock. If
+    its key `filter` is true, the command is bubblewrap, and gets a seccomp program to install.
 
-    `leash` is the read end of the owner's pipe. If the owner writes the name of a limit to it, the command is killed
-    and the result names that limit.
+    `leash` is the read end of a pipe from the process that owns the box. If the owner writes the name of a limit to
+    the pipe, the command is killed and the result names that limit.
     """
     job: dict[str, Any] = json.loads(job_text)
     kernel.prctl(_SUBREAPER, 1)
@@ -60,8 +60,9 @@ def main(job_text: str, leash: int, answer: int) -> None:
 
 
 def _wait(pid: int, leash: int, limits: dict[str, int]) -> tuple[int, str]:
-    """Wait until the command ends, and kill it when the owner asks for that or the process tree exceeds a limit. Return
-    the command's wait status, and the limit's name or an empty string."""
+    """Wait until the command ends. Kill it when its process tree exceeds a limit, or when the box's owner asks for that
+    through the pipe `leash`. Return the command's wait status, and the name of the limit that it was killed for (empty
+    if it was not killed)."""
     poll = select.poll()
     poll.register(os.pidfd_open(pid), select.POLLIN)
     poll.register(leash, select.POLLIN)

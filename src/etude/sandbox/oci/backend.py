@@ -179,8 +179,8 @@ class OciSandboxes:
             raise
 
     async def _prepare(self, engine_image: EngineImage) -> None:
-        """Remove what dead owners left in the engine. Then make the volume with the files of our init, which is mounted
-        in every container."""
+        """Remove containers, volumes and images that processes which have ended left in the engine. Then make the
+        volume with the files of our init, which is mounted in every container."""
         await remove_leftovers(self.engine)
         labels = {OWNER: str(self.owner)}
         await self.engine.call("POST", "/volumes/create", body={"Name": self._volume, "Labels": labels})

@@ -125,8 +125,8 @@ class Channel(asyncio.Protocol):
 
 
 def _exception_for(answer: wire.Header, box: str, header: wire.Header) -> Exception:
-    """Return the exception for an answer that reports an error: Python's own type for file errors, else one of the
-    contract's types."""
+    """Return the exception for an answer that reports an error. File errors get Python's own exception types, all
+    others a type from contract.py."""
     kind, text = answer["kind"], f"box {box}: {answer['error']}"
     if kind == "refused":
         return RequestRefused(text)

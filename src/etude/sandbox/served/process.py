@@ -19,7 +19,7 @@ class ServedProcess:
         self.id = id
         self._channel = channel
         self._seen = 0
-        """Number of output bytes so far that the caller has received or that were dropped."""
+        """Number of bytes at the start of the command's output that the caller has received or that were dropped."""
         self._end: wire.Header | None = None
         self._rest = b""
         channel.listen(id, self._on_end)

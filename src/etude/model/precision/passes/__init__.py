@@ -24,11 +24,12 @@ class RoundingScales(NamedTuple):
     """The scales with which `Passes.round_to` scales numbers before rounding, and scales them back afterwards."""
 
     scales: Tensor
-    """Scales per block, applied before rounding: as divisors if `round_to` is called with `divide`, else as factors."""
+    """One scale per block. Before rounding, the block's numbers are divided by it if `round_to` is called with
+    `divide`, else multiplied by it."""
     back: Tensor
-    """Factors per block, applied after rounding."""
+    """One factor per block, by which the block's numbers are multiplied after rounding, to scale them back."""
     outer: Tensor | None = None
-    """Factors per row, applied after rounding; None applies none."""
+    """One further factor per row, by which the row's numbers are multiplied after rounding; None leaves it out."""
 
 
 class Passes(Protocol):

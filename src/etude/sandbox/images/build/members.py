@@ -27,7 +27,7 @@ class Member:
     """One file, folder or link of a source of COPY."""
 
     path: str
-    """Path relative to the source; empty for the source itself."""
+    """Path of the member relative to the COPY source that it belongs to. Empty if the member is the source itself."""
     kind: bytes
     """The member's type, as in `tarfile.TarInfo.type`."""
     mode: int
@@ -41,7 +41,7 @@ class Member:
     """Function that opens the content of a regular file or hard link. A hard link needs it because it may have to
     become a regular file."""
     digest: bytes = b""
-    """Digest of a regular file's content. Empty until `facts` has computed it."""
+    """Digest of a regular file's content. Empty until the method `facts` has computed it."""
 
     def facts(self) -> bytes:
         """Return the bytes that represent this member in the digest of its source."""
