@@ -186,7 +186,7 @@ class InlineCluster(Cluster):
 
 
 def _find(number: int, name: str) -> InlineRemote:
-    """Unpickle a handle: return the service's handle in the open cluster with this number."""
+    """Called to unpickle a handle. Return the handle of the service `name` in the open inline cluster `number`."""
     cluster = _clusters.get(number)
     if cluster is None or name not in cluster.remotes:
         raise ClusterError(f"the cluster of {name!r} is closed")

@@ -47,7 +47,7 @@ class ProcessRemote:
         """`folder` is the cluster's private folder."""
         self._name, self._folder = name, folder
         self._process: ServiceProcess | None = None
-        """The process that the last call reached."""
+        """The process of the service that the last call through this handle reached."""
         self._connection: CallerConnection | None = None
         self._opening = asyncio.Lock()
 
@@ -174,7 +174,7 @@ class ProcessCluster(Cluster):
     together."""
 
     def __init__(self, run_folder: Path, nodes: int) -> None:
-        """Start the fork server and the guardian."""
+        """Start the fork server, which starts services, and the guardian, which kills them when the driver is gone."""
         self._logs = run_folder.absolute() / "logs"
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._nodes = [f"node-{number}" for number in range(nodes)]

@@ -3,9 +3,9 @@ repaired version.
 
 Functions are compared by hashes of their syntax trees (`tasks/hashes.py`), so renaming hides nothing. How strict the
 check is depends on a held-out task's family. If train tasks share the family, training data must not contain the same
-function with the same number literals (an equal "instance" hash). Otherwise it must not contain the function with any
-number literals (an equal "shape" hash). A train task that breaks the rule is refused; a corpus document that breaks it
-is dropped and counted.
+function with the same number literals (an equal "instance" hash). Otherwise it must not contain the same function,
+whatever its number literals are (an equal "shape" hash). A train task that breaks the rule is refused; a corpus
+document that breaks it is dropped and counted.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def forbidden_by(task: Task) -> dict[str, str]:
     mapped to the function's name and file.
 
     If training uses the task's family (see `Task.cell`), training data may contain the same function with other number
-    literals. So only the exact function is forbidden, by its instance hash, which includes the literals. Otherwise
-    training data may not contain the function with any literals. So it is forbidden by its shape hash, which leaves
-    them out. Callers may put the hashes of several tasks into one set: a shape equals an instance only for a function
-    without number literals, and then both forbid the same functions.
+    literals. So the function is forbidden by its instance hash, which includes the literals. Otherwise the function is
+    forbidden whatever its literals are, so by its shape hash, which leaves them out. Callers may put the hashes of
+    several tasks into one set: a shape hash equals an instance hash only for a function without number literals, and
+    then both forbid the same functions.
     """
     family_seen = task.cell is not None and task.cell.family_seen
     found = task_functions(task)

@@ -77,8 +77,9 @@ def _half_a_round(took: Sequence[float]) -> float:
 
 
 class _Rounds:
-    """Runs the rounds of continued SFT one after another. A round samples train tasks, makes demonstrations on fresh
-    tasks, trains on these demonstrations and on the rollouts that passed, and loads the new weights into the engine."""
+    """Runs the rounds of continued SFT one after another. A round samples rollouts on train tasks and makes
+    demonstrations on fresh tasks. It then trains on these demonstrations and on the rollouts that passed, and loads the
+    new weights into the engine."""
 
     def __init__(
         self, context: RunContext, setup: RolloutSetup, trainer: Supervised, engine: Supervised, worker: Supervised
@@ -110,7 +111,8 @@ class _Rounds:
         return {**metrics, "sampled": sampled, "passed": len(passed), "demonstrations": made}
 
     async def _sample(self, number: int, folder: Path) -> tuple[int, list[str]]:
-        """Sample the round's train tasks. Return the number of valid rollouts, and the trace ids of those that passed.
+        """Sample rollouts on the round's train tasks. Return how many are valid, and the trace ids of those
+        that passed.
 
         Tasks are used in a fixed random order, which starts again when all have been used.
         """
@@ -148,10 +150,10 @@ class _Rounds:
         return made.kept
 
     def _fresh_tasks(self, number: int, folder: Path) -> list[Task]:
-        """Generate this round's train tasks. They follow the recipe's train tasks, and those of earlier rounds, in the
-        endless sequence that the task source can make.
+        """Generate the tasks on which this round makes demonstrations. The task source can make an endless numbered
+        sequence of tasks; these have numbers that neither the recipe's train tasks nor earlier rounds used.
 
-        It need not be checked first that the tasks can be solved: a demonstration that passes grading proves it.
+        Nothing checks beforehand that the tasks can be solved: a demonstration that passes grading proves it.
         """
         recipe = self._context.recipe
         count = recipe.continued.demonstrations * _TASKS_PER_DEMONSTRATION

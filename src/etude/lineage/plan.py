@@ -113,8 +113,8 @@ def _demonstration_gradings(recipe: Recipe) -> float:
     """Return the cost of the demonstrations stage, in units of one grading.
 
     Every task of the recipe's kinds gets one demonstration before any task gets a second. So the number of tasks with a
-    demonstration is the number of demonstrations, or that of all these tasks if it is smaller. Each such task costs
-    _SHOWN_GRADINGS, and each demonstration _EPISODE_GRADINGS.
+    demonstration is the number of demonstrations or, if smaller, the number of all these tasks. Each such task costs
+    _SHOWN_GRADINGS once (for its commands), and each demonstration costs _EPISODE_GRADINGS.
     """
     count, kinds = recipe.sft.demonstrations, recipe.sft.kinds
     tasks = recipe.tasks.train * len(set(kinds or SEEN_KINDS)) / len(SEEN_KINDS)

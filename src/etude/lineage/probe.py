@@ -46,8 +46,8 @@ class Pace:
     document: float
     """Seconds for generating one document."""
     unprobed: str = ""
-    """Reason why no grading could be timed on this machine, in one line, or empty. With a reason, `grading` is a
-    typical value from another machine."""
+    """Reason why no grading could be timed on this machine, in one line. The seconds in `grading` are then a typical
+    value from another machine. Empty if gradings were timed."""
 
     def __str__(self) -> str:
         graded = f"a typical value, since no box runs here: {self.unprobed}" if self.unprobed else "graded here"

@@ -105,8 +105,8 @@ def _is_evaluated(paths: RunPaths, step: int) -> bool:
 
 
 async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, version: int) -> None:
-    """Evaluate one published weight version on dev. A damaged or missing version is skipped: one point of the curve is
-    not worth failing the run."""
+    """Evaluate one published weight version on dev. A damaged or missing version is skipped: then the curve of dev
+    scores over RL's steps lacks one point, which is better than failing the run."""
     paths, name = context.paths, str(version)
     context.screen.note(f"on dev with the weights of step {version}")
     aside = paths.model("rl").with_name(f"model-{version:06d}")

@@ -147,8 +147,8 @@ class Reuse:
 
 
 def _computing(state: LineageState) -> dict[str, Any]:
-    """Return the compute settings that results depend on. Their `reason`, a text that says why they were chosen, is
-    left out: it may contain measured speeds, which differ each time."""
+    """Return the compute settings of a run that its results depend on. The field `reason`, a text that says why they
+    were chosen, is left out: it may contain measured speeds, which differ each time."""
     return {name: value for name, value in state.compute.items() if name != "reason"}
 
 

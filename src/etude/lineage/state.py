@@ -39,7 +39,8 @@ class StageRecord:
     resumed."""
     done: bool = False
     inputs: dict[str, str] = field(default_factory=dict)
-    """Output digests of the stages that this stage reads, by stage name, as of when it last started or resumed."""
+    """Digests of the outputs that this stage reads, by the name of the stage that made them. They are from the moment
+    when this stage last started or resumed."""
     output: str = ""
     """Digest of the files that the stage left for later stages."""
     result: dict[str, Any] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class Finished:
     paths: RunPaths
     stage: str
     recipe: Recipe
-    """The recipe as this stage used it (see `recipe_of`)."""
+    """The run's recipe, with the number formats that this stage used (see `recipe_of`)."""
 
     @property
     def model(self) -> Path:
@@ -129,7 +130,7 @@ def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:
 
 
 def output_digest(root: Path, outputs: Sequence[str]) -> str:
-    """Return a digest of the names and bytes of all files in these outputs."""
+    """Return a digest of the names and bytes of all files in `outputs`, which are files and folders below `root`."""
     whole = hashlib.sha256()
     for output in outputs:
         place = root / output

@@ -31,8 +31,8 @@ NARROW, WIDE = 2, 8
 being decoded, which feed the token sampled last and perhaps a draft of the next. If most sequences feed a single
 token, narrow pieces have 1 token instead."""
 PIECES_STEP = 8
-"""Multiple to which a pass's number of narrow pieces is rounded up, if it is larger than this; the same holds for wide
-pieces. A piece is a run of one sequence's tokens, `NARROW` or `WIDE` of them."""
+"""Multiple to which the number of narrow pieces in a pass is rounded up, unless there are at most this many. The same
+holds for wide pieces. A piece is a run of one sequence's tokens, `NARROW` or `WIDE` of them."""
 WINDOW_STEP = 64
 """Multiple to which the context window of a part is rounded up. A part is the pieces whose attention is one call; its
 window is the number of cached positions that the call reads per piece."""
@@ -65,7 +65,7 @@ class Part:
     one sequence's tokens, filled up with padding if it is too short."""
 
     first: int
-    """Index in the step's token list at which the part's first piece begins; the other pieces follow."""
+    """Index of the part's first token in the step's token list; all tokens of the part are adjacent."""
     width: int
     """Number of tokens, padding included, in each of the part's pieces."""
     slots_p: Tensor
@@ -99,9 +99,10 @@ class Step:
     first_b: Tensor
     """For each row, the index of its first token in the token list; the row's other tokens follow it."""
     parts: tuple[Part, ...]
-    """The parts of the token list whose attention is one call each; empty in a plan for `invariant` mode."""
+    """The parts into which the token list is divided; the attention of each is computed in one call. Empty in a
+    batch-invariant plan, which has `pieces` instead."""
     pieces: Pieces | None = None
-    """In a plan for `invariant` mode, the pieces of queries in which attention runs; else None."""
+    """In a batch-invariant plan (`plan_tight`), the pieces of queries in which attention is computed; else None."""
 
     @classmethod
     def plan(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
@@ -146,8 +147,8 @@ class Step:
 
     @classmethod
     def plan_tight(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plan a pass without padding, for `invariant` mode. It feeds lengths_b[b] tokens to cache slot slots_b[b],
-        from position starts_b[b] on."""
+        """Plan a batch-invariant pass, in which no sequence's result depends on the others. It feeds lengths_b[b]
+        tokens to cache slot slots_b[b], from position starts_b[b] on. There is no padding."""
         _require_room(cache, starts_b + lengths_b)
         first_b = lengths_b.cumsum(0) - lengths_b
         rows_t = torch.arange(len(lengths_b), device=lengths_b.device).repeat_interleave(lengths_b)
@@ -169,9 +170,9 @@ def _require_room(cache: Cache, ends_b: Tensor) -> None:
 
 
 def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
-    """Divide pieces of one width into parts with one context window each. `first` is the index in the token list at
-    which the pieces begin. `ends_p` holds for each piece the position at which its row (sequence) ends; these ends
-    ascend, except that padding pieces (end 0) come last.
+    """Divide pieces (runs of a sequence's tokens) of equal width into parts, each with one context window and one
+    attention call. `first` is the index in the token list at which the pieces begin. `ends_p` holds for each piece the
+    position at which its sequence ends; these ends ascend, except that padding pieces (end 0) come last.
 
     A new part begins where the rounded context window grows, or where a part would exceed LATENTS_AT_ONCE.
     """

@@ -15,7 +15,8 @@ class CellsRecipe(Section):
     sum to 1."""
 
     both_seen: float = Field(0.4, ge=0, le=1)
-    """Share of test tasks whose family and kind of bug both occur in training, in other instances."""
+    """Share of test tasks whose family and kind of bug both occur in training. Their functions do not: training has
+    other functions of the family."""
     unseen_family: float = Field(0.25, ge=0, le=1)
     """Share of test tasks whose family does not occur in training; their kind of bug does."""
     unseen_kind: float = Field(0.2, ge=0, le=1)

@@ -130,7 +130,7 @@ class Group:
 
     @property
     def touched(self) -> bool:
-        """Whether any member has changed from its initial state."""
+        """Whether any rollout of the group has left its initial state (waiting for its first attempt)."""
         return any(m != Member() for m in self.members)
 
     @property

@@ -257,8 +257,8 @@ class RlRun:
     async def _evaluate_if_due(self, step: int) -> None:
         """Start the evaluation due after `step` steps (0 is before the first update), if there is one.
 
-        In lockstep, sampling waits for the evaluation. At step 0 it waits in any mode, because the first update would
-        otherwise overtake the evaluation. Other evaluations run while sampling goes on.
+        In lockstep, sampling waits for the evaluation. At step 0 it waits in any mode; otherwise the first update could
+        replace the initial weights before they are evaluated. Other evaluations run while sampling goes on.
         """
         if step not in evaluated_steps(self.rl):
             return

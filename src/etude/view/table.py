@@ -34,7 +34,7 @@ class Line:
     after: str
     seconds: float | None
     means: str = ""
-    """Explanation of `shows` (what was measured), for readers who do not know its terms; may be empty."""
+    """Explanation of the measurement that this line shows, for readers who do not know its terms; may be empty."""
 
 
 def closing_table(summary: Summary) -> list[Line]:

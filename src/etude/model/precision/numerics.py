@@ -50,7 +50,8 @@ class Operand:
     """One rounded operand of a matmul."""
 
     values: Tensor
-    """Rounded values [..., K] without the outer scale: fp32, or bf16 where that is exact."""
+    """Rounded values [..., K]: fp32, or bf16 where that is exact. NVFP4's outer scale is not multiplied in; the field
+    `outer` holds it."""
     outer: Tensor | None = None
     """Outer scale by which the matmul's result is multiplied: fp32, broadcasts to [..., 1]. None is 1."""
 

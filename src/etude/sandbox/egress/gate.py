@@ -1,5 +1,5 @@
-"""Gives the boxes of one backend network access under egress policies. All these boxes share a certificate authority
-and a log. Each box has its own proxy, and a layer with the proxy's certificate over its image.
+"""Gives the boxes of one backend network access under egress policies. Each box has its own proxy. The boxes share
+a log and a certificate authority; a layer over each box's image makes its programs trust that authority.
 
 A backend creates its EgressGate with its first box that has an egress policy. A backend without such boxes never
 imports this module.

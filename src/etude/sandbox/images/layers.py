@@ -50,7 +50,7 @@ class Unpacker:
     below: Stack
     """The layers below the new layer."""
     ids: IdRange | None
-    """The id range of the boxes' users. None: every file belongs to the caller."""
+    """The id range of the boxes' users. None: all files belong to the user who runs this process."""
     bounds: Bounds = DEFAULT_BOUNDS
     skipped: Counter[str] = field(default_factory=Counter)
     """Number of members and attributes of each kind that are left out because boxes do not need them."""
@@ -159,7 +159,7 @@ class Unpacker:
         _copy_attributes(found, goal, owned=self.ids is not None)
 
     def _remove(self, path: PurePosixPath) -> None:
-        """Remove the file or folder that the new layer has at the path so far."""
+        """Remove the file or folder that earlier members of the tar have put at this path of the new layer."""
         path_on_disk = self.target / path
         self._parent = None
         if self._is_folder(path):
@@ -257,7 +257,8 @@ class Unpacker:
         return info.mode & 0o3777 | (0o700 if self.ids is None else 0)
 
     def _chown(self, path_on_disk: Path, uid: int, gid: int) -> None:
-        """Give a file to this user and group of the box. In a store without an id range, it stays the caller's."""
+        """Give a file to this user and group of the box. In a store without an id range, the file stays with the user
+        who runs this process."""
         if self.ids is not None:
             os.chown(path_on_disk, self.ids.first + uid, self.ids.first + gid, follow_symlinks=False)
 

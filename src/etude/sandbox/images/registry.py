@@ -1,7 +1,7 @@
 """Pulls an image from an OCI registry: the manifest for this machine, then the missing blobs, a few at a time.
 
-Invariant: downloads are trusted only if their digest matches. Partial downloads lie in the owner's scratch folder. They
-are removed when the pull ends, or together with that folder.
+Invariant: downloads are trusted only if their digest matches. Partial downloads lie in the scratch folder that this
+process has in the image store. They are removed when the pull ends, or together with that folder.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
     owners/<name>/         lock, leases and scratch files of a process that has the store open
 
 Invariant: every name in images/ or layers/ stands for something complete. A layer that a living owner leases is not
-removed. Only functions marked `in_store_process` access trees; all other files belong to the caller.
+removed. Functions that access the trees of layers are marked `in_store_process`, but a removal is first tried in the
+owner's process. All other files belong to the user who runs that process.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class ImageStore:
     None in the ImageStore that the store process itself uses."""
 
     def __init__(self, root: Path, ids: IdRange | None) -> None:
-        """Open the store in the folder `root`. Without a range of ids, every file belongs to the caller."""
+        """Open the store in the folder `root`. `ids` is the range of ids to which files in layers belong. None: they
+        belong to the user who runs this process."""
         self._set_paths(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
         self.process = StoreProcess(root, self.owner, ids) if ids and ids.subordinate else None
         try:
@@ -135,8 +137,8 @@ class ImageStore:
         remove_dead_owners(self.root / "owners", self._remove)
 
     def _remove(self, path: Path) -> None:
-        """Remove a tree. The caller's process tries it first: its rights are enough for trees that no box has written
-        to. If they are not enough, the store process removes the tree."""
+        """Remove a tree. This process tries it first: its rights are enough for trees that no box has written to. If
+        they are not enough, the store process, which is root over the boxes' ids, removes the tree."""
         try:
             remove_tree(path)
         except PermissionError:
@@ -285,7 +287,8 @@ class ImageStore:
         return path.read_text() if path.is_file() else ""
 
     def forget(self, name: str) -> None:
-        """Remove the image's record. Its layers are removed by the next call of `collect`."""
+        """Remove the image's record. Its layers stay until a call of `collect` finds that nothing needs them any
+        more."""
         for suffix in (".json", ".origin"):
             (self.root / "images" / f"{name}{suffix}").unlink(missing_ok=True)
 
@@ -327,12 +330,13 @@ class ImageStore:
         return lease
 
     def hold(self, layers: Iterable[str]) -> Lease:
-        """Lease layers that exist or that the caller is about to make, as during an import."""
+        """Keep layers from being removed until the returned lease ends: layers that exist or that the caller is about
+        to make, as during an import."""
         with locked(self.root / "leases", shared=True):
             return self._hold(tuple(layers))
 
     def _hold(self, layers: tuple[str, ...]) -> Lease:
-        """Write the record of a lease. The caller holds the lock on leases."""
+        """Record that these layers are leased, and return the lease. The caller holds the lock on leases."""
         record = self.scratch / "leases" / secrets.token_hex(8)
         record.write_text("\n".join(layers))
         folder = self.layers.relative_to(self.root)

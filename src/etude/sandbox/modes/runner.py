@@ -79,7 +79,7 @@ def _wait(pid: int, leash: int, limits: dict[str, int]) -> tuple[int, str]:
 
 
 def _exceeded_limit(limits: dict[str, int]) -> str:
-    """Return "memory" or "cpu" if the process tree exceeds that limit, else an empty string."""
+    """Return which limit the runner's descendants together exceed: "memory" or "cpu". Empty if they exceed neither."""
     memory, seconds = usage(descendants(os.getpid()))
     if memory > limits["memory_mb"] << 20:
         return "memory"
@@ -113,8 +113,8 @@ def descendants(top: int) -> list[int]:
 
 
 def _kill_all() -> None:
-    """Kill all descendants, and repeat that until none is left. One pass of _stop_and_kill may miss a child: a process
-    that was already forking when it was stopped finishes the fork."""
+    """Kill all descendants of this runner, and repeat that until none is left. One pass of _stop_and_kill may miss a
+    child: a process that was already forking when it was stopped finishes the fork."""
     with contextlib.suppress(ChildProcessError):
         while True:
             _stop_and_kill()
@@ -124,7 +124,8 @@ def _kill_all() -> None:
 
 
 def _stop_and_kill() -> None:
-    """Stop all descendants, then kill them. A stopped process starts no further fork, so even a fork bomb is caught."""
+    """Stop all descendants of this runner, then kill them. A stopped process starts no further fork, so even a fork
+    bomb is caught."""
     known: set[int] = set()
     while fresh := set(descendants(os.getpid())) - known:
         for pid in fresh:

@@ -63,7 +63,7 @@ class Channel(asyncio.Protocol):
             self._cancel(ticket)
 
     def _cancel(self, ticket: int) -> None:
-        """Ask pid 1 to cancel the request with this ticket."""
+        """Ask the box's pid 1 to cancel the request with this ticket number."""
         if self._transport is not None and not self.lost:
             self._transport.write(wire.pack({"op": "cancel", "ticket": 0, "command": ticket}))
 
@@ -81,8 +81,9 @@ class Channel(asyncio.Protocol):
         return self._tickets
 
     def listen(self, ticket: int, on_frame: OnFrame) -> None:
-        """Call `on_frame` for each frame with this ticket number that is not the answer to the request. Such a frame
-        holds output of a command or reports the command's end. After the end, the listener is removed."""
+        """Call `on_frame` for each frame that carries this ticket number, except the answer to the request of that
+        number. Such a frame holds output of the requested command or reports its end. After the end, the listener is
+        removed."""
         self._listeners[ticket] = on_frame
 
     def ignore(self, ticket: int) -> None:

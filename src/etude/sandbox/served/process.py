@@ -61,7 +61,8 @@ class ServedProcess:
         await self._ask("kill")
 
     async def _ask(self, operation: str, payload: bytes = b"", **more: Any) -> bool:
-        """Send a request about the command; return whether the command had already ended."""
+        """Send the box's pid 1 a request about this background command. Return whether the command had already
+        ended."""
         if self._end is not None:
             return True
         header = {"op": operation, "process": self.id, **more}

@@ -2,8 +2,8 @@
 made in them.
 
 Each fact is a small file outside any box, readable only by its owner, because a proof contains hidden tests. Invariant:
-files are written atomically. Concurrent processes cannot contradict each other, because equal digests stand for equal
-inputs.
+files are written atomically. A file is named by the digest of the inputs that its fact follows from. So concurrent
+processes that write the same file had the same inputs, and cannot contradict each other.
 """
 
 from __future__ import annotations

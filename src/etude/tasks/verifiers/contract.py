@@ -42,8 +42,8 @@ class GradingContext:
     change: Change
     """The change to grade."""
     conditions: Conditions = USUAL
-    """Circumstances of this grading, on which a correct verdict does not depend. Their environment variables are set in
-    every box. Their `order` is the seed for verifiers that shuffle tests."""
+    """Circumstances of this grading, such as the test order. A correct verdict does not depend on them. The environment
+    variables in them are set in every box. Their `order` is the seed for verifiers that shuffle tests."""
     cpu_seconds: list[float] = field(default_factory=list)
     """CPU seconds that each box of this grading used. Boxes that raised an error are missing."""
     proofs: Proofs | None = None
