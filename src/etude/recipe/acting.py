@@ -18,9 +18,9 @@ class CellsRecipe(Section):
     """Share of test tasks whose family and kind of bug both occur in training. Their functions do not: training has
     other functions of the family."""
     unseen_family: float = Field(0.25, ge=0, le=1)
-    """Share of test tasks whose family does not occur in training; their kind of bug does."""
+    """Share of test tasks whose family of functions does not occur in training, while their kind of bug does."""
     unseen_kind: float = Field(0.2, ge=0, le=1)
-    """Share of test tasks whose kind of bug does not occur in training; their family does."""
+    """Share of test tasks whose kind of bug does not occur in training, while their family of functions does."""
     both_unseen: float = Field(0.15, ge=0, le=1)
     """Share of test tasks whose family and kind of bug both do not occur in training."""
 

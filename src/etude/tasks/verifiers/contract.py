@@ -47,8 +47,9 @@ class GradingContext:
     cpu_seconds: list[float] = field(default_factory=list)
     """CPU seconds that each box of this grading used. Boxes that raised an error are missing."""
     proofs: Proofs | None = None
-    """Store of proofs; None if proofs are not stored. A proof is the saved result of trial runs of a task's tests.
-    It shows which of the tests' expected values a grading may change or withhold."""
+    """Store of proofs; None if proofs are not stored. A proof is the saved result of trial runs of a task's tests. It
+    says which expected values can be kept out of the box during a grading, so that the agent's code cannot read
+    them."""
 
     @property
     def user(self) -> str:
