@@ -24,8 +24,8 @@ from etude.sandbox import open_sandboxes, store_in, temporary_store, without_fle
 
 LAST = "last"
 BOX = SandboxRecipe(memory_mb=4096, processes=512, command_seconds=120.0)
-"""Sandbox limits of an agent that uses an endpoint. They are above those of a tiny model's tasks, since a user's
-repository needs more."""
+"""Sandbox limits of an agent whose model an endpoint serves. They are above the defaults of a recipe, since a user's
+repository needs more than the tasks of a tiny model."""
 
 OpenPolicy = Callable[[AsyncExitStack], Policy]
 """Function that creates the agent's policy, and pushes its cleanup onto the given exit stack."""

@@ -181,8 +181,8 @@ async def _question(question: str) -> str:
 
 
 async def _settle(session: ChatSession, console: Console) -> None:
-    """Record the changes of an agent in the user's own folder as accepted, and print which files changed. The user
-    permitted each change before it was made."""
+    """Record an agent's changes as accepted, and print which files changed. The agent worked in the user's own folder,
+    and each change was permitted before it was made."""
     if changed := await session.apply():
         console.print(f"changed {visible(', '.join(changed))}", style="dim", markup=False)
 

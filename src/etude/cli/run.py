@@ -136,6 +136,6 @@ def _minutes(seconds: float) -> str:
 
 
 def _near(path: Path) -> str:
-    """Return the path relative to the working directory if it is inside it, else unchanged."""
+    """Return a path inside the working directory relative to that directory, any other path unchanged."""
     here = os.path.relpath(path)
     return str(path) if here.startswith("..") else here

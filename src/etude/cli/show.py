@@ -33,7 +33,7 @@ class Show(Observer):
 
 
 def _called(event: ToolEvent) -> str:
-    """Return the call as one string that begins with the tool's name. In the compact format, `event.arguments` already
-    begins with the name."""
+    """Return the call as one string that begins with the tool's name. If the model wrote the call in the compact
+    format, `event.arguments` begins with the name, and the name is not added again."""
     first, *_ = event.arguments.split(maxsplit=1) or [""]
     return event.arguments if first == event.name else f"{event.name} {event.arguments}"

@@ -1,7 +1,7 @@
 """Direct calls between processes of one machine, over a unix socket in the cluster's private folder.
 
-A direct call takes a twentieth of the CPU time of a call through ray, caller and service together
-(benchmarks/calls.py). A rollout makes about a dozen calls.
+They exist because calls through ray cost much CPU time, and a rollout makes about a dozen calls. A direct call takes a
+twentieth of that time, counting caller and service together (benchmarks/calls.py).
 """
 
 from __future__ import annotations

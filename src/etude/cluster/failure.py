@@ -44,8 +44,9 @@ class Failure:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """Return the pickled exception, or None if the caller must get ServiceFailed instead. The latter holds for a
-    ClusterError, for a BaseException that is no Exception (SystemExit), and for what would not survive pickling."""
+    """Return the pickled exception, or None if the caller must get ServiceFailed instead. None is returned for a
+    ClusterError, for a BaseException that is no Exception (SystemExit), and for an exception that would not survive
+    pickling."""
     if isinstance(error, ClusterError) or not isinstance(error, Exception):
         return None
     try:

@@ -55,7 +55,7 @@ class ServiceSpec:
     name: str
     service: str
     arguments: bytes
-    """The constructor's pickled (args, kwargs)."""
+    """The pickled (args, kwargs) of the service's constructor."""
     node: str
     env: dict[str, str]
     log: Path
@@ -260,10 +260,10 @@ def main() -> None:
     - `COMMAND serve CONTROL FD PATHS` runs the fork server. CONTROL is the path of its socket.
     - `COMMAND service SPEC FD PATHS` runs a service. SPEC is the path of a file with its pickled ServiceSpec.
 
-    COMMAND stands for the constant above. CONTROL and SPEC both lie in the cluster's private folder, which is derived
-    from them. FD is the number of an inherited file descriptor: the socket on which the fork server or the service
-    listens. PATHS is the driver's sys.path as JSON. The code in COMMAND sets sys.path to it, and removes it from the
-    arguments, before it calls this function.
+    COMMAND stands for this module's constant COMMAND. CONTROL and SPEC lie in the cluster's private folder, and so tell
+    where that folder is. FD is the number of an inherited file descriptor: the socket on which the fork server or the
+    service listens. PATHS is the driver's sys.path as JSON. The code in COMMAND sets sys.path to it, and removes it
+    from the arguments, before it calls this function.
     """
     role, place, descriptor = sys.argv[1:]
     listener = socket.socket(fileno=int(descriptor))

@@ -69,10 +69,11 @@ def record(folder: Path, pid: int) -> None:
 
 
 def processes_of(folder: Path, spared: str) -> list[str]:
-    """Return the identities of a cluster's living processes, except the spared one, the guardian and this process.
+    """Return the identities of a cluster's living processes, except `spared`, the guardian and this process.
 
     Ray's own processes are recognised by the folder: it is in their command line until they set their own title, and by
-    then they have a log file open below it. The output of services goes elsewhere, so they are found by their records.
+    then they have a log file open below it. The logs of services lie outside the folder, so services are found by the
+    identities that are recorded in it.
     """
     found = {who for who in recorded(folder) if alive(who)}
     for entry in Path("/proc").iterdir():
@@ -87,8 +88,8 @@ def processes_of(folder: Path, spared: str) -> list[str]:
 
 
 def _works_in(process: Path, folder: Path) -> bool:
-    """Whether a process names the cluster's folder in its command line or has a file open in it. `process` is its
-    folder in /proc."""
+    """Whether a process names the cluster's folder in its command line or has a file of this folder open. False for a
+    guardian. `process` is the folder of the process in /proc."""
     command = (process / "cmdline").read_bytes()
     if Path(__file__).name.encode() in command:
         return False

@@ -78,11 +78,11 @@ class HostedService:
 
 
 OPEN_STREAM, NEXT_ITEM, PING = b"stream", b"next", b"ping"
-"""Requests other than a call: open a stream (followed by the pickled call), send its next item, and just answer. They
-differ from calls, since no pickle begins with these bytes."""
+"""First bytes of the requests that are not calls. OPEN_STREAM opens a stream, and the pickled call follows it.
+NEXT_ITEM asks for the stream's next item. PING only asks for an answer. No pickled call begins with these bytes."""
 DONE = pickle.dumps(None)
 END_OF_STREAM = b""
-"""The answer to NEXT_ITEM after the last item."""
+"""The answer to a request for a stream's next item (NEXT_ITEM) once there are no more items."""
 
 
 class ServiceSession:
@@ -112,7 +112,7 @@ class ServiceSession:
         return DONE
 
     def end(self) -> None:
-        """Close the stream, even while it waits for its next item."""
+        """Close the stream of this connection, if there is one, even while the stream waits for its next item."""
         if self._pulling is not None and not self._pulling.done():
             self._pulling.cancel()
         elif self._items is not None:

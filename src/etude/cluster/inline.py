@@ -27,7 +27,8 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """The reference that `put` returns. A method that gets it as an argument receives the stored value."""
+    """Reference to a value that `InlineCluster.put` stored. A method that gets the reference as an argument receives
+    the value itself."""
 
     value: Any
 
@@ -185,7 +186,7 @@ class InlineCluster(Cluster):
 
 
 def _find(number: int, name: str) -> InlineRemote:
-    """Unpickle a handle: return the service's handle in the open cluster with this number."""
+    """Called to unpickle a handle. Return the handle of the service `name` in the open inline cluster `number`."""
     cluster = _clusters.get(number)
     if cluster is None or name not in cluster.remotes:
         raise ClusterError(f"the cluster of {name!r} is closed")

@@ -16,8 +16,8 @@ from pathlib import Path
 from etude.cluster import guardian
 
 PREFIX = "etude-run-"
-"""Name prefix of every private folder. The processes and ray backends share it, so either cleans up what the other left
-behind."""
+"""Name prefix of every private folder. The backends "processes" and "ray" share it, so each also cleans up what dead
+drivers of the other have left behind."""
 SOCKET_PATH_BYTES = 107
 """Maximum length of the path of a unix socket, in bytes."""
 

@@ -31,7 +31,8 @@ from etude.cluster.private_folder import end_guardian, private_folder, start_gua
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """The reference that `put` returns. A process that receives it as an argument receives the stored value."""
+    """Reference to a value that `ProcessCluster.put` stored. A process that receives the reference as an argument
+    receives the value itself."""
 
     path: Path
 
@@ -46,7 +47,7 @@ class ProcessRemote:
         """`folder` is the cluster's private folder."""
         self._name, self._folder = name, folder
         self._process: ServiceProcess | None = None
-        """The process that the last call reached."""
+        """The process of the service that the last call through this handle reached."""
         self._connection: CallerConnection | None = None
         self._opening = asyncio.Lock()
 
@@ -173,7 +174,7 @@ class ProcessCluster(Cluster):
     together."""
 
     def __init__(self, run_folder: Path, nodes: int) -> None:
-        """Start the fork server and the guardian."""
+        """Start the fork server, which starts services, and the guardian, which kills them when the driver is gone."""
         self._logs = run_folder.absolute() / "logs"
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._nodes = [f"node-{number}" for number in range(nodes)]
@@ -208,7 +209,8 @@ class ProcessCluster(Cluster):
             await request(self._folder, "lose_node", node)
 
     async def launch(self, wanted: Launch, *, deadline: float) -> ProcessRemote:
-        """Start a service. `cpus` is ignored: the machine's scheduler shares its cores among the services."""
+        """Start the service that `wanted` describes. The number of cores that it asks for (`wanted.cpus`) is ignored:
+        the machine's scheduler shares the cores among all services."""
         node = wanted.node or self._nodes[0]
         if node not in self._nodes:
             raise ClusterError(f"no node {node!r}; there are {', '.join(self._nodes)}")
@@ -262,5 +264,5 @@ async def request(folder: Path, method: str, *args: Any) -> Any:
 
 
 def _load(path: Path) -> Any:
-    """Return the value that `put` stored in this file."""
+    """Return the value that `ProcessCluster.put` stored in this file."""
     return pickle.loads(path.read_bytes())

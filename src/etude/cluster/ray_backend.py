@@ -55,7 +55,7 @@ class _ServiceStart:
     """One start of a service: its process, and where it can be reached."""
 
     host: str
-    """Name of the machine."""
+    """Name of the machine on which the service's process runs."""
     who: str
     """Identity of the process: pid, start time and boot id, as in guardian.identity."""
     incarnation: int
@@ -235,8 +235,8 @@ class RayRemote:
             raise start.failure.exception(self._name, "__init__")
 
     async def _answer(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a service and return its answer. The call goes through ray if the service is on another machine or an
-        argument is a stored value, otherwise over the direct connection."""
+        """Call a method of the service and return the answer. The call goes through ray if the service is on another
+        machine or an argument is a reference from `RayCluster.put`, otherwise over the direct connection."""
         from ray import ObjectRef
 
         stored = any(isinstance(value, ObjectRef) for value in (*args, *kwargs.values()))

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class OnEvent(Protocol):
-    """Callback for every start of the service; `Journal.event` is one."""
+    """Callback that is called at every start of a supervised service, for example `Journal.event`."""
 
     def __call__(self, kind: str, /, **fields: Any) -> object: ...
 
@@ -32,9 +32,10 @@ class Supervised:
     ) -> None:
         self.remote, self.restarts = remote, restarts
         self.incarnation = 1
-        """Number of the service's current start, from 1. Callers pass the number they saw to `heal`."""
+        """Number of the service's current start, from 1. A caller that finds the service dead passes the number of the
+        start that died to `heal`. So `heal` restarts the service only once for all callers."""
         self.local_pid: int | None = None
-        """Pid of the current process, known once its start is recorded; None if it is on another machine."""
+        """Pid of the service's current process, set by `record_start`; None if the process is on another machine."""
         self._on_event, self._start_deadline = on_event, start_deadline
         self._used = 0
         self._healing = asyncio.Lock()
@@ -58,8 +59,8 @@ class Supervised:
                 await self.heal(seen, str(death))
 
     async def heal(self, seen: int, reason: str) -> None:
-        """Restart the service, unless another caller has done so since incarnation `seen`. Raise ServiceDied once all
-        restarts are used up."""
+        """Restart the service, unless another caller has done so since its start number `seen` (see `incarnation`).
+        Raise ServiceDied once all restarts are used up."""
         async with self._healing:
             while self.incarnation == seen:
                 if self._used >= self.restarts:
@@ -74,7 +75,7 @@ class Supervised:
                 await self.record_start(reason)
 
     async def still_serves(self, seen: int) -> bool:
-        """Whether the process that served as incarnation `seen` is still the current one, and alive."""
+        """Whether the service is alive and has not been restarted since its start number `seen` (see `incarnation`)."""
         return (await self.remote.health()).alive and self.incarnation == seen
 
     async def watch(self, every: float) -> None:
@@ -103,8 +104,8 @@ class Supervised:
             await asyncio.gather(*both, return_exceptions=True)
 
     async def record_start(self, reason: str = "") -> None:
-        """Report the current process to `on_event` as started. `reason` is why the previous process had to be
-        replaced."""
+        """Record the pid of the service's current process, and report its start to the callback `on_event`. `reason` is
+        why the previous process had to be replaced."""
         health = await self.remote.health()
         self.local_pid = health.pid if health.here else None
         if self._on_event is not None:

@@ -53,7 +53,7 @@ class RowStream:
         self._ends: list[int] = []
 
     def row(self, number: int) -> Row:
-        """Return row `number`, counted from 0, of the endless sequence."""
+        """Return the stream's packed row `number`, counted from 0 across all epochs."""
         while not self._ends or number >= self._ends[-1]:
             self._plans.append(self._plan(len(self._plans)))
             self._ends.append((self._ends[-1] if self._ends else 0) + len(self._plans[-1]))

@@ -27,8 +27,8 @@ class Piece(NamedTuple):
 
     document: int
     start: int
-    """Index of the piece's first (token, next token) pair among the document's pairs. A piece may begin with pairs that
-    are only context."""
+    """Index of the piece's first (token, next token) pair among the document's pairs. The first pairs of a piece may be
+    only context, without loss (see `trained_from`)."""
     stop: int
     trained_from: int
     """Index of the first pair to train on among the document's pairs. Earlier pairs of the piece are context, without

@@ -68,8 +68,8 @@ class Shards:
         return self._matching(self._source_of, self._sources, source)
 
     def reaching(self, position: int) -> NDArray[np.int64]:
-        """Return the indices of the documents that have a target at this position, counted from 0. A document of n
-        tokens has targets at n - 1 positions."""
+        """Return the indices of the documents that have a target (a next token to predict) at this position, counted
+        from 0. A document of n tokens has targets at n - 1 positions."""
         return np.flatnonzero(self.lengths > position + 1)
 
     @staticmethod

@@ -65,7 +65,7 @@ class GenerateRequest:
     """Id of the conversation that the request belongs to; may be empty. Requests of a conversation continue each other,
     so the engine can reuse its cache."""
     experts_from: int = 0
-    """First position for which the answer must contain the experts."""
+    """First position for which the answer must contain the ids of the experts that the network used."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,8 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Properties of an engine: its current weights version, context length, vocabulary size and experts."""
+    """Properties of an engine: its current weights version, context length, vocabulary size, number of MoE layers and
+    number of experts per token."""
 
     version: int
     context: int

@@ -36,7 +36,7 @@ class Hit:
 
 @runtime_checkable
 class Web(Protocol):
-    """Access to the web. Both methods raise WebError."""
+    """Access to the web. The methods `search` and `fetch` raise WebError."""
 
     async def search(self, query: str) -> list[Hit]: ...
 

@@ -64,7 +64,7 @@ class Outcome:
     """The run's latest conversation; after self-summaries, its chain of parents holds the earlier ones."""
     stop: StopCause = StopCause.CANCELLED
     error: str = ""
-    """Description of the failure, for StopCause.ERROR and WALL_CLOCK."""
+    """What made the run fail, if `stop` is StopCause.ERROR or WALL_CLOCK; otherwise empty."""
     final_text: str = ""
     """The agent's final message to the user."""
     usage: TraceUsage = field(default_factory=TraceUsage)

@@ -22,7 +22,8 @@ from etude.harness.search.name_patterns import name_pattern
 from etude.sandbox.contract import RequestRefused
 
 Kind: TypeAlias = Literal["write", "execute", "fetch"]
-""""write": change a file. "execute": run a command, or type into a running one. "fetch": read from the network."""
+"""Kind of an action that needs permission. "write": change a file. "execute": run a command, or type into a running
+one. "fetch": read a page or search the web."""
 Verdict: TypeAlias = Literal["allow", "ask", "deny"]
 _OPERATORS = {";", "&&", "||", "|"}
 
@@ -42,7 +43,8 @@ class RequestedAction:
 
     kind: Kind
     what: str
-    """The complete command, the path within the folder, or the URL."""
+    """What the action is about. "write": the path within the folder. "execute": the complete command, or the text typed
+    into a running one. "fetch": the URL, or "search: " followed by the query."""
     shown: str = ""
     """Details to show to the user: the diff of a write, or the running command that receives the input."""
     plain: bool = True

@@ -57,7 +57,7 @@ class Turn:
     prompt_tokens: int = 0
     """Number of tokens of the prompt; 0 if the policy does not know it."""
     cached_tokens: int = 0
-    """Prompt tokens that came from the prefix cache."""
+    """Number of the turn's prompt tokens that came from the prefix cache of the engine or endpoint."""
 
 
 @dataclass(frozen=True, slots=True)

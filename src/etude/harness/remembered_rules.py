@@ -22,7 +22,8 @@ class RememberedRules:
         self._file = file
 
     def of(self, folder: Path) -> list[Rule]:
-        """Return the rules stored for a folder. Raises PermissionsError if the file cannot be read."""
+        """Return the rules stored for a folder. Raises PermissionsError if the file that stores the rules cannot be
+        read."""
         return rules_of(self._read().get(str(folder.resolve()), []))
 
     def add(self, folder: Path, rules: list[Rule]) -> None:

@@ -39,7 +39,8 @@ from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 from etude.trace.trace import StopCause, TraceUsage
 
 ON_THE_HOST = "commands run on the user's own machine, in the user's own files; the user is asked before each change"
-"""Description of the limits for the agent's system prompt, used when the agent works in the user's folder itself."""
+"""Line of the system prompt about the limits of the agent's commands, used when the agent works in the user's folder
+itself."""
 
 
 class ChatSession:
@@ -256,7 +257,8 @@ class ChatSession:
         """Revert all changed files, or only the given ones, to their original or last applied contents, and return
         their paths.
 
-        The next request tells the agent about it. Raises ApplyConflict if the user has changed the files since then.
+        The next request tells the agent about it. If the agent works in the folder itself, ApplyConflict is raised if
+        the user has changed one of the files after the agent.
         """
         workspace = await self._open()
         changed = _chosen(workspace.changed(), paths)

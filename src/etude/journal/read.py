@@ -27,7 +27,7 @@ class Entry:
     process: str
     pid: int
     kind: str
-    """"metrics", "progress", "wait", or the kind of an event."""
+    """Kind of this journal entry: "metrics", "progress", "wait", or the kind of an event."""
     fields: dict[str, object]
 
 

@@ -1,10 +1,11 @@
 """Contamination checks: no training data may contain a function of a dev or test task, neither its broken nor its
 repaired version.
 
-Functions are compared by fingerprints of their syntax trees (`tasks/hashes.py`), so renaming hides nothing. How strict
-the check is depends on a held-out task's family. If train tasks share the family, training data must not contain the
-same function with the same numbers (the instance). Otherwise it must not contain the function with any numbers (the
-shape). A train task that breaks the rule is refused; a corpus document that breaks it is dropped and counted.
+Functions are compared by hashes of their syntax trees (`tasks/hashes.py`), so renaming hides nothing. How strict the
+check is depends on a held-out task's family. If train tasks share the family, training data must not contain the same
+function with the same number literals (an equal "instance" hash). Otherwise it must not contain the same function,
+whatever its number literals are (an equal "shape" hash). A train task that breaks the rule is refused; a corpus
+document that breaks it is dropped and counted.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ def forbidden_by(task: Task) -> dict[str, str]:
     """Return the hashes of functions that training data may not contain because of this held-out task. Each hash is
     mapped to the function's name and file.
 
-    If training uses the task's family (see `Task.cell`), training data may contain the same function with other
-    numbers. Each hash is then an instance, which includes the function's numbers. Otherwise training data may not
-    contain the function with any numbers. Each hash is then a shape, which leaves the numbers out. Callers may put the
-    hashes of several tasks into one set: a shape equals an instance only for a function without numbers, and then both
-    forbid the same functions.
+    If training uses the task's family (see `Task.cell`), training data may contain the same function with other number
+    literals. So the function is forbidden by its instance hash, which includes the literals. Otherwise the function is
+    forbidden whatever its literals are, so by its shape hash, which leaves them out. Callers may put the hashes of
+    several tasks into one set: a shape hash equals an instance hash only for a function without number literals, and
+    then both forbid the same functions.
     """
     family_seen = task.cell is not None and task.cell.family_seen
     found = task_functions(task)
@@ -101,10 +102,10 @@ def _require_unlearnt(task: Task, learnt: _Learnt) -> None:
 
 
 def _require_true(task: Task, cell: Cell, learnt: _Learnt) -> None:
-    """Raise LineageError if the held-out task's `cell` says that training has not seen its family (or its kind), but a
-    train task has the same.
+    """Raise LineageError if `cell` says that training has not seen the held-out task's family (or its kind of bug), but
+    a train task has this family (or kind).
 
-    The reverse is not checked: a small set of train tasks may lack a rare kind that counts as seen.
+    The reverse is not checked: a small set of train tasks may lack a rare kind that `cell` counts as seen.
     """
     for what, name, seen, others in (
         ("family", task.family, cell.family_seen, learnt.families),

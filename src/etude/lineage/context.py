@@ -34,7 +34,8 @@ class RunContext:
         self.state.save(self.paths.lineage)
 
     def compute(self) -> Compute:
-        """Return the run's device, dtype and threads. They are probed once, then read from lineage.json."""
+        """Return the run's device, dtype and threads. They are chosen for this machine once, then read from
+        lineage.json."""
         # Imported here so that what needs no torch (a lock, a mistake in the recipe, a report) does not load it.
         from etude.training.compute import Compute, choose_compute
 

@@ -77,7 +77,9 @@ def _half_a_round(took: Sequence[float]) -> float:
 
 
 class _Rounds:
-    """Runs one round after another: sample train tasks, make demonstrations, train on both, load the new weights."""
+    """Runs the rounds of continued SFT one after another. A round samples rollouts on train tasks and makes
+    demonstrations on fresh tasks. It then trains on these demonstrations and on the rollouts that passed, and loads the
+    new weights into the engine."""
 
     def __init__(
         self, context: RunContext, setup: RolloutSetup, trainer: Supervised, engine: Supervised, worker: Supervised
@@ -91,7 +93,8 @@ class _Rounds:
         self._order = np.random.default_rng(context.recipe.seed).permutation(len(self._tasks))
 
     async def begin(self) -> int:
-        """Load the trainer's newest weights into the engine, and return the number of the next round."""
+        """Load the trainer's newest weights into the engine. Return the number of the round that comes next, counted
+        from 0."""
         status: Mapping[str, Any] = await self._trainer.call("status", deadline=self._deadline)
         await self._engine.update(status["rounds"])
         return int(status["rounds"])
@@ -108,7 +111,8 @@ class _Rounds:
         return {**metrics, "sampled": sampled, "passed": len(passed), "demonstrations": made}
 
     async def _sample(self, number: int, folder: Path) -> tuple[int, list[str]]:
-        """Sample the round's train tasks. Return the number of valid rollouts, and the trace ids of those that passed.
+        """Sample rollouts on the round's train tasks. Return how many are valid, and the trace ids of those
+        that passed.
 
         Tasks are used in a fixed random order, which starts again when all have been used.
         """
@@ -146,10 +150,10 @@ class _Rounds:
         return made.kept
 
     def _fresh_tasks(self, number: int, folder: Path) -> list[Task]:
-        """Generate this round's train tasks. They follow the recipe's train tasks, and those of earlier rounds, in the
-        endless sequence that the task source can make.
+        """Generate the tasks on which this round makes demonstrations. The task source can make an endless numbered
+        sequence of tasks; these have numbers that neither the recipe's train tasks nor earlier rounds used.
 
-        The tasks need no gate: a demonstration that passes grading proves that its task can be solved.
+        Nothing checks beforehand that the tasks can be solved: a demonstration that passes grading proves it.
         """
         recipe = self._context.recipe
         count = recipe.continued.demonstrations * _TASKS_PER_DEMONSTRATION

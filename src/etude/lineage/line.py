@@ -31,14 +31,15 @@ class Stage:
     title: str
     """The stage's name as shown on the screen."""
     sections: tuple[str, ...]
-    """Sections or fields of the recipe that the result depends on directly. The seed, and the sections of the stages in
-    `needs`, count as well."""
+    """Sections or fields of the recipe that the stage itself uses. Its result also depends on the seed, and on the
+    sections of the earlier stages whose outputs it reads (`needs`)."""
     outputs: tuple[str, ...]
     """Files and folders in the run folder that later stages read. Their common digest is recorded."""
     run: Callable[[RunContext], Awaitable[dict[str, Any]]]
     require: Callable[[RunContext], None] | None = None
     """Check of the earlier stages' outputs, which raises if this stage or a later one could not work with them. It runs
-    before the stage is recorded as begun: until then, the user can still change the recipe's `sections`."""
+    before the stage is recorded as begun: until then, the user can still change the parts of the recipe that the stage
+    uses."""
     needs: tuple[str, ...] = ()
     """Names of the earlier stages whose outputs this stage reads."""
     beside: tuple[str, ...] = ()

@@ -48,13 +48,13 @@ class NumericsReport:
 
     run: str
     stage: str
-    """Name of the stage that made the checkpoint. Empty, like `dtype` and `own`, if the checkpoint does not belong to a
-    run."""
+    """Name of the stage that made the checkpoint. Empty if the checkpoint does not belong to a run; then the fields
+    that describe how it was trained (`dtype` and `own`) are empty too."""
     checkpoint: str
     dtype: str
     """The run's compute dtype, used for everything that a format does not round."""
     own: str
-    """The number format that the stage's experts were trained in."""
+    """The number format in which the stage that made the checkpoint trained its experts."""
     sequences: int = 0
     tokens: int = 0
     formats: list[FormatReport] = field(default_factory=list)
@@ -62,7 +62,7 @@ class NumericsReport:
     """Formats that were not measured since their block sizes do not fit the network's widths, each with the reason."""
     faults: list[Fault] = field(default_factory=list)
     doubts: list[Fault] = field(default_factory=list)
-    """Rows that may have been clipped when they were quantised: suspicious, but not faults."""
+    """Rows of weights that may have been clipped when the checkpoint was quantised. Suspicious, but no faults."""
 
 
 def examine(
@@ -70,7 +70,8 @@ def examine(
 ) -> NumericsReport:
     """Examine the checkpoint of a run's stage in each format: layer drift, and agreement of trainer and engine.
 
-    Without `formats`, every format that fits is examined. A requested format that does not fit raises CannotQuantise.
+    Without `formats`, every format whose block sizes fit the network's widths is examined. A requested format that does
+    not fit raises CannotQuantise.
     """
     if unknown := [name for name in formats if name not in FORMATS]:
         raise LineageError(f"there is no format {unknown[0]!r}: expected some of {', '.join(FORMATS)}")

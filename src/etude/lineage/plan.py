@@ -21,8 +21,8 @@ _BYTES_PER_PARAMETER = 4 + 8 + 4 + 2
 """Bytes of memory per parameter: fp32 master weight (4), two optimizer moments (8), gradient (4) and a bf16 copy
 (2)."""
 _STAGE_TOKENS = {"pretrain": 1.65, "long": 2.6, "mtp": 1.35, "sft": 3.0}
-"""Cost of training on one token, per stage, relative to a forward and backward pass of the network alone. What exceeds
-1 is spent on the optimizer, on draft heads, and on rows longer than pretraining's, which the probe measures."""
+"""Cost of training on one token in each stage, relative to the forward and backward pass that `probe` times on rows of
+pretraining's length. What exceeds 1 is spent on the optimizer, on draft heads, and on longer rows."""
 _ROLLOUT_TOKENS = 0.7
 """Cost of sampling and training on one RL rollout, relative to a forward and backward pass over as many tokens as fit
 into the context."""
@@ -113,8 +113,8 @@ def _demonstration_gradings(recipe: Recipe) -> float:
     """Return the cost of the demonstrations stage, in units of one grading.
 
     Every task of the recipe's kinds gets one demonstration before any task gets a second. So the number of tasks with a
-    demonstration is the number of demonstrations, or that of all these tasks if it is smaller. Each such task costs
-    _SHOWN_GRADINGS, and each demonstration _EPISODE_GRADINGS.
+    demonstration is the number of demonstrations or, if smaller, the number of all these tasks. Each such task costs
+    _SHOWN_GRADINGS once (for its commands), and each demonstration costs _EPISODE_GRADINGS.
     """
     count, kinds = recipe.sft.demonstrations, recipe.sft.kinds
     tasks = recipe.tasks.train * len(set(kinds or SEEN_KINDS)) / len(SEEN_KINDS)

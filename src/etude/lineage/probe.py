@@ -27,7 +27,7 @@ from etude.training.compute import Compute
 
 _STEPS = 3
 _AT_ONCE = 4
-"""Number of gradings that run concurrently, as when tasks are gated."""
+"""Number of gradings that run concurrently while they are timed. A run that checks new tasks grades as many at once."""
 _GRADINGS = 8
 """Number of timed gradings per task."""
 _DOCUMENTS = 200
@@ -46,8 +46,8 @@ class Pace:
     document: float
     """Seconds for generating one document."""
     unprobed: str = ""
-    """Reason why no grading could be timed on this machine, in one line, or empty. With a reason, `grading` is a
-    typical value from another machine."""
+    """Reason why no grading could be timed on this machine, in one line. The seconds in `grading` are then a typical
+    value from another machine. Empty if gradings were timed."""
 
     def __str__(self) -> str:
         graded = f"a typical value, since no box runs here: {self.unprobed}" if self.unprobed else "graded here"

@@ -99,14 +99,14 @@ def dev_evaluation(step: int) -> str:
 
 
 def _is_evaluated(paths: RunPaths, step: int) -> bool:
-    """Whether an earlier session finished the dev evaluation of this step. Its summary.json is written last, so the
-    file's existence proves that."""
+    """Whether the dev evaluation of this step is finished, as it may be when a run is resumed. The evaluation writes
+    its summary.json last, so the file's existence proves that."""
     return (paths.evaluation(dev_evaluation(step)) / "summary.json").exists()
 
 
 async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, version: int) -> None:
-    """Evaluate one published weight version on dev. A damaged or missing version is skipped: one point of the curve is
-    not worth failing the run."""
+    """Evaluate one published weight version on dev. A damaged or missing version is skipped: then the curve of dev
+    scores over RL's steps lacks one point, which is better than failing the run."""
     paths, name = context.paths, str(version)
     context.screen.note(f"on dev with the weights of step {version}")
     aside = paths.model("rl").with_name(f"model-{version:06d}")
@@ -125,9 +125,8 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
 
 
 def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
-    """Read a weight version that RL published, and write it as a checkpoint to `folder`. An engine is to serve the
-    checkpoint, and would still serve this version after a restart. If it read the store instead, a restarted engine
-    would serve the latest version."""
+    """Write a weight version that RL published as a checkpoint to `folder`, for an engine that is to serve exactly this
+    version. If the engine read the store instead, it would serve the latest version after a restart."""
     model = load_hf(context.paths.model("sft"), context.compute().dtype)
     compute_with(model, context.recipe.precision)
     serve(model)

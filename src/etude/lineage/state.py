@@ -33,12 +33,14 @@ class StageRecord:
     code_digest: str
     started: float
     seconds: float = 0.0
-    """Wall-clock seconds over all sessions that worked on the stage."""
+    """Wall-clock seconds spent on the stage, summed over the starts of the run that worked on it."""
     sessions: int = 0
-    """Number of sessions that worked on the stage: more than one if it was interrupted and resumed."""
+    """Number of starts of the run (sessions) that worked on the stage: more than one if it was interrupted and
+    resumed."""
     done: bool = False
     inputs: dict[str, str] = field(default_factory=dict)
-    """Output digests of the stages that this stage reads, by stage name, as of when it last started or resumed."""
+    """Digests of the outputs that this stage reads, by the name of the stage that made them. They are from the moment
+    when this stage last started or resumed."""
     output: str = ""
     """Digest of the files that the stage left for later stages."""
     result: dict[str, Any] = field(default_factory=dict)
@@ -53,7 +55,7 @@ class LineageState:
 
     stages: dict[str, StageRecord] = field(default_factory=dict)
     compute: dict[str, Any] = field(default_factory=dict)
-    """Device, dtype and threads that the probe chose at the start; kept so that a resumed run computes the same
+    """Device, dtype and threads, as chosen at the first start of the run; kept so that a resumed run computes the same
     bits."""
 
     @classmethod
@@ -78,7 +80,7 @@ class Finished:
     paths: RunPaths
     stage: str
     recipe: Recipe
-    """The recipe as this stage used it (see `recipe_of`)."""
+    """The run's recipe, with the number formats that this stage used (see `recipe_of`)."""
 
     @property
     def model(self) -> Path:
@@ -128,7 +130,7 @@ def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:
 
 
 def output_digest(root: Path, outputs: Sequence[str]) -> str:
-    """Return a digest of the names and bytes of all files in these outputs."""
+    """Return a digest of the names and bytes of all files in `outputs`, which are files and folders below `root`."""
     whole = hashlib.sha256()
     for output in outputs:
         place = root / output

@@ -133,7 +133,7 @@ def _weights(rows: list[dict[str, Any]], engine: dict[str, Any]) -> dict[str, An
 
 def _engine_totals(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Sum the engine's counters over its restarts. Each engine process counts from 0, so a lower value means a new
-    process. A step has no counters if the driver died between the step and its question for them."""
+    process. A row of `rows` is one RL step. It has no counters if the driver died before asking the engine for them."""
     totals: dict[str, float] = {}
     last: dict[str, float] = {}
     for now in (row["engine"] for row in rows if "engine" in row):

@@ -33,7 +33,7 @@ class LatentCache:
     ) -> None:
         """Allocate memory for `slots` sequences of up to `context` tokens.
 
-        With `invariant`, steps are planned so that no row's result depends on the other rows.
+        With `invariant`, steps are planned so that no sequence's result depends on the other sequences of the step.
         """
         self.slots = slots
         self.context = context

@@ -55,9 +55,9 @@ class Parameters:
     """Parameter counts of a network."""
 
     total: int
-    """All trained parameters, MTP heads included."""
+    """Number of all trained parameters, MTP heads included."""
     active: int
-    """Parameters that one token uses: all but MTP heads and the experts that the token is not routed to."""
+    """Number of parameters that one token uses: all but MTP heads and the experts that the token is not routed to."""
 
 
 @dataclass(frozen=True, slots=True)

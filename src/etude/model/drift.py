@@ -2,7 +2,7 @@
 
 Two errors are measured per layer. `experts` is the error of the layer's experts when they get the inputs of the fp32
 network, so it excludes errors of earlier layers. `residual` is the error of the residual stream after the layer, so it
-includes them.
+includes errors of earlier layers.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class LayerDrift:
     residual: Magnitudes
     """Relative error of each token's residual stream after the layer."""
     experts: Magnitudes | None = None
-    """Relative error of each token's expert output, with the same inputs and expert choices as in fp32."""
+    """Relative error of the experts' output for each token, given the inputs and expert choices of the fp32 network."""
     weights: Magnitudes | None = None
-    """Relative error of each row of the experts' weights."""
+    """Relative error of each row of the experts' weights, as rounded for their matmuls."""
     flips: float | None = None
     """Share of the expert choices that differ from those of the fp32 network."""
 
@@ -133,7 +133,8 @@ def layer_drift(
 
 
 def activation_faults(passes: Sequence[Pass]) -> list[Fault]:
-    """Return a `Fault` for each intermediate result that is not finite, in the order of computation."""
+    """Return a `Fault` for each intermediate result (such as a layer's output) that is not finite in one of the
+    recorded passes, in the order of computation."""
     found: dict[str, Fault] = {}
     for one in passes:
         for where, x in _computed(one):
@@ -167,7 +168,8 @@ def flips(one_nk: Tensor, other_nk: Tensor) -> Tensor:
 
 @torch.enable_grad()
 def _own_error(experts: Experts, exact: Routed) -> Tensor:
-    """Return each token's relative error of `experts` when they get the fp32 network's inputs and routing."""
+    """Return, for each token, the relative error of the output of `experts` when they get the inputs and routing of the
+    fp32 network, which `exact` has recorded."""
     found: Tensor = experts(exact.x_nd.to(experts.gate_proj.dtype), exact.routing)
     return relative_error(found.detach(), exact.y_nd)
 

@@ -31,12 +31,14 @@ from etude.model.precision.rounded import rounded_experts
 from etude.model.tiles import grouped, silu, tile_rows, weighted_sum
 
 WIDE_MAX_PAIRS = 256
-"""Maximum number of token-expert pairs for which `experts_wide` is used."""
+"""Maximum number of token-expert pairs for which `experts_wide` is used, which computes every expert for every token in
+one wide SwiGLU."""
 PADDED_MAX_PAIRS = 4096
-"""Maximum number of token-expert pairs for which `experts_padded` is used. With more pairs, the cost of a new matmul
-shape, which padding avoids, is small relative to the work."""
+"""Maximum number of token-expert pairs for which `experts_padded` is used, which pads all experts to equally many rows.
+With more pairs, the cost of a new matmul shape, which padding avoids, is small relative to the work."""
 SMALL_WIDTH = 4096
-"""Maximum total inner width of a layer's experts for which `experts_wide` and `experts_padded` pay off."""
+"""Maximum total inner width of a layer's experts for which `experts_wide` and `experts_padded` pay off. Both compute
+more than is needed in order to make fewer calls."""
 ROWS_STEP = 32
 """`experts_padded`, and on a CPU also `experts_grouped`, pad an expert's rows to a multiple of this, so that few matmul
 shapes occur. On a CPU the first matmul of a shape takes 0.6 ms, a later one 0.03 ms."""

@@ -22,10 +22,11 @@ from torch import Tensor
 from etude.model.tiles import product
 
 QUERY_ROWS = 16
-"""Maximum number of tokens times heads per piece; with more heads than this, a piece is one token. The number is small
-because a decoding row feeds one token, or two with a draft: large pieces would mostly compute padding."""
+"""Maximum number of tokens times heads in a piece, a run of one sequence's queries. With more heads than this, a piece
+is one token. The number is small because a sequence being decoded feeds one token, or two with a draft: large pieces
+would mostly compute padding."""
 KEYS = 64
-"""Number of keys per chunk."""
+"""Number of keys per chunk. The keys of each sequence are cut into chunks, counted from position 0."""
 PAIRS = 128
 """Number of pairs that one matmul computes. A pair is one piece of queries with one chunk of keys."""
 UNSEEN = -1e30
@@ -37,31 +38,34 @@ maximum is -inf, but the difference of two infinite maxima would be NaN."""
 class Pieces:
     """How a list of tokens is cut into pieces of queries, and which chunks of keys each piece attends to.
 
-    A pair is one piece with one chunk that it attends to. Indices: p pieces, q queries of a piece, c chunks, n pairs,
-    s keys of a chunk, t tokens.
+    A piece is a run of one sequence's tokens, a chunk is `KEYS` adjacent keys of a sequence, and a pair is one piece
+    with one chunk that it attends to. Indices: p pieces, q queries of a piece, c chunks, n pairs, s keys of a chunk,
+    t tokens.
     """
 
     tokens_pq: Tensor
     """For each query of each piece, its index in the token list; 0 for the unused queries of an incomplete piece."""
     places_t: Tensor
-    """Index of each token in the flattened list of all pieces' queries."""
+    """For each token of the list, the index of its query when all pieces [p, q] are flattened to one list of
+    queries."""
     piece_n: Tensor
-    """Index of the piece of each pair. Padding pairs, which fill up the last matmul, have piece 0; `pairs_pc` does not
-    refer to them."""
+    """For each pair (a piece of queries with a chunk of keys), the index of the piece. Padding pairs, which fill up the
+    last matmul, have piece 0; `pairs_pc` does not refer to them."""
     keys_ns: Tensor
-    """For each pair, the indices of its chunk's keys in the flat list of latents."""
+    """For each pair (a piece of queries with a chunk of keys), where the chunk's keys are: their indices in the flat
+    list of all latents."""
     hidden_nqs: Tensor
-    """Whether each key of a pair is masked for each query of the pair."""
+    """For each pair of a piece and a chunk, whether each key of the chunk is masked for each query of the piece."""
     pairs_pc: Tensor
-    """Index of the pair of each piece with each chunk. If the piece ends before the chunk, there is no such pair and
-    the entry is one past the last pair."""
+    """For each piece of queries and each chunk of keys, the index of their pair in the list of pairs. A piece that ends
+    before the chunk begins forms no pair with it; the entry is then the number of all pairs."""
 
     @classmethod
     def cut(cls, first_r: Tensor, starts_r: Tensor, lengths_r: Tensor, base_r: Tensor, heads: int) -> Pieces:
-        """Cut rows into pieces.
+        """Cut the rows (sequences) of a token list into pieces of a few queries each.
 
         Row r has lengths_r[r] tokens, which begin at index first_r[r] of the token list and at position starts_r[r] of
-        their sequence. The latent of the sequence's position 0 is at index base_r[r].
+        their sequence. base_r[r] is the index of the sequence's first latent in the flat list of all latents.
         """
         device, queries = first_r.device, max(1, QUERY_ROWS // heads)
         query, key = torch.arange(queries, device=device), torch.arange(KEYS, device=device)
@@ -93,7 +97,7 @@ class Pieces:
 @dataclass(frozen=True, slots=True)
 class Packed:
     """Attention context of a batch-invariant forward pass without a cache, over packed documents [B, T]. A token
-    attends to its own document up to itself. What `Pieces.cut` calls a row is one document here."""
+    attends to its own document up to itself. Each document is cut into pieces of queries as a sequence of its own."""
 
     pieces: Pieces
     bias: Tensor
@@ -113,7 +117,8 @@ class Packed:
 
 
 def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: float) -> Tensor:
-    """Return the attention-weighted sum of latents for each query. `latents_fw` is the flat list of all latents."""
+    """Return for each query the sum of the latents that it attends to, weighted by attention. `latents_fw` is the flat
+    list of all latents; `pieces` says which of them each query attends to."""
     (count, queries), (_, heads, width) = pieces.tokens_pq.shape, q_thw.shape
     rows, pairs = queries * heads, len(pieces.piece_n)
     q_pmw = q_thw.index_select(0, pieces.tokens_pq.flatten()).view(count, rows, width)
@@ -143,7 +148,8 @@ def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: floa
 
 
 def attend_latents(q_pnw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: float) -> Tensor:
-    """Plain attention: softmax(q keys^T * scale + bias) keys, with the same number of keys for all rows."""
+    """Plain attention: softmax(q keys^T * scale + bias) keys, with the same number of keys for all p entries of the
+    batch."""
     scores_pns = torch.baddbmm(bias_pns, q_pnw, keys_psw.transpose(1, 2), alpha=scale)
     return torch.bmm(scores_pns.softmax(-1), keys_psw)
 

@@ -35,15 +35,15 @@ def tokens_of_rows(row_of_pair: Tensor, rows: int, choices: int, nobody: int = 0
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The rows of all token-expert pairs, as kernels take them. Expert e has the rows from `ends_e[e - 1]` (0 for the
-    first expert) to `ends_e[e]`, exclusive."""
+    """Says for kernels which row each token-expert pair has, in a list of rows sorted by expert. Expert e has the rows
+    from `ends_e[e - 1]` (0 for the first expert) to `ends_e[e]`, exclusive."""
 
     row_nk: Tensor
-    """int32: the row of each token-expert pair."""
+    """int32: for each token-expert pair, the index of its row in the list of rows sorted by expert."""
     token_r: Tensor
-    """int32: the token of each row, -1 for an unused row."""
+    """int32: for each row of the list sorted by expert, the index of the token in it; -1 if the row is unused."""
     ends_e: Tensor
-    """int32: the end (exclusive) of each expert's rows."""
+    """int32: for each expert, the index at which its rows end (exclusive)."""
 
 
 def place_pairs(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
@@ -90,8 +90,8 @@ class Spread(torch.autograd.Function):
 
 
 class Gather(torch.autograd.Function):
-    """Gather the row of each token-expert pair, in the order of the pairs. No two pairs share a row, so the gradient is
-    copied back row by row; unused rows get zero."""
+    """Take the row of each token-expert pair out of the rows sorted by expert, in the order of the pairs. No two pairs
+    share a row, so the gradient is copied back row by row; unused rows get zero."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, row_of_pair: Tensor) -> Tensor:

@@ -47,8 +47,8 @@ class ServedExperts(nn.Module):
 
     gate_up: Operand
     down: Operand
-    """`gate_up` and `down` are the dequantised weights. `prepare` sets them only if no kernels are used; kernels read
-    the codes."""
+    """Dequantised weight of the down projection; `gate_up` is that of the gate and up projections. `prepare` sets both
+    only if no kernels are used, because kernels read the codes."""
 
     def __init__(self, experts: Experts, numerics: Numerics) -> None:
         super().__init__()
@@ -59,7 +59,8 @@ class ServedExperts(nn.Module):
         self.gate_proj, self.up_proj, self.down_proj = Codes(gate), Codes(up), Codes(down)
 
     def prepare(self) -> None:
-        """Dequantise the weights, unless kernels read the codes."""
+        """Dequantise the experts' weights once, for all later passes. With kernels this does nothing, because they read
+        the quantised weights themselves."""
         if self.kernels is not None:
             return
         self.gate_up = self.numerics.operand((self.gate_proj.quantised(), self.up_proj.quantised()), self.dtype)
@@ -113,9 +114,10 @@ def round_with(model: nn.Module, numerics: Numerics | None) -> None:
 
 @torch.no_grad()
 def serve(model: nn.Module) -> None:
-    """Prepare a network for inference: replace the weights of experts by codes if their format has codes.
+    """Prepare a network for inference: replace the weights of routed experts by codes and scales if the experts' format
+    has them, and cache rounded weights.
 
-    Such experts can no longer be trained.
+    Experts whose weights were replaced can no longer be trained.
     """
     for mixture in _mixtures(model):
         experts = mixture.experts
@@ -153,7 +155,8 @@ def restore(model: nn.Module) -> None:
 
 @torch.no_grad()
 def served_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict that the model would have after `serve`, without changing the model.
+    """Return the state dict that the model would have for inference, with codes and scales in place of the routed
+    experts' weights (as after `serve`). The model itself is not changed.
 
     Trainers publish this state to engines as a weights version. Weights that are not finite or were clipped raise
     PoisonedWeights.
@@ -184,9 +187,10 @@ def _round_linears(name: str, module: nn.Module, numerics: Numerics) -> None:
 
 
 def _require_blocks(name: str, module: nn.Module, numerics: Numerics) -> None:
-    """Raise CannotQuantise unless the block size divides both axes of every weight of the module.
+    """Raise CannotQuantise unless the block size divides the last two axes of every weight of the module.
 
-    Both are needed, because the backward pass contracts the other axis. Block FP8 pads incomplete blocks instead.
+    The forward pass needs blocks along the input width, the backward pass blocks along the output width. Not checked
+    for block FP8, which pads incomplete blocks, and bf16, which has none.
     """
     for weight, matrix in module.named_parameters():
         if numerics.rounding not in ("fp8_block", "bf16") and any(size % numerics.block for size in matrix.shape[-2:]):

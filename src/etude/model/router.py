@@ -39,8 +39,8 @@ class Replay:
     mode: Literal["on", "filter"] = "filter"
     """Which recorded experts are used: all ("on"), or only those that score high enough ("filter")."""
     threshold: float = 0.5
-    """For "filter": minimum score of a replayed expert, as a fraction of the lowest score in the router's own
-    choice."""
+    """With mode "filter", minimum score of a recorded expert to be used, as a fraction of the lowest score among the
+    experts that the router itself would choose."""
 
     def checked(self, config: ModelConfig, batch: int, length: int) -> Replay:
         """Return this replay with int64 experts. Raises ReplayMismatch if they do not fit the network or the batch."""
@@ -66,7 +66,8 @@ class Routing:
     experts_nk: Tensor
     gates_nk: Tensor
     overridden_n: Tensor | None = None
-    """For each token, whether it uses a replayed expert that this router would not have chosen; None without replay."""
+    """For each token, whether router replay made it use an expert that this router would not have chosen; None without
+    replay."""
     refused_n: Tensor | None = None
     """For each token, whether replay in mode "filter" replaced one of its recorded experts; None without replay."""
 

@@ -27,18 +27,22 @@ from etude.model.errors import CacheOverrun
 from etude.model.pieces import Pieces
 
 NARROW, WIDE = 2, 8
-"""Tokens per narrow and per wide piece. Narrow pieces are for decoding rows, which feed the token sampled last and
-perhaps a draft of the next. If most rows feed a single token, narrow pieces have 1 token instead."""
+"""Tokens per narrow and per wide piece; a piece is a run of one sequence's tokens. Narrow pieces are for sequences
+being decoded, which feed the token sampled last and perhaps a draft of the next. If most sequences feed a single
+token, narrow pieces have 1 token instead."""
 PIECES_STEP = 8
-"""If a pass has more narrow pieces than this, their number is rounded up to a multiple of this. The same holds for wide
-pieces."""
+"""Multiple to which the number of narrow pieces in a pass is rounded up, unless there are at most this many. The same
+holds for wide pieces. A piece is a run of one sequence's tokens, `NARROW` or `WIDE` of them."""
 WINDOW_STEP = 64
-"""The context window of a part is rounded up to a multiple of this."""
+"""Multiple to which the context window of a part is rounded up. A part is the pieces whose attention is one call; its
+window is the number of cached positions that the call reads per piece."""
 CHUNK = 64
-"""Number of tokens, padding included, in a group of adjacent pieces with a common context window. Smaller groups would
-have shorter windows, but the attention work saved would be worth less than the additional calls cost."""
+"""Number of tokens, padding included, in a group of adjacent pieces (runs of a sequence's tokens) that share one
+context window. Smaller groups would have shorter windows, but the attention work saved would be worth less than the
+additional calls cost."""
 LATENTS_AT_ONCE = 1 << 17
-"""Maximum number of latents that a part gathers from the cache. It bounds the memory that attention needs."""
+"""Maximum number of latents that a part (one attention call) gathers from the cache, unless a single piece needs more.
+It bounds the memory that attention needs."""
 
 
 class Cache(Protocol):
@@ -57,19 +61,21 @@ class Cache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Adjacent pieces of equal width and context window, whose attention is computed in one call."""
+    """Adjacent pieces of equal width and context window, whose attention is computed in one call. A piece is a run of
+    one sequence's tokens, filled up with padding if it is too short."""
 
     first: int
-    """Index in the token list at which the part's first piece begins; the other pieces follow."""
+    """Index of the part's first token in the step's token list; all tokens of the part are adjacent."""
     width: int
-    """Tokens per piece."""
+    """Number of tokens, padding included, in each of the part's pieces."""
     slots_p: Tensor
-    """Cache slot of each piece."""
+    """For each of the part's pieces, the slot of the latent cache that holds its sequence."""
     bias_pns: Tensor
-    """Mask to add to the attention scores, [pieces, tokens * heads, window]: 0 where a token may attend, else -inf."""
+    """Mask to add to the attention scores of the part's pieces, [pieces, tokens * heads, window]: 0 where a token may
+    attend to a cached position, else -inf."""
     scratch_pws: Tensor
-    """Buffer into which each layer gathers the latents that the pieces attend to. All layers and steps share its
-    memory."""
+    """Buffer into which each layer gathers the cached latents that the part's pieces attend to. All layers and steps
+    share its memory."""
 
     @property
     def end(self) -> int:
@@ -78,12 +84,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The plan of one forward pass with the latent cache. Row b feeds lengths_b[b] tokens to cache slot slots_b[b],
-    from position starts_b[b] on."""
+    """The plan of one forward pass with the latent cache. Each row is a sequence: row b feeds lengths_b[b] tokens to
+    cache slot slots_b[b], from position starts_b[b] on."""
 
     cache: Cache
     rows_t: Tensor
-    """The row of each token of the list; arbitrary for padding."""
+    """For each token of the step's list, the index of its row (its sequence); arbitrary for padding."""
     positions_t: Tensor
     """The position of each token in its sequence."""
     real_t: Tensor
@@ -93,13 +99,15 @@ class Step:
     first_b: Tensor
     """For each row, the index of its first token in the token list; the row's other tokens follow it."""
     parts: tuple[Part, ...]
-    """The parts in which attention runs; empty in an invariant plan."""
+    """The parts into which the token list is divided; the attention of each is computed in one call. Empty in a
+    batch-invariant plan, which has `pieces` instead."""
     pieces: Pieces | None = None
-    """The pieces in which attention runs in an invariant plan, else None."""
+    """In a batch-invariant plan (`plan_tight`), the pieces of queries in which attention is computed; else None."""
 
     @classmethod
     def plan(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plan a pass with padding: shapes are rounded up, so that few matmul shapes occur."""
+        """Plan a pass that feeds lengths_b[b] tokens to cache slot slots_b[b], from position starts_b[b] on. Padding
+        rounds up the shapes, so that few matmul shapes occur."""
         ends_b = starts_b + lengths_b
         _require_room(cache, ends_b)
         first_b = torch.zeros_like(starts_b)
@@ -139,7 +147,8 @@ class Step:
 
     @classmethod
     def plan_tight(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plan a pass without padding, for `invariant` mode."""
+        """Plan a batch-invariant pass, in which no sequence's result depends on the others. It feeds lengths_b[b]
+        tokens to cache slot slots_b[b], from position starts_b[b] on. There is no padding."""
         _require_room(cache, starts_b + lengths_b)
         first_b = lengths_b.cumsum(0) - lengths_b
         rows_t = torch.arange(len(lengths_b), device=lengths_b.device).repeat_interleave(lengths_b)
@@ -161,8 +170,9 @@ def _require_room(cache: Cache, ends_b: Tensor) -> None:
 
 
 def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
-    """Divide pieces into parts with one context window each. `ends_p` holds for each piece the position at which its
-    row ends. The positions ascend, except that padding pieces (end 0) come last.
+    """Divide pieces (runs of a sequence's tokens) of equal width into parts, each with one context window and one
+    attention call. `first` is the index in the token list at which the pieces begin. `ends_p` holds for each piece the
+    position at which its sequence ends; these ends ascend, except that padding pieces (end 0) come last.
 
     A new part begins where the rounded context window grows, or where a part would exceed LATENTS_AT_ONCE.
     """
@@ -191,7 +201,7 @@ class LayerStep:
 
     step: Step
     latents: Tensor
-    """The layer's latents in the cache."""
+    """The layer's part of the latent cache: [slots + 1, context, latent width]."""
 
     def write(self, latent_tw: Tensor) -> None:
         """Store the latents of the step's tokens in the cache."""

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 ROWS = 64
-"""Rows per tile, in all dtypes but bf16."""
+"""Number of rows in a tile, in all dtypes but bf16. A tile is the block of rows that one matmul call computes."""
 ROWS_BF16 = 128
-"""Rows per tile in bf16. Smaller tiles would not be faster: the overhead of a call exceeds the cost of its
-arithmetic."""
+"""Number of rows in a tile in bf16. A tile is the block of rows that one matmul call computes. Smaller tiles would not
+be faster: the overhead of a call exceeds the cost of its arithmetic."""
 
 
 def tile_rows(dtype: torch.dtype) -> int:

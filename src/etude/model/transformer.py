@@ -41,8 +41,8 @@ class Output:
     load_le: Tensor
     """Number of tokens routed to each expert of each MoE layer. Padding (negative document ids) does not count."""
     overridden_bt: Tensor | None = None
-    """For each token, whether it uses in any layer a replayed expert that the router would not have chosen; None
-    without replay."""
+    """For each token, whether router replay made it use, in any layer, an expert that the router would not have chosen;
+    None without replay."""
     refused_bt: Tensor | None = None
     """For each token, whether router replay in mode "filter" replaced one of its recorded experts in any layer; None
     without replay."""
@@ -64,7 +64,7 @@ class ExtendOutput:
     """Results of `Transformer.extend` for the flat list of a step's tokens; entries of padding are arbitrary."""
 
     logits_rv: Tensor
-    """Logits in fp32 at the requested tokens."""
+    """Logits in fp32 at the tokens that the caller of `extend` chose with `read_r`; by default at all tokens."""
     hidden_th: Tensor
     """Hidden states after the final norm, of all tokens of the step."""
     experts_tlk: Tensor

@@ -61,7 +61,8 @@ class ContinuedTrainer:
         """Train round `number` (counted from 0) and publish version `number` + 1.
 
         The round trains on all traces in the folder `demonstrations`, and on those traces in the folder `samples` whose
-        ids are in `passed` (samples that solved their task).
+        ids are in `passed` (samples that solved their task). `used_share` is the share of the stage's time that is used
+        up; the learning rate decays with it. A repeated call for the last finished round only returns its metrics.
         """
         if number == self.rounds - 1:
             return self.metrics

@@ -31,7 +31,7 @@ def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, 
 
 
 def detached(output: Output) -> Output:
-    """Return the same output, detached from the trunk's autograd graph."""
+    """Return a model output with the same tensors, detached from the trunk's autograd graph."""
     return Output(output.logits_btv.detach(), output.hidden_bth.detach(), output.experts_btlk, output.load_le)
 
 

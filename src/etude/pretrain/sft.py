@@ -1,9 +1,9 @@
 """SFT on demonstrations: the loss covers the tokens of the scripted expert's turns; tool output is masked or weighted
 low.
 
-The MTP heads are distilled on the same rows, so that drafts stay good while the trunk changes. The distillation loss
-gives gradients to the heads only. It influences the trunk in one way: the heads' gradients count in the global norm, by
-which all gradients are clipped together.
+Every step also distils the MTP heads on its packed rows, so that drafts stay good while the trunk changes. The
+distillation loss gives gradients to the heads only. It influences the trunk in one way: the heads' gradients count in
+the global norm, by which all gradients are clipped together.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ class StagePlan:
     """Digests of the stage's inputs, such as the corpus and the model it starts from; the result depends on them."""
     after_step: Callable[[int], None] | None = None
     measure_before: Callable[[], dict[str, float]] | None = None
-    """Returns the metrics before training if they must be measured on another model; None uses `measure`."""
+    """Returns the stage's metrics before training, if they must be measured on another model than `model`; with None,
+    `measure` is used."""
 
 
 def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:

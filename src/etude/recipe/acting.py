@@ -15,11 +15,12 @@ class CellsRecipe(Section):
     sum to 1."""
 
     both_seen: float = Field(0.4, ge=0, le=1)
-    """Share of test tasks whose family and kind of bug both occur in training, in other instances."""
+    """Share of test tasks whose family and kind of bug both occur in training. Their functions do not: training has
+    other functions of the family."""
     unseen_family: float = Field(0.25, ge=0, le=1)
-    """Share of test tasks whose family does not occur in training; their kind of bug does."""
+    """Share of test tasks whose family of functions does not occur in training, while their kind of bug does."""
     unseen_kind: float = Field(0.2, ge=0, le=1)
-    """Share of test tasks whose kind of bug does not occur in training; their family does."""
+    """Share of test tasks whose kind of bug does not occur in training, while their family of functions does."""
     both_unseen: float = Field(0.15, ge=0, le=1)
     """Share of test tasks whose family and kind of bug both do not occur in training."""
 
@@ -111,9 +112,9 @@ class HarnessRecipe(Section):
     max_summary_tokens: int = Field(48, ge=4)
     """Maximum number of sampled tokens in a self-summary."""
     compaction: Literal["self", "prompt"] = "self"
-    """How the model is asked for a summary. "self" uses the profile's short request, which the model learns to answer.
-    "prompt", the usual baseline, uses a long instruction that names every section; it needs a larger
-    `max_summary_tokens`."""
+    """How the model is asked for a summary. "self" uses a short request, part of the prompts that `profile` names,
+    which the model learns to answer. "prompt", the usual baseline, uses a long instruction that names every section of
+    the summary; it needs a larger `max_summary_tokens`."""
     max_output_tokens: int = Field(200, ge=16)
     """Maximum number of tokens in a tool output. Longer output is cut, with a note that says so."""
     max_tool_seconds: float = Field(0.0, ge=0)
@@ -129,7 +130,7 @@ class HarnessRecipe(Section):
     """Make tools stricter: a file must be read before it is changed, patches must match exactly, line ranges must
     exist, and `null` does not count as an omitted argument. A task may require this too."""
     without: list[str] = []
-    """Names of the profile's tools to leave out. A task may leave out more."""
+    """Names of tools to leave out of the set that `profile` gives the agent. A task may leave out more."""
 
     @model_validator(mode="after")
     def _priced(self) -> HarnessRecipe:

@@ -32,9 +32,11 @@ class LengthCostRecipe(Section):
     scale: float = Field(0.02, ge=0)
     """Weight of the length cost in the reward."""
     k: float = Field(0.5, gt=0)
-    """Controls where the length cost starts to flatten: a larger k flattens it at less effort."""
+    """Controls at which effort (the rollout's weighted length) the length cost starts to flatten: the larger k, the
+    earlier."""
     q: float = Field(0.5, ge=0)
-    """How much the length cost flattens as effort grows: linear at 0, logarithmic at 1, bounded above 1."""
+    """How much the length cost flattens as the effort (the rollout's weighted length) grows. The cost is linear for
+    q = 0, logarithmic for q = 1, and bounded for larger q."""
     thinking_tokens: float = Field(0.01, ge=0)
     """Weight of one thinking token in the effort that the length cost penalises. The unit of effort is arbitrary; by
     default one turn counts 1."""
@@ -125,8 +127,8 @@ class RlRecipe(Section):
     """Number of RL steps between evaluations on the dev split. The first evaluation comes before RL, the last one after
     it. With 0 there are no such evaluations."""
     evaluate_after: bool = False
-    """Run the dev evaluations after RL has ended, each with exactly the weights of its step. They then take no time
-    from RL, but show no results while it runs."""
+    """Run the evaluations on the dev split after RL has ended, instead of during RL. Each then uses exactly the weights
+    of the RL step that it belongs to. This takes no time from RL, but shows no results while RL runs."""
     evaluate_samples: int = Field(4, ge=1)
     """Number of rollouts per task in the dev evaluations, which is also the k of their pass@k."""
     keep_checkpoints: int = Field(2, ge=1)

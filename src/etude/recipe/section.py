@@ -23,8 +23,8 @@ class Section(BaseModel):
     )
 
     LATER: ClassVar[frozenset[str]] = frozenset()
-    """Names of fields that were added later, whose default is the earlier behaviour. `made_from` leaves them out if
-    they have their default, so that older runs still resume."""
+    """Names of the section's fields that were added later, whose default is the earlier behaviour. `made_from`, by
+    which recipes are compared, leaves them out if they have their default, so that older runs still resume."""
 
     def made_from(self) -> dict[str, Any]:
         """Return the section's values for comparison: two runs, or two sessions of one run, used the same recipe if

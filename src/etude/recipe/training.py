@@ -87,7 +87,7 @@ class ContinuedRecipe(Section):
     """SFT continued in place of RL, as a baseline that shows what supervised training achieves in the same time.
 
     Each round samples rollouts on train tasks and keeps those that passed, generates new demonstrations, and trains one
-    pass over both.
+    pass over the kept rollouts and the demonstrations.
     """
 
     seconds: float = Field(0.0, ge=0)
@@ -98,6 +98,7 @@ class ContinuedRecipe(Section):
     samples: int = Field(8, ge=1)
     """Number of rollouts per task in a round."""
     demonstrations: int = Field(256, ge=1)
-    """Number of demonstrations to generate per round, with the bug kinds of SFT, on tasks reserved for this."""
+    """Number of demonstrations to generate per round, on train tasks that are new in every round. They cover the kinds
+    of bug that SFT's demonstrations cover."""
     optimizer: OptimizerRecipe = OptimizerRecipe(name="muon", lr=1e-3)
     """Optimizer of continued SFT. Its learning rate decays with the share of `seconds` used so far, not with steps."""

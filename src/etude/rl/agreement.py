@@ -29,7 +29,8 @@ CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Log-probs of a sequence's tokens, and for each token the experts that its prediction used."""
+    """Log-probs that a network gave to the tokens of a sequence, and for each token the MoE experts that the network
+    chose when it predicted the token."""
 
     logprobs_t: Tensor
     experts_tlk: Tensor

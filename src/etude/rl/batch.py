@@ -54,7 +54,7 @@ class RowBatch:
     advantages_b: NDArray[np.float32]
     experts_btlk: NDArray[np.uint16] | None
     rows: tuple[int, ...]
-    """Indices of these rows among the rows given to `microbatches`."""
+    """For each row of this batch, its index among the rows that `microbatches` was given."""
 
 
 def trace_rows(trace: Trace, advantage: float) -> list[Row]:

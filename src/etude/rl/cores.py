@@ -36,7 +36,7 @@ _COUNTERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Cumulative CPU seconds, read at one moment."""
+    """Cumulative CPU seconds of the cores and of each service of the run, read at one moment."""
 
     time: float
     cores: int

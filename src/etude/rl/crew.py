@@ -29,7 +29,7 @@ class Crew:
     evaluator: Supervised | None
     """Worker for evaluations on dev; None if nothing is evaluated before the end of RL."""
     rollouts: RemoteEngine
-    """Client for the driver's own calls to the engine, such as opening conversations and swapping weights."""
+    """Client for the driver's own calls to the engine: opening conversations, swapping weights, reading statistics."""
 
     async def dismiss(self) -> None:
         await dismiss(self.trainer, self.engine, boxed=[*self.workers, *([self.evaluator] if self.evaluator else [])])

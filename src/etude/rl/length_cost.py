@@ -12,7 +12,8 @@ from etude.trace import TraceUsage
 
 
 def length_cost(x: float, *, k: float, q: float) -> float:
-    """Return the cost of effort x: ((1 + k x)^(1-q) - 1) / (k (1-q)). At q = 1 this is the limit, ln(1 + k x) / k."""
+    """Return what a rollout's reward loses for its effort x, a weighted sum of tokens, calls and turns: the cost
+    ((1 + k x)^(1-q) - 1) / (k (1-q)). At q = 1 this is the limit, ln(1 + k x) / k."""
     if x < 0:
         raise ValueError(f"effort must not be negative, found {x}")
     grown = math.log1p(k * x)

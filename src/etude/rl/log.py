@@ -50,8 +50,8 @@ class RlLog:
         append_rows(self._events, [event_to_json(s.event) for s in sampled])
 
     def restore(self, wanted: set[str]) -> dict[str, tuple[Trace, Verdict]]:
-        """Return traces (stripped by `for_training`) and verdicts of those `wanted` rollouts that finished, by rollout
-        id."""
+        """Return trace and verdict of each finished rollout whose id is in `wanted`, by id. The traces are without
+        messages, tools and diff, since training does not need them."""
         if not wanted:
             return {}
         verdicts = {

@@ -17,7 +17,7 @@ from torch import Tensor
 @dataclass(slots=True)
 class LossParts:
     loss: Tensor
-    """The scalar to back-propagate, already divided by the step's constant."""
+    """The scalar to back-propagate: the sum of the token losses divided by the `constant` given to `policy_loss`."""
     delta: Tensor
     """Trainer minus engine log-prob of every sampled token of the microbatch, detached."""
     entropy: Tensor

@@ -27,7 +27,8 @@ class StepMeter:
     capped: int = 0
     clipped: int = 0
     overridden: int = 0
-    """Number of tokens for which replay replaced experts that the trainer itself chose, in at least one layer."""
+    """Number of tokens for which, in at least one layer, the replay of the engine's experts used an expert that the
+    trainer itself did not choose."""
     refused: int = 0
     updates: list[dict[str, float]] = field(default_factory=list)
 

@@ -130,7 +130,7 @@ class Group:
 
     @property
     def touched(self) -> bool:
-        """Whether any member has changed from its initial state."""
+        """Whether any rollout of the group has left its initial state (waiting for its first attempt)."""
         return any(m != Member() for m in self.members)
 
     @property
@@ -149,7 +149,7 @@ class Reconciler:
     """Number of steps done; also the current weight version."""
     admitted: int = 0
     live: dict[int, Group] = field(default_factory=dict)
-    """Groups that are admitted and not yet trained on, by index."""
+    """Groups of rollouts that are admitted (may be sampled) and not yet trained on, by index."""
     training: TrainStarted | None = None
     consumed: list[tuple[int, ...]] = field(default_factory=list)
     """Indices of the groups that each step trained on, in order of steps."""

@@ -74,7 +74,7 @@ class RlRun:
         self.log = RlLog(paths.rl)
         self.machine = Reconciler.replay(plan, self.log.events())
         self.finished: dict[str, tuple[Trace, Verdict]] = {}
-        """Traces and verdicts of the groups that are not trained on yet, by rollout id."""
+        """Traces and verdicts of finished rollouts whose group is not trained on yet, by rollout id."""
         self._arrived: asyncio.Queue[tuple[int, Sampled]] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -87,8 +87,8 @@ class RlRun:
         """Number of lockstep replays of the step that is being sampled now."""
         self._replaying = asyncio.Lock()
         self._writing = asyncio.Lock()
-        """Held while finished rollouts are written to disk and applied to the state machine, so that no other event
-        comes in between."""
+        """Held while finished rollouts are written to the log and passed on to the reconciler. So no replay can come
+        between the two."""
 
     async def run(self) -> None:
         """Run until every step is trained. Raise any unrecoverable failure; the log is complete at any moment."""
@@ -211,8 +211,8 @@ class RlRun:
             self._changed.set()
 
     async def _store_arrivals(self) -> None:
-        """Write finished rollouts to disk in small batches. Their events reach the state machine only afterwards, so
-        the log always holds every event that the machine has seen."""
+        """Write finished rollouts to disk in small batches. Their events reach the reconciler only afterwards, so the
+        log always holds every event that the reconciler has seen."""
         while True:
             batch = [await self._arrived.get()]
             await asyncio.sleep(0.05)
@@ -245,8 +245,8 @@ class RlRun:
         self._changed.set()
 
     async def _swap(self, version: int) -> None:
-        """Switch the engine to a version. If the engine refuses the version as damaged, have it published again in
-        full, once."""
+        """Switch the engine to a weight version. If the engine refuses the version as damaged, let the trainer publish
+        it again, then try once more."""
         try:
             await self.crew.rollouts.update(version)
         except UpdateRefused as error:
@@ -257,8 +257,8 @@ class RlRun:
     async def _evaluate_if_due(self, step: int) -> None:
         """Start the evaluation due after `step` steps (0 is before the first update), if there is one.
 
-        In lockstep, sampling waits for the evaluation. At step 0 it waits in any mode, because the first update would
-        otherwise overtake the evaluation. Other evaluations run while sampling goes on.
+        In lockstep, sampling waits for the evaluation. At step 0 it waits in any mode; otherwise the first update could
+        replace the initial weights before they are evaluated. Other evaluations run while sampling goes on.
         """
         if step not in evaluated_steps(self.rl):
             return

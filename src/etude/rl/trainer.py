@@ -94,7 +94,8 @@ class RlTrainer:
         return self.metrics
 
     def republish(self) -> dict[str, Any]:
-        """Publish the current version again in full, after its stored copy turned out to be damaged."""
+        """Publish the current weight version again, after its stored copy turned out to be damaged. The damaged copy is
+        deleted first."""
         self.store.withdraw(self.step)
         self.journal.event("version_republished", version=self.step)
         return self._publish(self._tensors())
@@ -169,8 +170,8 @@ class RlTrainer:
             self._idle = None
 
     def _drop_damaged_version(self) -> None:
-        """Withdraw the current version if its stored copy is damaged. The run goes on: the checkpoint holds the same
-        weights, so the version can be published again."""
+        """Delete the current weight version from the store if its stored copy is damaged. The run goes on: the
+        trainer's checkpoint holds the same weights, so the version can be published again."""
         if self.step in self.store.versions():
             try:
                 self.store.read(self.step)

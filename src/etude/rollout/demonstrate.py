@@ -31,8 +31,8 @@ from etude.trace.trace import Trace
 
 WRITE_TOGETHER = 256
 MOST_EPISODES_PER_DEMONSTRATION = 2
-"""Maximum number of episodes per requested demonstration (plus `concurrency` episodes in all). A few episodes fail
-(budget spent, wrong edit), but if more fail than pass, something is broken.
+"""Maximum number of episodes (rollouts of the expert) per requested demonstration, plus `concurrency` episodes in all.
+A few episodes fail (budget spent, wrong edit), but if more fail than pass, something is broken.
 """
 
 Expert = Callable[[Task, int], Policy]
@@ -49,9 +49,9 @@ class Demonstrations:
     kept: int
     episodes: int
     errors: int
-    """Number of episodes that ended in an infrastructure error."""
+    """Number of episodes (rollouts of the expert) that ended in an infrastructure error."""
     summarised: int
-    """Number of kept episodes with at least one self-summary."""
+    """Number of kept episodes (rollouts of the expert that passed) with at least one self-summary."""
     tokens: int
     sampled_tokens: int
     by_kind: dict[str, int]
@@ -99,7 +99,7 @@ async def demonstrate(
     writer = TraceWriter(folder)
     subjects: dict[str, Subject] = {}
     kept: Counter[str] = Counter()
-    """Number of kept episodes by kind of task."""
+    """Number of episodes (rollouts of the expert) that passed and were kept, by kind of task."""
     totals: Counter[str] = Counter()
     failures: Counter[str] = Counter()
     unwritten: list[Trace] = []

@@ -146,8 +146,8 @@ def _jobs(
 
 
 def _spans(folder: Path, traces: set[str]) -> list[tuple[int, int]]:
-    """Return, for each of these traces, the oldest and the newest weight version that sampled a token in it. An earlier
-    session of this evaluation wrote the traces to `folder`/traces.
+    """Return, for each of these traces, the oldest and the newest weight version that sampled a token in it. The traces
+    were written to `folder`/traces before this evaluation was interrupted and resumed.
     """
     return [trace.version_span() for trace in read_traces(folder / "traces", only=traces)] if traces else []
 

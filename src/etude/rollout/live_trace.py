@@ -18,7 +18,7 @@ class LiveLog(Observer):
         self._live = live
         self._conversation: Conversation | None = None
         self._told = 0
-        """Number of messages of the conversation that have been written to the file."""
+        """Number of messages of the current conversation that have been written to the live trace's file."""
 
     async def turn(self, conversation: Conversation, turn: Turn) -> None:
         self._conversation = conversation

@@ -42,12 +42,12 @@ class Sample:
     summaries: int
     seconds: float
     cell: str = ""
-    """Whether training used the task's family and kind of bug (a value of `tasks.Cell`); empty if the task's source has
-    no cells.
+    """Whether training used the task's family and its kind of bug (a value of `tasks.Cell`). Empty if the task's source
+    does not distinguish these.
     """
     summary_tokens: int = 0
-    """Sampled tokens of self-summaries. This field and the following ones are copied from TraceUsage; they are 0 in
-    results of older versions.
+    """Sampled tokens of self-summaries. All fields whose default is 0 are copied from the rollout's TraceUsage. They
+    are 0 in results of older versions.
     """
     empty_summaries: int = 0
     cut_summaries: int = 0

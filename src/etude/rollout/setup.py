@@ -114,9 +114,10 @@ class RolloutSetup:
 
 
 def open_setup(recipe: Recipe, paths: RunPaths, fleet: Fleet | None = None) -> tuple[RolloutSetup, Grader]:
-    """Open the sandbox backend and the grader of this process. `setup.sandboxes.close()` closes both.
+    """Open the sandbox backend and the grader of this process. Closing the `sandboxes` of the returned RolloutSetup
+    closes both.
 
-    `fleet` runs the boxes if the recipe asks for hosts (`sandbox.hosts`).
+    `fleet` runs the sandboxes if the recipe wants them on several nodes (`sandbox.hosts`).
     """
     at_once = 2 * len(os.sched_getaffinity(0)) * max(1, recipe.sandbox.hosts)
     sandboxes = GatedSandboxes(open_sandboxes(recipe.sandbox, paths.sandboxes, fleet), at_once)

@@ -20,7 +20,8 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its 95 % interval. `tasks` is the number of values behind it (tasks, or seeds in `across_seeds`)."""
+    """A mean with its 95 % interval. `tasks` is the number of values averaged: tasks, or seeds if `across_seeds`
+    returned it."""
 
     mean: float
     low: float

@@ -70,7 +70,8 @@ class Summary:
     edits: float
     sampled_tokens: float
     by_cell: dict[str, CellScore]
-    """Scores by cell (`tasks.Cell`); empty if the tasks have no cells."""
+    """Scores by cell: whether training used a task's family and its kind of bug (`tasks.Cell`). Empty if the tasks have
+    no cells."""
     by_kind: dict[str, GroupScore]
     by_family: dict[str, GroupScore]
     compression: float = 0.0
@@ -94,8 +95,9 @@ def summarise(
     seed: int,
     spans: Iterable[tuple[int, int]] = (),
 ) -> Summary:
-    """Compute the summary of `samples`. `spans` has, for each valid sample, the oldest and newest weight version that
-    sampled a token.
+    """Compute the summary of `samples`. `touch` is the position of their evaluation among those that used the split;
+    `k` is that of pass@k. `spans` has, for each valid sample, the oldest and newest weight version that sampled a
+    token.
     """
     known = [span for span in spans if UNSAMPLED_VERSION not in span]
     valid = [sample for sample in samples if sample.valid]

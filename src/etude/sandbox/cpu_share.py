@@ -22,8 +22,8 @@ ENOUGH_FRACTION = 0.4
 CPU-time limit below this fraction of their timeout. So a command that gets CPU time at this rate reaches that limit
 before the timeout."""
 USED_FRACTION = 0.75
-"""The host is blamed only if the run used at least this fraction of the CPU time that the host offered. A run that
-never sleeps uses that much."""
+"""A timeout counts as the host's fault only if the timed-out run used at least this fraction of the CPU time that the
+host offered it. A run that never sleeps uses that much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ class Share:
 
     @property
     def short(self) -> bool:
-        """Whether the host had little CPU time to offer, no matter how much the run wanted to use."""
+        """Whether the host offered the run little CPU time while some process waited for a CPU. How much CPU time the
+        run wanted to use does not matter."""
         return self.waited >= WAITED_FRACTION * self.seconds > 0 and self.given < ENOUGH_FRACTION * self.seconds
 
     @property
@@ -63,8 +64,8 @@ class Share:
 
 
 class ShareMeter:
-    """Measures the `Share` of a run, from the meter's construction until `share` is called. Create it on the host of
-    the run, in the process that enforces the run's timeout."""
+    """Measures how much CPU time the host offers a run and how much the run uses, from the meter's construction until
+    `share` is called. Create the meter on the host of the run, in the process that enforces the run's timeout."""
 
     def __init__(self) -> None:
         self._began, self._load, self._waited = time.monotonic(), _load_per_core(), _waited()

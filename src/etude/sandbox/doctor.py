@@ -58,7 +58,7 @@ class HostFacts:
     ids: IdRange | None = None
     """The range of user ids that boxes get; None if each box has only one user id."""
     lack: MissingSubids | None = None
-    """Why boxes have only one user id."""
+    """What this host lacks for boxes to have more than one user id; None if no lack was found."""
     refusal: str = ""
     """Why no box can be made; empty if one can. The last part of the text is the setting that would help."""
     features: frozenset[Feature] = frozenset()
@@ -128,7 +128,8 @@ async def _inspect_host() -> HostFacts:
 
 
 def judge(host: HostFacts, facts: Facts, others: list[ModeOption]) -> list[Finding]:
-    """Turn observations into findings. `others` are the modes that could be used instead of the embedded backend."""
+    """Turn facts about this host into the findings of the doctor's report. `others` are the modes that could be used
+    instead of the embedded backend."""
     findings = _mode(host, others)
     if host.mode is not None:
         findings += [*_isolation(host), *_limits(host, facts), _users(host, facts)]

@@ -38,8 +38,8 @@ class FidelityCheck:
     """The known reason why the probe's output in a box may differ from its output in a login shell of this host. Empty
     if there is none, so that the outputs must be the same."""
     person: str | None = None
-    """The answer of most people's machines, which the box may give even if a login shell of this host answers
-    differently. None: only the answer of the login shell will do."""
+    """The probe's output on most people's machines. The box may give it even if the output in a login shell of this
+    host differs. None: only the output of the login shell will do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Types for the keyword arguments of the contract's larger methods, so that backends can pass them on as one value.
-contract.py explains the arguments."""
+"""Types for the keyword arguments of Box.exec, Box.start and Sandboxes.build_image, so that backends can pass them on
+as one value. contract.py explains the arguments."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ class Member:
     """Python's tarfile object for this member, through which the content is read."""
 
     def entry(self) -> list[str | int]:
-        """Return the member in the list form that inside/trees.py takes."""
+        """Return the member as an entry for inside/trees.py: a list of its name, kind, mode, ids, time, size and
+        target."""
         return [self.name, self.kind, self.mode, self.uid, self.gid, self.modified, self.size, self.goal]
 
 

@@ -24,7 +24,8 @@ class Change:
     so they are not in `files`.
     """
     executable: frozenset[str] = frozenset()
-    """Paths in `files` whose file is executable afterwards. A file that was executable before stays executable."""
+    """Paths of those changed files that are executable after the change. A file that was executable before stays
+    executable."""
 
     @property
     def digest(self) -> str:

@@ -64,8 +64,8 @@ def with_measured_limits(task: Task) -> Task:
 
 
 def _smaller_limit(own: object, measured: float) -> float | int:
-    """Return the smaller of two limits, as an int if it has no fraction. `memory_mb` must be an int; `seconds` may be
-    either."""
+    """Return the smaller of a verifier setting's own value and the measured limit, as an int if it has no fraction. The
+    setting `memory_mb` must be an int; the setting `seconds` may be an int or a float."""
     least = min(float(own), measured) if isinstance(own, int | float) else measured
     return int(least) if least == int(least) else least
 

@@ -157,8 +157,7 @@ class OraclePolicy:
 
     def _search_call(self, seen: _ContextFacts) -> str:
         """Return a call that reads the file known to hold the failing function. If no file is known yet, return the
-        next call of the search for it.
-        """
+        next call (grep, list or read) in the search for that file."""
         if seen.file is not None and seen.file not in seen.read:
             return _format("read", path=seen.file)
         # After a summary the policy has forgotten the files it read, so reading them one by one would not find the

@@ -49,7 +49,8 @@ class Evidence:
     passes one is suspect.
     """
     withheld: int = 0
-    """Number of comparisons made outside the box, with expected values that never entered it."""
+    """Number of comparisons of a result with its expected value that were made outside the box. The expected values
+    never entered the box."""
     controls_passed: tuple[str, ...] = ()
     """Ids of the negative controls (tests that must fail) that the diff passed."""
     score: float | None = None

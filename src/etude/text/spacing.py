@@ -12,8 +12,8 @@ from enum import IntEnum, StrEnum
 
 
 class Left(IntEnum):
-    """How a token relates to the token before it. Its `Left` and the `Right` of the token before decide whether
-    a space is expected between the two."""
+    """Class of a token by the spaces that are expected before it. Of two adjacent tokens, the `Right` of the first and
+    the `Left` of the second decide whether a space is expected between them."""
 
     NEVER = 0
     """Tokens before which no space is expected: line ends, runs of spaces, the "no space" token, special tokens."""
@@ -29,8 +29,8 @@ class Left(IntEnum):
 
 
 class Right(IntEnum):
-    """How a token relates to the token after it. Its `Right` and the `Left` of the token after decide whether
-    a space is expected between the two."""
+    """Class of a token by the spaces that are expected after it. Of two adjacent tokens, the `Right` of the first and
+    the `Left` of the second decide whether a space is expected between them."""
 
     START = 0
     """Tokens after which no space is expected: line ends, runs of spaces, the "no space" token, special tokens."""
@@ -51,7 +51,8 @@ class Form(StrEnum):
     SPECIAL = "special"
     BYTE = "byte"
     GLUE = "glue"
-    """The token that means "no space here", written where the space rule expects a space."""
+    """The token that means "no space here". It is written between two tokens without a space if the tokenizer's rule
+    expects one between them."""
     NUMBER = "number"
     RUN = "run"
     """A run of several spaces. A single explicit space is encoded as its byte."""
@@ -82,7 +83,8 @@ _EXPECTED: dict[Right, tuple[Left, ...]] = {
 SPACE_EXPECTED: tuple[tuple[bool, ...], ...] = tuple(
     tuple(left in _EXPECTED[right] for left in Left) for right in Right
 )
-"""Whether a space is expected between two tokens, indexed by the first token's Right, then the second token's Left."""
+"""Whether a space is expected between two adjacent tokens: SPACE_EXPECTED[right][left], where `right` is the class
+`Right` of the first token and `left` the class `Left` of the second."""
 
 _SIDES: dict[Form, tuple[Left, Right]] = {
     Form.SPECIAL: (Left.NEVER, Right.START),
@@ -101,7 +103,8 @@ _SIDES: dict[Form, tuple[Left, Right]] = {
 
 
 def sides(form: Form, surface: bytes) -> tuple[Left, Right]:
-    """Return a token's `Left` and `Right` for the space rule. A byte token has those of its character."""
+    """Return a token's two classes: `Left`, by the spaces expected before it, and `Right`, by those expected after it.
+    A byte token has the classes of its character."""
     if form is Form.BYTE:
         return _byte_sides(surface[0])
     if form is Form.WORD and surface.decode() in KEYWORDS:

@@ -212,7 +212,8 @@ class Tokenizer:
         return (self._numbers[atom[:width]], *self._bytes(atom[width:]))
 
     def _spell_word(self, word: str) -> tuple[int, ...]:
-        """Encode a word as its longest prefix in the vocabulary, followed by pieces."""
+        """Encode a word as the longest prefix that is a token, if there is one. The other letters become pieces (tokens
+        of two or three letters) and bytes."""
         for length in range(min(len(word), self._longest_word), 0, -1):
             token = self._words.get(word[:length])
             if token is not None:
@@ -221,7 +222,8 @@ class Tokenizer:
 
     def _spell_continuation(self, word: str) -> tuple[int, ...]:
         """Encode letters that continue a name: a later hump of a camelCase name, or letters after a digit. They become
-        pieces, or the "no space" token and a known word if that is shorter."""
+        pieces (tokens of two or three letters) and bytes. If the letters are a known word, and the "no space" token
+        followed by that word is shorter, they become these two tokens."""
         spelled = self._spell_pieces(word)
         token = self._words.get(word)
         return spelled if token is None or len(spelled) <= 2 else (self._glue, token)

@@ -64,7 +64,7 @@ def to_atif(
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A run of consecutive sampled tokens in one segment."""
+    """Consecutive sampled tokens in one segment, from position `start` up to but not including `end`."""
 
     segment: Segment
     start: int

@@ -69,8 +69,8 @@ class TraceBuilder:
         experts: NDArray[np.uint16] | None = None,
         experts_from: int = 0,
     ) -> None:
-        """Record the result of a generation. `experts` has one row per position, from `experts_from` to
-        the last token.
+        """Record the result of a generation. `experts` has the experts that the MoE router chose, one row per
+        position of the segment, from `experts_from` to the last token.
         """
         self._current().append_sampled(tokens, logprobs, versions)
         if experts is not None:

@@ -21,7 +21,7 @@ _PLAIN = ("id", "task", "split", "group", "member", "policy", "seed", "error", "
 
 
 def to_document(trace: Trace) -> dict[str, Any]:
-    """Return a trace as a JSON object, the contents of its line."""
+    """Return a trace as a JSON object, which is one line of a JSON Lines file."""
     return {
         "format": FORMAT,
         **{name: getattr(trace, name) for name in _PLAIN},

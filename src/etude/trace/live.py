@@ -26,8 +26,8 @@ class LiveTrace:
     """
 
     def __init__(self, folder: Path, head: Trace) -> None:
-        """Start the file of a trace. `head` holds the fields that are known before the rollout starts. An existing file
-        with the same id is left over from an earlier attempt and is replaced.
+        """Create the file of this trace in `folder`. `head` holds the fields of the trace that are known before the
+        rollout starts. A file that exists for the same trace id is left over from an earlier start and is replaced.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -32,14 +32,14 @@ _FRAME = struct.Struct("<II")
 _MOST_BYTES = 1 << 30
 
 Frame = tuple[dict[str, Any], bytes, int]
-"""A frame as (JSON head, bytes of its arrays, offset of its end in the file)."""
+"""One record of a steps file, as (JSON head, bytes of its arrays, offset of its end in the file)."""
 
 
 class StepsFile:
-    """Writes a steps file. It can be the `sink` of a TraceBuilder.
+    """Writes a steps file, the tokens of one rollout or session. It can be the `sink` of a TraceBuilder.
 
     When it continues an existing file, new segments are numbered after the existing ones. The first new segment repeats
-    the conversation so far. So its kind is `rewritten`, and its parent is the last segment that the file had.
+    the conversation so far. So its kind is SegmentKind.REWRITTEN, and its parent is the last segment that the file had.
     """
 
     def __init__(self, path: Path, *, keep: int | None = None) -> None:
@@ -90,7 +90,8 @@ class StepsFile:
         self._frame(head, **arrays)
 
     def note(self, what: str, /, **fields: object) -> None:
-        """Append a frame of JSON values that are not tokens, such as messages."""
+        """Append a record without tokens, such as the messages of a turn. `what` is its kind, `fields` its JSON
+        values."""
         self._frame({"kind": "note", "what": what, **fields})
 
     def close(self) -> None:
@@ -121,7 +122,8 @@ _TYPES = {"tokens": "<i4", "logprobs": "<f4", "versions": "<i4", "experts": "<u2
 
 
 def read_steps(path: Path, *, keep: int | None = None) -> tuple[list[Segment], list[dict[str, Any]]]:
-    """Return the segments and notes of a steps file, or of its first `keep` bytes. The file may still be written to."""
+    """Return what a steps file, or its first `keep` bytes, holds: the segments of tokens, and the notes (JSON records
+    such as messages). The file may still be written to."""
     builder, notes = TraceBuilder(), []
     for head, raw, _ in _frames(path, keep):
         try:

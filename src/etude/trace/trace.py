@@ -35,7 +35,7 @@ class StopCause(StrEnum):
     FINISHED = "finished"
     """The agent called the `finish` tool."""
     REPLIED = "replied"
-    """The agent answered without any tool call, in a profile where that ends the task."""
+    """The agent answered without any tool call, which ends the task in some profiles (variants of the harness)."""
     TURNS = "turns"
     TOKENS = "tokens"
     TOOL_CALLS = "tool_calls"
@@ -132,7 +132,7 @@ class TraceUsage:
     """Prompt tokens that the inference server reported as cached."""
     tool_seconds: float = 0.0
     """Total running time of commands in seconds, by the same clocks that enforce the commands' time limits. A command
-    on a host that was short of CPU time adds 0.
+    adds 0 if its host was short of CPU time, because its time then says more about the host.
     """
     cost: float = 0.0
     """Cost of the tokens, at the recipe's prices."""

@@ -30,7 +30,7 @@ _METRICS, _CHECKPOINTS = "metrics.jsonl", "checkpoints"
 
 @dataclass(frozen=True, slots=True)
 class StepLoss:
-    """The result of one step's forward pass."""
+    """What one step's forward pass returns: the loss, the number of tokens, and further metrics to log."""
 
     loss: Tensor
     """Loss of the step: a scalar to call `backward` on."""

@@ -5,7 +5,7 @@ The journal's entries `cores` give the CPU time per process, second by second; i
 core-seconds are divided among the processes that waited at that time, in proportion to how long each waited without
 computing. The rest of the idle time is attributed to nobody: the work then needed fewer cores than there are.
 
-Invariant: the parts of a sample sum to its cores times its seconds.
+Invariant: nothing is lost. The shares into which one entry `cores` is divided sum to its cores times its seconds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Sample:
     used: dict[str, float]
     """CPU seconds used by each process of the run, by its name."""
     engine_waited: float = 0.0
-    """Seconds in which the engine had no requests."""
+    """Seconds since the previous entry in which the engine had no requests."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Parts:
     """
 
     used: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Used core-seconds, by name of the process group (see USERS)."""
+    """Used core-seconds by group of processes, such as "workers, their boxes" (USERS lists the groups)."""
     idle: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Idle core-seconds, by the wait to which they are attributed (such as "engine for requests"). The key NOBODY has
     those to which no wait belongs."""
@@ -143,7 +143,7 @@ def _waited_only(sample: Sample, waited: Mapping[Pair, float]) -> dict[Pair, flo
 
 
 def _covered(samples: Sequence[Sample], spans: Sequence[Span]) -> dict[int, float]:
-    """Return how many seconds of each sample lie in the spans, by the index of the sample. The spans
+    """Return how many seconds of each CPU sample lie in the given time spans, by the index of the sample. The spans
     must not overlap.
     """
     ends = [sample.end for sample in samples]

@@ -25,7 +25,8 @@ class RunData:
     cores: list[Sample] = field(default_factory=list)
     """Samples of CPU use during RL, about one per second. Runs of older versions have none."""
     parts: list[Parts] = field(default_factory=list)
-    """The core-seconds of each sample in `cores`, divided among processes and waits."""
+    """For each sample in `cores`, its core-seconds, divided among the processes that used the cores and the waits that
+    left them idle."""
     started: dict[str, Any] = field(default_factory=dict)
     """Fields of the journal's run_started event: the model's size and the machine."""
 

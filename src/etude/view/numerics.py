@@ -28,8 +28,8 @@ _AGAINST_ENGINE = ("trainer - engine", "fed", "tokens", *_SPREAD, "k3", "flips")
 
 
 def numerics_table(found: dict[str, Any]) -> str:
-    """Return the findings as text. Errors of experts and of the residual stream are mean, p99 and max over tokens;
-    errors of weights are means over rows.
+    """Return a NumericsReport, given as a dict, as text. Errors of experts and of the residual stream are given as
+    mean, p99 and max over tokens, errors of weights as means over rows.
     """
     lines = [f"{found['run']}: a checkpoint; its weights alone are looked at"]
     if found["stage"]:

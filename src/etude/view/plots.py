@@ -204,7 +204,8 @@ def _sides(data: RunData) -> dict[str, tuple[str, str]]:
 
 
 def _bars(axis: Axes, place: int, side: tuple[str, str], found: Sequence[dict[str, float]]) -> None:
-    """Draw the bars of one evaluation (before or after), with confidence intervals."""
+    """Draw a bar with its confidence interval for each score in `found`, the scores of one test evaluation. `side` is
+    the label and colour of its bars; `place` is 0 for bars on the left, 1 for bars beside them."""
     label, color = side
     errors = [[e["mean"] - e["low"] for e in found], [e["high"] - e["mean"] for e in found]]
     positions = [index + (place - 0.5) * 0.36 for index in range(len(found))]

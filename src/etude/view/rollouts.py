@@ -48,7 +48,7 @@ class Pair:
 
 
 def pairs(data: RunData, count: int = 4) -> list[Pair]:
-    """Choose up to `count` (at least 3) test tasks, and return each with its rollouts before and after RL.
+    """Choose up to `count` test tasks, and return each with its rollouts before and after RL. `count` is at least 3.
 
     First come tasks that improved, then one that got worse, then one that failed both times, each group in the order of
     task names. Of the first _LOOKED_AT improvements, those whose diff has changed come before those with equal diffs,
@@ -65,7 +65,7 @@ def pairs(data: RunData, count: int = 4) -> list[Pair]:
 
 def told_of_pairs(data: RunData) -> str:
     """Return a sentence that says how many test tasks improved and how many got worse. The report puts it above the
-    first of `pairs`, so that readers can tell how typical that task is.
+    first task that it shows before and after RL, so that readers can tell how typical this task is.
     """
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)

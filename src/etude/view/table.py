@@ -34,7 +34,7 @@ class Line:
     after: str
     seconds: float | None
     means: str = ""
-    """Explanation of `shows` (what was measured), for readers who do not know its terms; may be empty."""
+    """Explanation of the measurement that this line shows, for readers who do not know its terms; may be empty."""
 
 
 def closing_table(summary: Summary) -> list[Line]:
@@ -75,7 +75,7 @@ def _of_end(summary: Summary, end: str) -> list[Shown]:
 
 
 def minutes(summary: Summary) -> float:
-    """Return the minutes that all stages took, summed over all sessions of the run."""
+    """Return the minutes that all stages took. If the run was interrupted and resumed, all its sessions count."""
     seconds: dict[str, float] = summary.get("seconds", {})
     return sum(seconds.values()) / 60
 
@@ -125,10 +125,11 @@ class Score:
 class CellLine:
     family: str
     kind: str
-    """Whether training had the cell's kind of bug: "seen" or "unseen". `family` says the same of its task family."""
+    """Whether training had the kind of bug of this line's tasks: "seen" or "unseen". `family` says the same of the task
+    family of these tasks."""
     tasks: int
     scores: tuple[Score, ...]
-    """The cell's scores, in the order of `cell_scores`."""
+    """The scores of this line's tasks, in the order of the columns that `cell_scores` returns."""
 
 
 def cell_scores(summary: Summary) -> list[tuple[str, str]]:

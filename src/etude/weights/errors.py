@@ -16,8 +16,8 @@ class MissingVersion(WeightsError):
 
 
 class WrongBase(WeightsError):
-    """The caller's base is wrong: its tensors are not those published as that version (often because they were changed
-    in place), or it is not an earlier version."""
+    """The base version that the caller gave, as number and tensors, cannot be used. Its tensors are not those published
+    under that number (often because they were changed in place), or it is not an earlier version."""
 
 
 class VersionExists(WeightsError):

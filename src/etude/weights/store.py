@@ -35,8 +35,9 @@ class WeightStore:
     def publish(self, version: int, tensors: Tensors, *, base: tuple[int, Tensors] | None = None) -> Manifest:
         """Store a version as a delta on `base` (number and tensors of an earlier version), or in full.
 
-        It is stored in full if there is no base, or if the chain of deltas would reach `anchor_every`. Publishing the
-        same content again returns the existing manifest; other content raises VersionExists.
+        It is stored in full if there is no base, or if its chain of deltas would be as long as the store's
+        `anchor_every`. Publishing the same content again returns the existing manifest; other content raises
+        VersionExists.
         """
         sums = {name: checksum(tensor.data) for name, tensor in tensors.items()}
         content = content_digest([(name, t.dtype, t.shape, sums[name]) for name, t in tensors.items()])

@@ -183,7 +183,7 @@ def _start(options: AgentOptions, name: str, at_once: int) -> Order:
 
 
 def read_options(place: Path) -> AgentOptions:
-    """Read the options that the agent was started with, such as endpoint, limits and folder."""
+    """Read from the agent's folder `place` with which options (endpoint, limits and others) it was started."""
     try:
         return _ADAPTER.validate_json((place / OPTIONS).read_bytes())
     except (OSError, ValidationError) as error:

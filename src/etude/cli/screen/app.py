@@ -82,7 +82,7 @@ class ChatApp(App[str]):
         self._begun = 0.0
         self._usage = TraceUsage()
         self._total = 0
-        """Number of tokens sampled by earlier requests."""
+        """Number of tokens that the model sampled for the session's earlier requests."""
         self._turns = self._held = 0
         """`_turns` counts the turns of the current request, `_held` the tokens in the model's context."""
         self._waiting: list[str] = []

@@ -22,7 +22,8 @@ _MARKS = {True: ("✓ keep     ", "$success"), False: ("✗ take back", "$error"
 
 
 class ChangesScreen(Screen[Choice | None]):
-    """Shows all changes, file by file. Its result is the user's decision per file, or None if the user leaves."""
+    """Shows all changes of the agent, file by file. The screen's result is the user's decision per file, or None if the
+    user leaves."""
 
     BINDINGS = [
         Binding("a", "choose(True)", "keep"),

@@ -20,7 +20,7 @@ from etude.trace import ToolEvent
 
 
 class Stage(VerticalScroll):
-    """Scrolling view of the conversation."""
+    """Widget that shows the conversation and scrolls."""
 
     can_focus = False
 
@@ -29,7 +29,7 @@ class Stage(VerticalScroll):
         self._thinking: Thinking | None = None
         self._reply: Reply | None = None
         self._cards: dict[int, ToolCard] = {}
-        """Cards of the current turn's calls, by index."""
+        """Widgets of the current turn's tool calls, by the call's index in the turn."""
         self._ended = 0
         self._said = ""
 
@@ -83,14 +83,15 @@ class Stage(VerticalScroll):
         self._ended = 0
 
     def tool(self, event: ToolEvent, diff: str) -> None:
-        """Show the result of the next unfinished call. Results arrive in the order in which the calls were made."""
+        """Show a tool call's result on the card of the first call in the current turn that has no result yet. Results
+        arrive in the order in which the calls were made."""
         self._cards[self._ended].ends(event, diff)
         self._ended += 1
         if self._ended == len(self._cards):
             self._cards, self._ended = {}, 0
 
     async def stopped(self) -> None:
-        """End the display of the current turn, which the agent may have broken off."""
+        """Show the current turn as ended. Its reply and calls may be unfinished, if the turn was broken off."""
         self._end_thinking()
         if self._reply is not None:
             await self._reply.done()
@@ -140,7 +141,7 @@ class Stage(VerticalScroll):
 
 
 def made(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """Return the diff between two states of the files."""
+    """Return the diff between two states of the workspace's files, each given as path and content."""
     paths = [path for path in differing(before, after) if is_source(path)]
     old = {path: before[path] for path in paths if path in before}
     new = {path: after[path] for path in paths if path in after}

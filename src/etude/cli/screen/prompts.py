@@ -28,12 +28,13 @@ _LEAST = 4
 
 
 class Prompt(Vertical, Generic[T]):
-    """Base class of prompts. The future `answer` completes when the user answers."""
+    """Base class of the widgets that ask the user something. The future `answer` completes when the user answers."""
 
     can_focus = True
 
     def __init__(self, title: str, body: Content, keys: Content, more: Content) -> None:
-        """`more` is shown below the `keys`; on a small screen, at the end of the scrolling body instead."""
+        """`body` says what is asked, `keys` names the keys that answer it, and `more` names further ones. `more` is
+        shown below `keys` or, on a small screen, at the end of the scrolling body."""
         super().__init__()
         self.border_title = title
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -49,7 +50,7 @@ class Prompt(Vertical, Generic[T]):
         yield self._input
 
     def fit(self, width: int, height: int) -> None:
-        """Fit the prompt to the screen's size: its `keys` stay visible, and its body scrolls."""
+        """Fit the prompt to the screen's size: the text that names the keys stays visible, and the body scrolls."""
         left = height - _AROUND - _rows(self._keys, width - 4)
         roomy = left - _rows(self._more, width - 4) - 1
         self.set_class(roomy < _LEAST, "tight")

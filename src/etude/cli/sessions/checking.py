@@ -1,4 +1,4 @@
-"""etude sessions check: counts the lines of accepted edits that are still there."""
+"""etude sessions check: counts how many lines of the edits that a user accepted are still in the user's files."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def named_of_every_split(paths: Iterable[Path]) -> list[Task]:
 
 
 def one_task(path: Path) -> Task:
-    """Read the task in this directory, whatever its split: unlike training, a person may look at every split."""
+    """Read the task in this directory, of whatever split. Training must not read dev and test tasks, but a person who
+    names one may."""
     if not (path / "task.toml").is_file():
         raise TaskError(f"{path}: expected a task's directory, there is no task.toml")
     return read_task(path, set(Split))

@@ -52,8 +52,8 @@ def _row(task: Task) -> dict[str, str]:
 
 
 def gate_of(task: Task) -> str:
-    """Return the task's gate result, such as "passed" or "outdated", from the evidence stored with the task; "-" if
-    there is none."""
+    """Return "passed", "outdated" or the like: the stored result of the gate, the check that a task can be solved and
+    graded. Return "-" if no result is stored with the task."""
     found = stored_evidence(task)
     if found is None:
         return "-"

@@ -1,4 +1,5 @@
-"""etude tasks overlap: prints what two collections share. A row names an item of each, and what the two share."""
+"""etude tasks overlap: prints what two collections share. Each row names one item of the first collection, one of the
+second, and what these two items share."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ EXPORTS: dict[str, tuple[Callable[[Trace, SavedSession | None, Signals], str], s
 
 
 def _signals(session: SavedSession | None) -> Signals:
-    """Return the session's signals (how the user took the agent's work), without their digests of files, which mean
-    nothing outside this session."""
+    """Return the session's signals, which record how the user took the agent's work. Digests of files are left out of
+    them, because they mean nothing outside this session."""
     signals = session.signals if session is not None else []
     return [{name: value for name, value in signal.items() if name != "changes"} for signal in signals]
 

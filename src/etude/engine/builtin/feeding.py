@@ -24,12 +24,12 @@ class Feeding:
     rows: Rows
     step: Step
     owner_t: Ints
-    """The cache row of each fed token."""
+    """For each token that the step feeds, the cache row that it belongs to."""
     positions_t: Ints
-    """The position of each fed token in its cache row."""
+    """For each token that the step feeds, its position in its cache row."""
     pending_b: Tensor
-    """For each live row, the index among all fed tokens of its pending token, the last token it has. If the row has a
-    draft, the draft's index is one higher."""
+    """For each live row, where the row's last token is: its index in the list of all tokens that the step feeds. If the
+    row has a draft, the draft is next in that list."""
 
     @classmethod
     def of(cls, rows: Rows, active: Ints, drafted_b: np.ndarray, cache: LatentCache) -> Feeding:
@@ -51,8 +51,8 @@ class Feeding:
         return torch.from_numpy(self.rows.tokens[self.owner_t, self.positions_t + 1])
 
     def write_experts(self, experts_tlk: Tensor) -> None:
-        """Record the experts that each fed token used. The entry of a rejected draft is overwritten when its position
-        is fed again."""
+        """Record for each token that the step fed which experts it used. The entry of a draft that is rejected is
+        overwritten when the draft's position is fed again."""
         if experts_tlk.shape[1]:
             real = self.step.real_t.numpy()
             experts = experts_tlk.numpy()[real].astype(np.uint16)

@@ -13,7 +13,8 @@ from etude.engine.protocol import EngineError, GenerateRequest
 
 
 class Rounds:
-    """The state of lockstep mode: open conversations, their waiting requests, and the requests of the current round."""
+    """The state of lockstep mode: open conversations, their waiting requests, and the requests of the current round. A
+    round takes one request of every open conversation and runs them all to their end."""
 
     def __init__(self) -> None:
         self._open: set[str] = set()
@@ -45,8 +46,8 @@ class Rounds:
         return self._waiting.pop(conversation, None)
 
     def put(self, request: GenerateRequest) -> None:
-        """Let a request wait for the next round. Raises EngineError unless its conversation is open and has no other
-        request waiting."""
+        """Queue a request for the next round of lockstep mode. Raises EngineError if the request's conversation is not
+        open or has another request waiting."""
         name = request.conversation
         if name not in self._open:
             raise EngineError(f"lockstep: conversation {name!r} of request {request.id} is not open; call open() first")
@@ -55,7 +56,7 @@ class Rounds:
         self._waiting[name] = request
 
     def remove(self, request_id: str) -> GenerateRequest | None:
-        """Remove and return a request whose round has not begun yet; None if there is no such request."""
+        """Remove and return a request that waits for the next round; None if no request with this id waits."""
         for name, request in self._waiting.items():
             if request.id == request_id:
                 return self._waiting.pop(name)

@@ -25,9 +25,9 @@ class Match:
 
     row: int
     reused: int
-    """Number of leading positions whose latents the prompt can reuse."""
+    """Number of leading positions of the cache row whose latents the prompt can reuse."""
     common: int
-    """Number of leading tokens that the row and the prompt have in common."""
+    """Number of leading tokens that this cache row and the prompt have in common."""
 
 
 NO_MATCH = Match(row=-1, reused=0, common=0)

@@ -114,8 +114,9 @@ class Rows:
         )
 
     def _class_of(self, stop: tuple[int, ...]) -> int:
-        """Return the index of the row of `_stops` that marks these stop ids. A row is added for a new tuple of ids.
-        There are only a few rows, because most requests have the same stop ids."""
+        """Return the index of these stop ids in the table `_stops`, which has one row of booleans per set of stop ids,
+        True at each of the ids. A row is added for a new tuple of ids. There are only a few rows, because most requests
+        have the same stop ids."""
         known = self._stop_classes.get(stop)
         if known is None:
             known = self._stop_classes[stop] = len(self._stop_classes)

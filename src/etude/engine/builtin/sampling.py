@@ -23,12 +23,12 @@ class Stream(IntEnum):
     uniform number, which affects at most one result, so all draws are independent."""
 
     TOKEN = 0
-    """Number of the stream for drawing the token at a position from the main head's distribution or, after a rejected
-    draft, from what remains of that distribution."""
+    """Random numbers that draw the token at a position from the main head's distribution or, after a rejected draft,
+    from what remains of that distribution."""
     DRAFT = 1
-    """Number of the stream for drawing the token that the draft head proposes for a position."""
+    """Random numbers that draw the token which the draft head proposes for a position."""
     ACCEPT = 2
-    """Number of the stream for the random decision whether the draft for a position is accepted."""
+    """Random numbers that decide whether the draft for a position is accepted."""
 
 
 def uniforms(seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64], stream: Stream) -> Tensor:
@@ -71,7 +71,7 @@ class Tempered:
         return cls(logits_bv.exp_(), greedy if any_greedy else None)
 
     def totals(self) -> Tensor:
-        """Return the sum of each row's unnormalised weights."""
+        """Return for each row the sum of its tokens' unnormalised probabilities."""
         return self.weights_bv.sum(-1)
 
     def draw(self, uniforms_b: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from etude.engine.builtin.sampling import Stream, Tempered, draw, logprobs, unif
 
 @dataclass(slots=True)
 class Draft:
-    """One proposed token per row, for the position after the row's pending token."""
+    """The token that the draft head proposes for each row, for the position after the row's last token."""
 
     tokens_b: Tensor
     probabilities_bv: Tensor
@@ -61,7 +61,8 @@ class Verified:
 def propose(
     logits_bv: Tensor, temperatures_b: Tensor, seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64]
 ) -> Draft:
-    """Draw drafts for `positions_b` from the draft head's logits, which are overwritten."""
+    """Draw one draft (a proposed token) per row, for the row's position in `positions_b`, from the draft head's
+    logits. The logits are overwritten."""
     tempered = Tempered.of(logits_bv, temperatures_b)
     tokens = tempered.draw(uniforms(seeds_b, positions_b, Stream.DRAFT))
     totals = tempered.totals()

@@ -46,7 +46,7 @@ class Step:
     result: bytes | None = None
     """The file's contents after the step (None: deleted); for a conflict, the agent's version."""
     why: str = ""
-    """Reason for a conflict; empty if there is none."""
+    """Why the agent's version of the file cannot be written, if `fit` is CONFLICTS; otherwise empty."""
 
 
 def plan_steps(folder: Path, changes: Changes, only: Collection[str] = ()) -> list[Step]:

@@ -89,8 +89,8 @@ def signal_holder(path: Path, number: int) -> bool:
 
 
 def _started(pid: int) -> str:
-    """Return a process's start time in clock ticks since boot. The line from /proc is parsed from its end, since the
-    process name may contain any characters."""
+    """Return a process's start time in clock ticks since boot. In /proc/PID/stat the times are read from behind the
+    last ")", since the process name before it may contain any characters."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 

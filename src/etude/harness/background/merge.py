@@ -53,8 +53,8 @@ def _regions(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[Lines, Li
 
 
 def _common(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[int, int, int, int]]:
-    """Yield each block of base lines that both sides kept, as its start indexes in base, left and right, and its number
-    of lines."""
+    """Yield each block of lines of `base` that both changed texts, `left` and `right`, have kept: the block's start
+    indexes in base, left and right, and its number of lines."""
     kept_left, kept_right = _kept(base, left), _kept(base, right)
     i = j = 0
     while i < len(kept_left) and j < len(kept_right):
@@ -69,8 +69,8 @@ def _common(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[int, int, 
 
 
 def _kept(base: Lines, side: Lines) -> list[tuple[int, int, int]]:
-    """Return each block of base lines that one side kept, as its start indexes in base and side, and its number of
-    lines."""
+    """Return each block of lines of `base` that the changed text `side` has kept: the block's start indexes in base and
+    side, and its number of lines."""
     head, tail = equal_ends(base, side)
     middle = SequenceMatcher(None, base[head : len(base) - tail], side[head : len(side) - tail], autojunk=False)
     found = [(m.a + head, m.b + head, m.size) for m in middle.get_matching_blocks() if m.size]

@@ -29,7 +29,8 @@ class Order(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    """Six hexadecimal digits. In commands, users may give any prefix that no other agent's id shares."""
+    """The agent's id: six hexadecimal digits. In commands, users may give any prefix that no other agent's id
+    shares."""
     name: str
     """Name given by the user; may be empty."""
     folder: Path

@@ -42,7 +42,7 @@ class Chunk:
     """Qualified name of the definition. Outside definitions it is empty or, if no definition was recognised in the
     file, the name in a line that looks like a definition."""
     kind: str
-    """"function", "class", or "text" for lines outside definitions."""
+    """Kind of the definition that the chunk belongs to, "function" or "class"; "text" for lines outside definitions."""
     text: str
 
 
@@ -82,8 +82,8 @@ def _owners(found: list[Definition], lines: int) -> list[int]:
 
 
 def _runs(owner: list[int], lines: list[str]) -> list[tuple[int, int]]:
-    """Split the lines into runs: consecutive lines with the same owner, which is the definition that `_owners` returned
-    for them. Return the indexes of each run's first and last line.
+    """Split a file's lines into runs: consecutive lines with the same owner. A line's owner is the definition that it
+    belongs to, given in `owner` as `_owners` returned it. Return the indexes of each run's first and last line.
 
     Blank lines and lines of closing brackets belong to the run before them.
     """

@@ -22,7 +22,7 @@ class Definition:
     last: int
     name: str
     kind: str
-    """"function", or "class" for every definition that can contain others."""
+    """Kind of the definition: "function", or "class" for all others, such as classes, interfaces and types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Language:
     functions: frozenset[str]
     """Node types of functions in the grammar."""
     classes: frozenset[str]
-    """Node types of classes and other definitions that contain definitions."""
+    """Node types of all other definitions in the grammar, such as classes, interfaces and types."""
     entry: str = "language"
     """Name of the function in the grammar's module that returns the grammar."""
 

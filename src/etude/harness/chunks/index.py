@@ -34,8 +34,8 @@ EMBEDDED_CHARACTERS = 4_000
 RANK = 5
 """Constant of reciprocal rank fusion: rank r, counted from 0, adds weight / (RANK + r) to a chunk's score."""
 MEANING = 2.0
-"""Weight of the ranking by meaning; the ranking by words has weight 1. RANK and MEANING were tuned on packages that no
-benchmark uses (docs/log/search.md)."""
+"""Weight of the ranking by meaning when the two rankings are fused; the ranking by words has weight 1. RANK and
+MEANING, the constants of this fusion, were tuned on packages that no benchmark uses (docs/log/search.md)."""
 _AT_ONCE = 50
 """Number of files that are indexed before other tasks of the event loop may run."""
 

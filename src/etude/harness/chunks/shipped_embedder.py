@@ -33,7 +33,7 @@ def has_shipped_model() -> bool:
 
 
 class ShippedEmbedder:
-    """The shipped model, loaded when first used."""
+    """Embedder that runs the shipped model. The model is loaded when it is first used."""
 
     name = f"bge-small-en-v1.5-int8 {TOKENS}"
     batch = 32

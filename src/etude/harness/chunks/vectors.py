@@ -1,9 +1,9 @@
-"""Cache of embedding vectors on disk, keyed by a hash of their text: one append-only file per embedder.
+"""Cache of embedding vectors on disk, keyed by a hash of their text: one append-only file per embedder, named after it.
 
 A record's checksum is verified when the record is used. A torn or corrupt record is ignored, so its text is embedded
-again. A new vector with another length shows that another model now has this name, so all stored vectors are dropped.
-If the file cannot be written, vectors stay in memory only. Vectors are rounded to the file's precision before their
-first use, so that new and stored vectors give the same ranking.
+again. If a new vector has another length than the stored ones, the embedder's name now stands for another model, so all
+stored vectors are dropped. If the file cannot be written, vectors stay in memory only. Vectors are rounded to the
+file's precision before their first use, so that new and stored vectors give the same ranking.
 """
 
 from __future__ import annotations

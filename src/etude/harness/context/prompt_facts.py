@@ -115,7 +115,8 @@ def _depth(folder: str) -> int:
 
 
 def _rank(path: str) -> int:
-    """Return a sort key: the index of a rules file's name in RULES; files in RULES_FOLDER come last."""
+    """Return the sort key of a rules file among those of its folder: the index of its name in RULES. Files in
+    RULES_FOLDER, whose names are not in RULES, come last."""
     return next((index for index, name in enumerate(RULES) if f"/{path}".endswith(f"/{name}")), len(RULES))
 
 

@@ -44,7 +44,7 @@ class Hunk:
     """Lines given after `@@`. The file must contain them in this order, and the hunk is searched for after the last of
     them."""
     lines: list[tuple[str, str]] = field(default_factory=list)
-    """Sign (STAYS, GOES or COMES) and text of each line."""
+    """Each line of the hunk as its sign and its text. The sign is STAYS (kept), GOES (removed) or COMES (added)."""
     at_end: bool = False
     """Whether the hunk must match at the end of the file."""
 

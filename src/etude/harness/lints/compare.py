@@ -31,8 +31,8 @@ _LINE_NUMBERS = re.compile(r"(\blines? |:)\d+(?::\d+)?|\(\d+,\d+\)")
 
 
 def unmatched(before: Sequence[Diagnostic], after: Sequence[Diagnostic], old: Files, new: Files) -> list[Diagnostic]:
-    """Return the problems in `after` that match none in `before`. `old` and `new` are the files before and after the
-    edits."""
+    """Return the new problems among those that linters report after edits (`after`): those that correspond to no
+    problem reported before the edits (`before`). `old` and `new` are the files before and after the edits."""
     names = renamed(old, new)
     left_before, left_after = list(before), list(after)
     comparisons: dict[str, Comparison] = {}

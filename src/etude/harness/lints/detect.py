@@ -1,6 +1,6 @@
 """Finds the linters that a repository uses, and the folders that contain a configuration file for each.
 
-As in the linters themselves, the nearest configured folder above a file applies to it.
+A file is linted with the configuration of the nearest folder above it that has one, as in the linters themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Root:
     """A folder that contains a linter's configuration file."""
 
     folder: str
-    """Path of the folder; "." is the workspace."""
+    """Path of the folder with the configuration file; "." is the workspace itself."""
     config: str
     """Path of the linter's configuration file in the folder."""
     has_targets: bool = False

@@ -21,7 +21,7 @@ class Diagnostic:
     """Column number from 1, in the linter's own units; 0 if the linter reports none."""
     severity: Severity = field(compare=False)
     code: str
-    """Name of the rule; empty if the linter reports none."""
+    """Name of the linter's rule that the problem violates; empty if the linter reports none."""
     message: str
     linter: str
 

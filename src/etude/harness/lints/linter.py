@@ -50,8 +50,8 @@ class Linter:
     """"files": files are linted independently, so some files can be linted alone. "project": the whole folder is
     linted, because a change in one file can cause problems in others."""
     roots: Roots
-    """"every": each folder with a configuration of the linter is linted in its own run. "outermost": one run in the
-    outermost of these folders covers those below it."""
+    """"every": the linter runs once in each folder with its configuration. "outermost": it runs only in the outermost
+    of these folders, and that run also covers the configured folders below it."""
     suffixes: tuple[str, ...]
     """Suffixes of the files that the linter checks. Folders without such files are not linted."""
     stopped: tuple[int, ...] = ()
@@ -60,7 +60,7 @@ class Linter:
     """For the parser "lines": regular expression of a line with a problem, with the groups path, line and message and,
     optionally, column, code and severity."""
     severity: Severity = "error"
-    """Severity of problems for which the linter reports none."""
+    """Severity of a problem if the linter's output does not give one."""
     own_targets: tuple[str, ...] = ()
     """Keys of the configuration that list what to lint. If one of them is set, a run on the whole folder gets no
     targets on its command line."""

@@ -33,7 +33,7 @@ class Answer:
     failure: str = ""
     """Why the run failed; empty if it completed."""
     stopped: bool = False
-    """Whether the linter stopped at the reported problems without checking the rest."""
+    """Whether the linter stopped after it had found these problems, without checking the remaining files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class LinterRun:
         return self.was_configured and any(within(path, target) for path in self.start)
 
     def command(self) -> str:
-        """Return the shell command to run in the scratch tree. Linters installed in the project take precedence over
-        those on PATH."""
+        """Return the shell command that runs the linter. It is written for a scratch tree, a copy of the workspace's
+        files. Linters installed in the project take precedence over those on PATH."""
         depth = 0 if self.root.folder == "." else self.root.folder.count("/") + 1
         search = [f"$PWD/{'../' * up}{programs}" for up in range(depth + 1) for programs in _PROGRAMS]
         found = " || ".join(f"command -v {program}" for program in self.linter.programs)

@@ -42,7 +42,7 @@ class LinterOutput:
     pattern: str = ""
     """Regular expression of a line with a problem; only the parser "lines" uses it."""
     severity: Severity = "error"
-    """Severity of problems for which the linter reports none."""
+    """Severity of a problem if the linter's output does not give one."""
 
 
 Parser: TypeAlias = Callable[[LinterOutput], list[Finding]]
@@ -63,7 +63,8 @@ def _number(text: str | None) -> int:
 
 
 def lines(said: LinterOutput) -> list[Finding]:
-    """Parse one problem per line. Lines that do not match the pattern, such as explanations, are skipped."""
+    """Parse output with one problem per line. Lines that do not match the linter's pattern (`LinterOutput.pattern`),
+    such as explanations, are skipped."""
     shape = re.compile(said.pattern)
     found = []
     for line in said.stdout.split("\n"):
@@ -181,8 +182,8 @@ _VET_LINE = re.compile(rf"(?:vet: )?{_POSITION.pattern}: (?P<message>.*)")
 
 
 def go_vet(said: LinterOutput) -> list[Finding]:
-    """Parse the output of `go vet -json`: one JSON object per package, which older versions print to stderr, and
-    compile errors as plain lines."""
+    """Parse the output of `go vet -json`. It has one JSON object per package, which older versions print to stderr.
+    Compile errors are plain lines."""
     found = []
     for text in (said.stdout, said.stderr):
         for block in _blocks(text):

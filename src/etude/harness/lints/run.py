@@ -1,8 +1,8 @@
 """Runs a repository's linters on its current and its original files, and reports which problems are new.
 
-Both states are checked in one scratch tree, so that the linters' caches and leftovers stay out of the workspace.
-Results for unchanged files are reused. The report names every linter that failed, so that a failure is not taken for
-"no problems".
+Both states of the files are checked in one scratch tree, a copy of the workspace, so that the linters' caches and
+leftovers stay out of the workspace. Results for unchanged files are reused. The report names every linter that failed,
+so that a failure is not taken for "no problems".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Report:
     """Result of linting one path, with problems sorted by file and line."""
 
     fresh: list[Diagnostic] = field(default_factory=list)
-    """New problems in the requested path."""
+    """Problems in the requested path that did not exist when the agent began."""
     old: list[Diagnostic] = field(default_factory=list)
     """Problems in the requested path that existed when the agent began."""
     elsewhere: int = 0

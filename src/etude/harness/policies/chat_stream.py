@@ -16,7 +16,8 @@ class Piece:
     """Part of a turn that is being streamed, for display. Everything else uses the complete turn only."""
 
     kind: Literal["thinking", "text", "call", "again"]
-    """"call": part of a tool call's arguments. "again": the turn is sampled again; discard its pieces so far."""
+    """What the piece is part of: the model's thinking, its text or, for "call", the arguments of a tool call. A piece
+    "again" has no text. It says that the turn is sampled again, so its pieces so far must be discarded."""
     text: str = ""
     name: str = ""
     """For a piece of a tool call: the name of the called tool."""

@@ -30,14 +30,16 @@ class _Next(NamedTuple):
     which each prompt extends the one before."""
 
     exchanges: list[Exchange]
-    """All earlier turns of this conversation: for each, the ids given to the model and the ids it sampled."""
+    """All earlier turns of this conversation: for each, the token ids given to the model and those that it sampled."""
     given: list[int]
-    """The end of this prompt: the ids after the earlier turns, whose ids are in `exchanges`."""
+    """The token ids of this prompt that follow those of the model's earlier turns, such as the ids of new tool results.
+    Before the model's first turn this is the whole prompt."""
     begins: SegmentKind | None
     """Kind of the trace segment that this prompt starts; None if the prompt extends the previous one, in the same
     segment."""
     fresh: list[int]
-    """The ids that this prompt appends to the previous prompt and its sampled ids."""
+    """The token ids of this prompt that follow the previous prompt and the ids that the model sampled after it. Used
+    only if this prompt extends the previous one."""
 
     @property
     def prompt(self) -> list[int]:
@@ -61,8 +63,8 @@ class Transcript:
         """Number of messages, counted from the conversation's beginning, whose token ids are recorded in
         `_exchanges`."""
         self._last: Message | None = None
-        """The message directly before the last recorded turn. If another message is at this index now, the conversation
-        was cut back to an earlier message."""
+        """The message directly before the model's last recorded turn. If the conversation has another message at this
+        place now, it was cut back to an earlier message."""
         self._pending: tuple[str, int, Message, _Next] | None = None
         self._experts_from = 0
 
@@ -181,12 +183,13 @@ class Transcript:
         return exchanges, ids, past
 
     def _without_answering(self, ids: list[int]) -> list[int]:
-        """Remove the trailing ids that begin the assistant's turn, so that a message of another role can follow."""
+        """Return the token ids of a prompt without the ids at its end, if any, that begin the assistant's turn. A
+        message of another role can then be appended."""
         answering = list(self._form.answering)
         return ids[: -len(answering)] if ids[-len(answering) :] == answering else ids
 
     def _answers(self, messages: Sequence[Message]) -> list[int]:
-        """Encode the tool messages with the results of one turn's calls."""
+        """Return the token ids of tool messages, which contain the results of one turn's calls."""
         calls = [message.call.raw if message.call else "" for message in messages]
         return self._form.tool_outputs([message.text for message in messages], calls)
 

@@ -28,8 +28,8 @@ from etude.harness.search.watch import CannotWatch, Changes, Watch
 LEAST_FILES = 3_000
 """Folders with fewer files get no index: ripgrep alone searches them in a few hundredths of a second."""
 MOST_SHARE = 1 / 3
-"""If more than this fraction of the indexed files may match, and more than READ_AT_ONCE files, ripgrep searches all
-files. If more than this fraction have changed, the index is built again."""
+"""Fraction of the indexed files. If more files than this, and more than READ_AT_ONCE, may match a pattern, ripgrep
+searches all files. If more files than this have changed since they were indexed, the index is built again."""
 READ_AT_ONCE = 200
 """Maximum number of changed files that are indexed again before one search. The search treats the remaining changed
 files as files that may match."""
@@ -186,8 +186,8 @@ class Grep:
         builder.wait()
 
     def _refresh(self) -> None:
-        """Add to `_stale` every file that differs from the index, then index up to READ_AT_ONCE of these files
-        again."""
+        """Add every file that differs from the index to `_stale`, the files to index again. Then index up to
+        READ_AT_ONCE of them."""
         assert self.index is not None
         changes = self._watch.poll() if self._watch else Changes(lost=True)
         if changes.lost:

@@ -76,7 +76,8 @@ class Index:
         return set(found)
 
     def update(self, root: bytes, paths: Iterable[bytes]) -> None:
-        """Index these files again, and remove those that no longer exist."""
+        """Index the files at these paths, replacing their earlier entries in the index. Paths that no longer exist are
+        removed from the index."""
         self.loose.update(self._read_all(root, paths))
 
     def differing(self, root: bytes, paths: Iterable[bytes]) -> set[bytes]:
@@ -101,8 +102,9 @@ class Index:
         return [self.paths[file] for file in self.linked if self._counts(file)]
 
     def compact(self) -> None:
-        """Move all signatures from `loose` into `shards`. Drop the signatures of invalid ids, which belong to paths
-        that were indexed again or deleted. Then renumber the files, so that all ids are valid."""
+        """Move the signatures (Bloom filters) of recently indexed files from `loose` into the bit matrices in `shards`.
+        Drop the signatures of invalid ids, which belong to paths that were indexed again or deleted. Then renumber the
+        files, so that all ids are valid."""
         if not self.loose and len(self.ids) == len(self.paths):
             return
         dropped = np.ones(len(self.paths), np.bool_)

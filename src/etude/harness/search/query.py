@@ -21,7 +21,8 @@ smaller parts, or counts as a wildcard."""
 MOST_COPIES = 4
 """Maximum number of copies to which a repeated part of a pattern is expanded."""
 MOST_LITERALS = 200
-"""Maximum number of strings in the condition derived from a pattern; if there are more, the condition is ANY."""
+"""Maximum number of strings in the condition derived from a pattern. If there are more, the condition is ANY, which
+every file meets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ ANY = All()
 
 
 def need_of(pattern: Pattern) -> Need:
-    """Return the condition that every file with a match must meet. It is ANY if the pattern cannot be analysed, or if
-    the condition would be empty or too large."""
+    """Return the condition that every file with a match must meet. It is ANY, which every file meets, if the pattern
+    cannot be analysed, or if the condition would be empty or too large."""
     if len(pattern.text) > MOST_LETTERS:
         return ANY
     read: Callable[..., Node] = literal if pattern.fixed else parse
@@ -99,8 +100,8 @@ class _Runs:
         condition that a file contains one of these strings is added to `needs`, and `current` starts again with b"".
         Cuts are made at a wildcard, and where the strings would be too many."""
         self.needs: list[Need] = []
-        """Conditions that every file with a match meets. They are derived from the part of the pattern before the last
-        cut, the point where `current` last started again."""
+        """Conditions that every file with a match meets. They cover the nodes added so far, except those whose strings
+        are still being collected in `current`."""
 
     def add(self, node: Node) -> None:
         """Append a node of the pattern."""

@@ -33,8 +33,8 @@ _LONGEST_PATH = 2 * 4096
 
 _SPECIAL = re.compile(rb"[\\*?\[\]{}!# \t]")
 _UNSAYABLE = re.compile(rb"[\r\n\x80-\xff]+")
-"""Bytes that cannot be written in an ignore rule, which is one line of UTF-8. They are replaced by a star, so that the
-rule allows more files, never fewer."""
+"""Bytes that are left out of an ignore rule for one file, since a rule is one line of UTF-8. A star replaces them: the
+rule then lets ripgrep search this file and perhaps others, but never hides this file."""
 
 
 class NoRipgrep(Exception):
@@ -123,9 +123,9 @@ class Ripgrep:
         """Search all files below the root, or only those in `only`. Raises BadPattern and SearchFailed.
 
         If both `globs` and `only` are given, `only` must be a subset of what the method `files` returned for these
-        globs, so the files in `only` have already passed the globs and ripgrep's own ignore rules. Ripgrep then applies
-        neither again, since a glob would override the rules that hide all other files. `scope.without` is not applied
-        either.
+        globs. These files have already passed the globs and ripgrep's own ignore rules, so ripgrep applies neither
+        again. It could not apply a glob, because a glob overrides the rules that hide the files outside `only`. The
+        names in `scope.without` are not left out in this case.
         """
         command = ["--line-number", "--heading", "--null", "--with-filename", "--color=never", *scope.options()]
         command += ["--fixed-strings"] * pattern.fixed + ["--word-regexp"] * pattern.word

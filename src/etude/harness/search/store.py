@@ -1,7 +1,8 @@
-"""Saves and loads the index as one file, which is replaced atomically and used only if its checksum is correct.
+"""Saves and loads the search index of a folder as one file, which is replaced atomically and used only if its checksum
+is correct.
 
 The file is memory-mapped, so that processes share its pages. Writers never wait for each other: each writes a complete
-file, and the last one written stays. A file for another root or in another layout is ignored.
+file, and the last one written stays. A file with the index of another folder, or in another layout, is ignored.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def save(index: Index, root: bytes, place: Path) -> None:
 
 
 def load(root: bytes, place: Path) -> Index | None:
-    """Load an index; None if the file is missing, damaged, or for another root or layout."""
+    """Load the index of the folder `root` from the file `place`. Return None if the file is missing or damaged,
+    contains the index of another folder, or has another layout."""
     try:
         with place.open("rb") as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -17,7 +17,8 @@ from pathlib import Path
 from etude.harness.search.ignore_rules import IGNORE_FILES
 
 RULES = frozenset({b".git", *map(os.fsencode, IGNORE_FILES)})
-"""Names of files and folders whose change may change which files ripgrep searches."""
+"""Names of the ignore files and of the folder `.git`. If one of them changes, ripgrep may search other files than
+before."""
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO = 0x2, 0x4, 0x8, 0x40, 0x80
 _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x100, 0x200, 0x400, 0x800

@@ -1,8 +1,8 @@
-"""Counts how many lines of accepted edits are still in the folder after fixed times, and logs the counts as
-`edits_kept` signals.
+"""Counts how many lines of accepted edits are still in the folder after fixed times, and logs the counts.
 
-No process runs at these times: the lines are counted when a command next reads the sessions, and the signal records
-when that was. Invariant: there is one signal per edit and fixed time, and the folder is only read.
+A count is logged as a signal (an observation in the session's log) with the name `edits_kept`. No process runs at the
+fixed times: the lines are counted when a command next reads the sessions, and the signal records when that was.
+Invariant: there is one signal per edit and fixed time, and the folder is only read.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ AFTER_SECONDS = (60, 600, 3_600, 86_400, 604_800)
 """Times after the acceptance of an edit for which its kept lines are counted: a minute, ten minutes, an hour, a day, a
 week."""
 _MOST_LINES = 5_000
-"""Maximum number of lines from the first to the last difference of two texts. If there are more, none of these lines
-are aligned."""
+"""When two texts are aligned: maximum number of lines from their first to their last difference. If there are more,
+none of these lines are aligned."""
 _MOST_BYTES = 4_000_000
 """Maximum size of a file in bytes; a larger file counts as missing."""
 
@@ -33,9 +33,9 @@ Read = Callable[[str], bytes | None]
 
 
 def record_kept_lines(session: SavedSession, *, now: float | None = None) -> list[dict[str, Any]]:
-    """Write all `edits_kept` signals that are due, and return them. There is one signal for each accepted edit and each
-    time of AFTER_SECONDS that has passed since its acceptance. Signals that the session already has are not
-    repeated."""
+    """Count how many lines of a session's accepted edits are still there, and log each count as an `edits_kept` signal.
+    Return the new signals. There is one for each accepted edit and each time of AFTER_SECONDS that has passed since its
+    acceptance. Signals that the session already has are not repeated."""
     folder = session.about.get("folder")
     if not folder or not Path(folder).is_dir():
         return []
@@ -86,7 +86,7 @@ def due_signals(session: SavedSession, read: Read, now: float) -> Iterator[dict[
 
 def _count(session: SavedSession, changes: Mapping[str, Any], read: Read) -> dict[str, tuple[int, int]]:
     """Return, for each file of an accepted edit, how many lines the edit added and how many of these are still in the
-    file. `changes` are the digests from the `edits_accepted` signal."""
+    file. `changes` has the digests of each file's contents before and after the edit, as logged at its acceptance."""
     counts = {}
     for path, change in changes.items():
         before, now = session.content(change["before"]) or b"", session.content(change["now"]) or b""

@@ -36,7 +36,8 @@ from etude.trace.trace import ToolEvent, TraceUsage
 FORMAT = "etude-session/1"
 LOG, BLOBS, STEPS = "session.jsonl", "blobs", "tokens.steps"
 EDITS = ("edits_accepted", "edits_rejected")
-"""Names of the signals about edited files. These signals contain the digests of the files."""
+"""Names of the signals (observations in the log) that the user accepted or rejected edits. They contain the digests of
+the edited files."""
 
 Sides = tuple[str | None, str | None]
 """Digests of a file's original contents (at the session's start, or when last accepted) and of its current contents;
@@ -103,8 +104,8 @@ class SessionRecord:
 
     @classmethod
     def for_signals(cls, folder: Path) -> SessionRecord:
-        """Open a session only to add signals (see `signal`). Meanwhile another process may write the session's
-        turns."""
+        """Open a session's record only to add signals, which are observations of how the user reacts. Meanwhile another
+        process may write the session's turns."""
         try:
             descriptor = os.open(folder / LOG, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
             _cut_if_alone(folder, descriptor)
@@ -195,12 +196,13 @@ class SessionRecord:
         self._line("rebased", files=changed)
 
     def put_back(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
-        """Log that the user reverted some of the agent's changes. `files` are the files that are still changed."""
+        """Log that the user reverted some of the agent's changes. `files` has the original and the current contents of
+        each file that is still changed."""
         self._line("put_back", files=self._differences(files))
 
     def stopped(self, stop: str, error: str) -> None:
-        """Log the end of a run. Before it, log a "latency" signal and, if the user interrupted the run, an
-        "interrupted" signal."""
+        """Log the end of a run. Before it, log signals, which are observations about the run: its times ("latency")
+        and, if the user interrupted it, "interrupted"."""
         spent = self.clock.stopped(time.time())
         if stop == "cancelled":
             self.signal("interrupted", turns=spent["turns"], after_seconds=spent["total_seconds"])
@@ -235,8 +237,9 @@ class SessionRecord:
         return changed
 
     def _settled(self, files: object, *, gone: bool) -> dict[str, dict[str, str | None]]:
-        """Return the digests of the changed files among `files`, for the signal that the user accepted or rejected
-        their edits. If `gone`, these files no longer count as changed afterwards."""
+        """Return the original and the current digest of each changed file among `files`. They are logged with the
+        signal that the user accepted or rejected the edits of these files. If `gone`, the files no longer count as
+        changed afterwards."""
         paths = [path for path in files if path in self._seen] if isinstance(files, list) else []
         sides = {path: self._seen[path] for path in paths}
         if gone:

@@ -16,7 +16,8 @@ from etude.harness.sessions.record import BLOBS, FORMAT, LOG, STEPS, SessionErro
 from etude.trace.trace import ToolEvent, TraceUsage
 
 REBASED = "rebased"
-"""Value of `SavedSession.stop` after the agent's view was updated to the current files of the folder."""
+"""Value of `SavedSession.stop` after the agent's changes were moved onto newer versions of the user's files, which ends
+an interrupted run."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
-"""Measures times for a session's signals: latencies, and the time between an answer and the next request.
+"""Measures times that are logged in a session's signals: latencies, and the time between an answer and the next
+request.
 
-Invariant: signals contain observations only. They do not judge whether a follow-up corrects the agent, or why the user
-interrupted it.
+A signal is an observation of how the user reacts. Invariant: signals contain observations only. They do not judge
+whether a follow-up corrects the agent, or why the user interrupted it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Clock:
         self._stopped = when
 
     def asked(self, now: float) -> float | None:
-        """Note the start of a request. Return the seconds since the last run ended, or None if that time is unknown."""
+        """Note the start of a request. Return the seconds since the end of the last run; None if no run has ended, or
+        if it is unknown when the last one did."""
         after = None if self._stopped is None else round(max(0.0, now - self._stopped), 3)
         self._begun, self._turns, self._summaries = now, [], []
         return after
@@ -36,8 +38,8 @@ class Clock:
         self._summaries.append(seconds)
 
     def stopped(self, now: float) -> dict[str, float | int | None]:
-        """Note the end of a run and return its latencies. For a resumed run, whose start is unknown, the total is the
-        sum over its turns."""
+        """Note the end of a run, and return its latencies and number of turns. For a resumed run, whose start is
+        unknown, `total_seconds` is the sum over its turns and self-summaries."""
         acts = [*self._turns, *self._summaries]
         spent = {name: sum(act.get(name, 0.0) for act in acts) for name in ("policy", "tools")}
         total = sum(spent.values()) if self._begun is None else max(0.0, now - self._begun)

@@ -256,8 +256,8 @@ def _changes(files: Mapping[str, bytes]) -> Mapping[str, bytes | None] | None:
 
 
 def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, bytes]:
-    """Return the same files in a mapping where those in `paths` keep their present contents, even if
-    `FolderFiles.rebase` later replaces them."""
+    """Return a mapping with the contents of `files`. If these are the files of a folder, `FolderFiles.rebase` may later
+    replace their original contents; in the returned mapping, the files in `paths` keep their present contents."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files

@@ -1,9 +1,10 @@
 """Runs commands in a box on a folder that is too large to be held in memory.
 
-When the first command needs the box, the folder is copied into it as image layers. Later, only files that the agent's
-view or the user has changed are written to the box. After a command, only files that it may have changed are read back.
-These are new files, and files with a ctime newer than the last check; no process in the box can falsify a ctime. Files
-that vanished count as deleted. So the agent's view has the same contents as if all files were read.
+When the first command needs the box, the folder is copied into it as image layers. The agent's changes are kept in
+memory, not in the folder. Before later commands, only files that the agent or the user has changed are written to the
+box. After a command, only files that it may have changed are read back. These are new files, and files with a ctime
+newer than the last check; no process in the box can falsify a ctime. Files that vanished count as deleted. So the agent
+sees the same contents as if all files were read.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class FolderRunner(BoxedCommands):
         self._too_large: set[str] = set()
         """Files that were not copied into the image because they had become too large."""
         self._checked = 0
-        """Unix time by the box's clock. The next check looks for files that changed after this time."""
+        """Time after which the next check looks for changed files in the box: a Unix time by the box's clock."""
 
     async def run_in_scratch(
         self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
@@ -160,8 +161,9 @@ class FolderRunner(BoxedCommands):
         return layered.put_all(found)
 
     def _keep(self, path: str) -> None:
-        """Store the original contents of a file that the last command changed: those that it had before the command, or
-        _UNKNOWN if they are no longer available. If the disk still has them, nothing needs to be stored."""
+        """Store the original contents of a file that the last command changed, that is, its contents before the
+        command. If these are no longer available, store _UNKNOWN. Nothing needs to be stored if the file on disk still
+        has its original contents."""
         if path in self._contents_in_box:
             before = self._contents_in_box[path]
             if before is not None:

@@ -31,7 +31,7 @@ class Memo(Generic[K, V]):
     """Bounded LRU cache of computed results. Concurrent callers with the same key wait for one computation."""
 
     def __init__(self, size: int) -> None:
-        """`size` is the maximum number of results."""
+        """`size` is the maximum number of cached results."""
         self._size = size
         self._kept: OrderedDict[K, V] = OrderedDict()
         self._locks: WeakValueDictionary[K, asyncio.Lock] = WeakValueDictionary()

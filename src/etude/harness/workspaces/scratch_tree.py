@@ -22,8 +22,8 @@ from pathlib import Path, PurePosixPath
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
 
 SCRATCH = "/tmp/etude-scratch"
-"""Path of the scratch tree in a box. In the output of commands on the host, it replaces the path of the temporary
-folder."""
+"""Path of the scratch tree in a box. On the host the scratch tree is a temporary folder, but in the output of commands
+its path is replaced by this one."""
 PREPARE_SECONDS = 60.0
 """Time limit in seconds of a command that prepares the scratch tree."""
 LINKED = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox"})

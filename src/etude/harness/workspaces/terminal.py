@@ -107,7 +107,8 @@ class _Running:
     code: int | None = None
     """The command's exit code; None while it runs."""
     folder: str | None = None
-    """The shell's current folder after the command; None until the end marker was received."""
+    """The shell's current folder after the command. None until the shell has printed the marker that ends a command's
+    output."""
     seconds: float = 0.0
     """Seconds that the agent has waited for the command since its output was last read."""
 
@@ -136,7 +137,8 @@ class _Running:
         self.seconds += 0.0 if share.short else share.seconds
 
     def _look_for_mark(self) -> None:
-        """Search the output for the end marker, and take exit code and folder from it."""
+        """Search the output for the marker that the shell prints at the end of a command, and take exit code and
+        current folder from it."""
         begin = self.said.find(b"\n\x01" + self.key + b" ") if self.key else -1
         end = self.said.find(b"\x02", begin) if begin >= 0 else -1
         if end < 0:

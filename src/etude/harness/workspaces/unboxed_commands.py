@@ -36,8 +36,8 @@ _MAX_OUTPUT_BYTES = 1_000_000
 _KEPT_BYTES = 4_000_000
 """Maximum number of unread output bytes of a terminal. If there are more, the oldest are dropped."""
 _ON_TERMINAL = 'exec "$@" <"$0" >"$0" 2>&1'
-"""Shell script that opens the terminal with the path $0 as stdin, stdout and stderr of a command. Since the shell is a
-session leader, this also makes it the controlling terminal."""
+"""Shell script that runs the command "$@" on the terminal with the path $0, as its stdin, stdout and stderr. The shell
+is a session leader, so opening the terminal also makes it the controlling terminal."""
 
 
 async def host_exec(command: str, folder: Path, timeout: float, told: bytes | None = None) -> ExecResult:

@@ -212,7 +212,7 @@ class FolderWorkspace(OverlayWorkspace):
             raise NotADirectoryError(path)
 
     def _look_at(self, path: str) -> None:
-        """Read one file again from disk."""
+        """Read one file again from disk, and update the workspace's files if its contents have changed."""
         found = _content(self._folder, path)
         if found != self._files.get(path):
             self._files = _with(self._files, {path: found})

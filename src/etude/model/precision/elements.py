@@ -145,7 +145,8 @@ def reciprocal_of_e8m0(codes: Tensor) -> Tensor:
 
 
 def _with_special_values(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
-    """Overwrite in `bits` the two values whose fp32 form needs mantissa bits: 2^-127, which is subnormal, and NaN.
+    """Correct fp32 numbers that were made from E8M0 codes (powers of two) by setting exponent bits alone. `bits` holds
+    the numbers as integers. Two values need mantissa bits too and are overwritten: 2^-127, which is subnormal, and NaN.
 
     `subnormal` is the code that stands for 2^-127; code 255 is NaN. Most tensors have neither code, so the maximum and
     the minimum are looked at first, which is faster than comparing each code.

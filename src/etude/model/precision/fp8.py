@@ -111,7 +111,8 @@ def _filled_up(x: Tensor) -> Tensor:
 
 
 def _to_rows(scales: Tensor, shape: torch.Size, rows: int) -> Tensor:
-    """Expand the scales of blocks of `rows` rows to one row of scales for each row of a tensor with this shape."""
+    """Repeat block scales, so that every row of a tensor with this shape gets the scales of its own blocks. Blocks are
+    `rows` rows high."""
     return scales.repeat_interleave(rows, -2)[..., : shape[-2], :].reshape(-1, scales.shape[-1])
 
 

@@ -50,12 +50,13 @@ class Operand:
     """One rounded operand of a matmul."""
 
     values: Tensor
-    """Rounded values [..., K] without the outer scale: fp32, or bf16 where that is exact."""
+    """Rounded values [..., K]: fp32, or bf16 where that is exact. NVFP4's outer scale is not multiplied in; the field
+    `outer` holds it."""
     outer: Tensor | None = None
     """Outer scale by which the matmul's result is multiplied: fp32, broadcasts to [..., 1]. None is 1."""
 
     def rows(self, chosen_r: Tensor) -> Operand:
-        """Select rows of [N, K]; index N stands for a row of zeros."""
+        """Return the operand made of the rows `chosen_r` of this one, [N, K]; index N stands for a row of zeros."""
         outer = self.outer
         if outer is not None and outer.dim():
             outer = F.pad(outer, (0, 0, 0, 1)).index_select(0, chosen_r)
@@ -125,8 +126,8 @@ class Numerics:
                 raise CannotQuantise("bf16 has no codes and scales")
 
     def operand(self, codes: Sequence[Quantised], dtype: torch.dtype) -> Operand:
-        """Dequantise weights [E, M, K] and concatenate them to one operand [E, sum of M, K]. `dtype` is that of the
-        activations."""
+        """Dequantise several weights, [E, M, K] each, and concatenate them along M to one operand [E, sum of M, K].
+        `dtype` is that of the activations."""
         values, outer = [], None
         for q in codes:
             if isinstance(q, NVFP4):
@@ -137,7 +138,7 @@ class Numerics:
         return Operand(values[0] if len(values) == 1 else torch.cat(values, 1), outer)
 
     def weights(self, weights: Sequence[Tensor], dtype: torch.dtype) -> Operand:
-        """Round weights [E, M, K] and concatenate them to [E, sum of M, K].
+        """Round several weights, [E, M, K] each, and concatenate them along M to one operand [E, sum of M, K].
 
         The weights are quantised and dequantised, so a trainer gets the same values as an engine that loads the codes.
         """
@@ -176,8 +177,8 @@ class Numerics:
         return y.to(dtype)
 
     def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], cuts: Sequence[int]) -> Tensor:
-        """Compute dy W, the gradient of x, from rounded operands. dy is [R, sum of M]; expert e has its rows from
-        cuts[e] to cuts[e + 1]."""
+        """Compute dy W, the gradient of x, from rounded operands. W is `weights`, [E, M, K] each, concatenated along M,
+        so dy is [R, sum of M]. Expert e has the rows from cuts[e] to cuts[e + 1] of dy."""
         # Each weight's part of dy is rounded by itself, because its output width need not be a multiple of the block.
         parts = dy.split([weight.shape[1] for weight in weights], -1)
         left = torch.cat([self._backward(part) for part in parts], -1)
@@ -185,9 +186,9 @@ class Numerics:
         return self.product(Operand(left), Operand(right), cuts, dy.dtype)
 
     def weight_gradient(self, dy: Tensor, x: Tensor, cuts: Sequence[int]) -> Tensor:
-        """Compute the gradient of each expert's weights, [E, sum of M, K], from rounded operands: dy^T x over the
-        expert's rows. Expert e has the rows from cuts[e] to cuts[e + 1]; their number must be a multiple of
-        `block`."""
+        """Compute the gradient of each expert's weights from rounded operands: dy^T x over the expert's rows. The
+        result is [E, width of dy, width of x]. Expert e has the rows from cuts[e] to cuts[e + 1]; their number must be
+        a multiple of `block`."""
         left, right = self._backward(dy.T), self._backward(x.T)
         dw = left.new_empty(len(cuts) - 1, dy.shape[1], x.shape[1])
         for expert, (begin, end) in enumerate(pairwise(cuts)):

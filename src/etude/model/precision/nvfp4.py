@@ -99,7 +99,8 @@ def split_nvfp4(
 def _rounded(
     x: Tensor, dtype: torch.dtype, per: ScaleScope, reciprocal_bits: int | None, *, whole: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the rounded values and the outer scale. With `whole`, the values include the outer scale."""
+    """Round x to NVFP4. Return the values and the outer scale. With `whole` the outer scale is multiplied into the
+    values; otherwise a value is its code times its block scale."""
     rows = rows_of(x, BLOCK, "NVFP4")
     codes, outer = _scales(rows, x.shape, per, None, reciprocal_bits)
     divisors, divide = _divisors(_products(codes, outer, x.shape), reciprocal_bits)

@@ -32,8 +32,8 @@ _E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST = 0x7F, 0x7E, 7
 _PLAIN = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
 _SCALES = ("scale", "scales", "scale_inv", "scale_2", "outer")
 _DIVISOR = ".weight_global_scale"
-"""Name suffix of the scales of weights that are stored as divisors. Scales of activations, which are ignored on
-loading, have other names."""
+"""Name suffix of the weight scales that are stored as divisors: weights are divided by them, not multiplied. Scales of
+activations, which are ignored on loading, have other names."""
 
 
 @dataclass(frozen=True, slots=True)

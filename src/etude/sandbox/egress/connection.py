@@ -57,7 +57,7 @@ class ExchangeProgress:
 
 @dataclass
 class Connection:
-    """One connection of a box to an allowed name and port."""
+    """One connection of a box to an allowed host name and port, as the egress proxy serves it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -100,7 +100,8 @@ class Connection:
         return await self._exchange(request)
 
     def _check(self, request: Request) -> None:
-        """Raise BadHead if the request is for another host or port, or asks for another protocol."""
+        """Raise BadHead if the request is for another host or port than this connection, or asks for another
+        protocol."""
         if self.tls and host_name(self.server_name or "") != self.name:
             raise BadHead(f"a TLS handshake for {self.server_name or 'no name'} on a connection to {self.name}", 421)
         host, _, port = request.host.partition(":")

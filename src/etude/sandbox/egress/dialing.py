@@ -56,7 +56,7 @@ async def dial_proxy(proxy: UpstreamProxy) -> socket.socket:
 
 async def request_tunnel(connection: socket.socket, proxy: UpstreamProxy, place: str) -> int:
     """Ask the proxy at the other end of `connection` for a tunnel to `place` ("name:port"); return the HTTP status of
-    its response. After TUNNEL_OPEN, the connection leads to that host."""
+    its response. If the status is TUNNEL_OPEN, the connection now leads to `place`."""
     login = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.login else ""
     loop = asyncio.get_running_loop()
     answer = b""

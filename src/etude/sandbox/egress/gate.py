@@ -1,5 +1,5 @@
-"""Gives the boxes of one backend network access under egress policies. They share a certificate authority and a log;
-each has its own proxy and image layer.
+"""Gives the boxes of one backend network access under egress policies. Each box has its own proxy. The boxes share
+a log and a certificate authority; a layer over each box's image makes its programs trust that authority.
 
 A backend creates its EgressGate with its first box that has an egress policy. A backend without such boxes never
 imports this module.
@@ -32,8 +32,8 @@ class BoxEgress:
         self._gate, self._policy, self._box = gate, Policy(egress), box
         self._proxy: Proxy | None = None
         self._ours, self.box_end = socket.socketpair()
-        """The two ends of a socket pair. The zygote gets `box_end` with the request for the box, and sends the
-        listening sockets of the box's network over it."""
+        """The two ends of a socket pair. The zygote (the process that makes boxes) gets `box_end` with the request for
+        the box, and sends the listening sockets of the box's network over it."""
         self._ours.setblocking(False)
 
     @property
@@ -48,7 +48,8 @@ class BoxEgress:
 
     def open(self) -> None:
         """Start the proxy. From then on, the box can reach what its policy allows. Call this once the box is ready.
-        Raises SandboxLost if the listening sockets of the box's network have not arrived."""
+        Raises SandboxLost if the zygote (the process that makes boxes) has not sent the listening sockets of the
+        box's network."""
         try:
             _, numbers, _, _ = socket.recv_fds(self._ours, 16, _MOST_SOCKETS)
         except BlockingIOError:

@@ -21,7 +21,7 @@ _LONGEST = 2000
 
 
 class EgressLog:
-    """The file to which one backend writes the requests of its boxes."""
+    """The log file to which one backend writes the network requests of its boxes."""
 
     def __init__(self, folder: Path, owner: str) -> None:
         self._file = folder / f"{owner}.jsonl"
@@ -32,7 +32,7 @@ class EgressLog:
 
 
 class BoxLog:
-    """Writes the log rows of one box."""
+    """Logs the network requests of one box: one row per forwarded or refused request."""
 
     def __init__(self, log: EgressLog, box: str, policy: str) -> None:
         self._log, self._who = log, {"box": box, "policy": policy}
@@ -63,7 +63,8 @@ class BoxLog:
 
 
 def read_log(folder: Path) -> Iterator[dict[str, Any]]:
-    """Return the rows of all backends that have written to the folder, merged by time."""
+    """Return the log rows (one per forwarded or refused request) of all backends that have written to the folder,
+    merged by time."""
     files = [read_rows(file) for file in sorted(folder.glob("*.jsonl"))]
     return heapq.merge(*files, key=operator.itemgetter("time"))
 

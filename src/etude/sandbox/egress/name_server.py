@@ -20,7 +20,8 @@ MOST_NAMES = 4096
 _BLOCKS = (ipaddress.IPv4Network("198.18.0.0/15"), ipaddress.IPv6Network("2001:2::/48"))
 _HEAD = struct.Struct("!HHHHHH")
 _KINDS, _ANY_KIND, _INTERNET = (1, 28), 255, 1
-"""DNS numbers: record types A and AAAA (in the order of _BLOCKS), the type that asks for any record, and class IN."""
+"""DNS numbers: the record types A and AAAA (IPv4 first, as in the address blocks _BLOCKS), the type that asks for any
+record, and class IN."""
 _ANSWER, _AUTHORITY, _RECURSION_WANTED, _RECURSION = 0x8000, 0x0400, 0x0100, 0x0080
 _FORMAT_ERROR, _FAILED, _NO_SUCH_NAME, _UNKNOWN_OPERATION = 1, 2, 3, 4
 _SECONDS_TO_KEEP = 60
@@ -108,7 +109,7 @@ class NameServer:
 
     def addresses_of(self, name: str) -> list[Address]:
         """Return the addresses that stand for an allowed name. A name that has none yet gets some, unless MOST_NAMES
-        other names have addresses; then the list is empty. `name` is in normal form."""
+        other names have addresses; then the list is empty. `name` is in the form that `host_name` returns."""
         if name not in self._numbers:
             if len(self._numbers) >= MOST_NAMES:
                 return []

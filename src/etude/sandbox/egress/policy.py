@@ -20,7 +20,8 @@ _ADDRESS_LIKE = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 def host_name(text: str) -> str | None:
-    """Return the normal form of a host name; None if the text is not a host name, for example an address."""
+    """Return the normal form of a host name: lower case, without the trailing dot. Return None if the text is not an
+    ASCII host name, for example if it is an address."""
     if not text.isascii():  # Before lower(), which turns some non-ASCII letters into ASCII ones.
         return None
     name = text.lower().removesuffix(".")
@@ -74,5 +75,5 @@ class Policy:
 
     def allows(self, name: str, port: int | None = None) -> bool:
         """Whether boxes may reach the host `name` on `port`. If `port` is None: whether they may reach it on any port.
-        `name` is in normal form."""
+        `name` is in the form that `host_name` returns."""
         return any(pattern.covers(name) and (port is None or port in pattern.ports) for pattern in self.patterns)

@@ -50,7 +50,7 @@ class ConnectionLimit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (taken, hard))
         self.maximum = taken // 8
         """Maximum number of connections open at the same time. At two descriptors each, they take a quarter of
-        all descriptors."""
+        the descriptors that this process may open."""
         self.count = 0
         """Number of connections that are open now."""
 
@@ -137,7 +137,7 @@ class Proxy:
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Forget a task that has ended. If it raised an exception, close the proxy."""
+        """Forget a task that served a connection and has ended. If the task raised an exception, close the proxy."""
         self._tasks.discard(task)
         self._connection_limit.count -= 1
         if not task.cancelled() and (error := task.exception()):

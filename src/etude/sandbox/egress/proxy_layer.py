@@ -27,7 +27,7 @@ SOURCES = ("usr/local/share/ca-certificates", "etc/pki/ca-trust/source/anchors",
 """Folders of certificates from which a distribution rebuilds its list of trusted authorities. The proxy's certificate
 is added there too: a Dockerfile step may install ca-certificates, which rebuilds the list, and then fetch something."""
 FILE = "local-root.crt"
-"""Name of the file with the certificate of the proxy's authority."""
+"""Name of the file, in a box, with the certificate of the egress proxy's certificate authority."""
 _LARGEST_BUNDLE = 8 << 20
 _MOST_LINKS = 40
 

@@ -1,9 +1,9 @@
-"""Connections from the proxy to the real hosts, with the host's own resolver and verified TLS. They never lead back
-into the host, unless the policy allows it.
+"""Connects the egress proxy to the real hosts, which are those that boxes ask for. It uses this host's own resolver and
+verifies TLS. A connection never leads back into this host, unless the policy allows it.
 
 A name is resolved once, and the connection goes to the address that was checked. So a name server that answers
-differently the second time gains nothing. If the host itself is behind a proxy, that proxy resolves the names and
-decides what can be reached. It passes TLS on unread, and the certificates of the real hosts are still verified.
+differently the second time gains nothing. If this host itself is behind a proxy, that upstream proxy resolves the names
+and decides what can be reached. It passes TLS on unread, and the certificates of the real hosts are still verified.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class UpstreamConnection(NamedTuple):
 
 @dataclass
 class Upstream:
-    """Connects to real hosts. One object serves all boxes of a backend."""
+    """Connects the egress proxy to the hosts that boxes ask for (the real hosts). One object serves all boxes of a
+    backend."""
 
     overrides: Mapping[tuple[str, int], HostPort] = field(default_factory=dict)
     """(name, port) -> (address, port) to connect to instead, directly and without checks. For mirrors and tests."""
@@ -96,7 +97,8 @@ class Upstream:
     async def _dial(
         self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None
     ) -> tuple[socket.socket, UpstreamProxy | None]:
-        """Return (connection to the real host, None), or (connection to a proxy, that proxy)."""
+        """Return (connection to the real host, None). If a proxy offers no tunnel and so has to pass
+        each request on, return (connection to the proxy, the proxy)."""
         if override := self.overrides.get((name, port)):
             return await dial([override]), None
         if proxy := proxy or await self._proxy_for(name, port, tls=tls):
@@ -116,8 +118,8 @@ class Upstream:
         return self.proxies.proxy_for(name, port, tls=tls, addresses=[address for address, _ in addresses])
 
     async def _allowed_addresses(self, name: str, port: int, *, private: bool) -> list[HostPort]:
-        """Resolve a name, and return those of its addresses that boxes may reach. Raise Unreachable if there are
-        none."""
+        """Resolve a name, and return those of its addresses that boxes may reach: public ones and, with `private`, also
+        those of this host and its networks. Raise Unreachable if there are none."""
         addresses = await _resolve(name, port)
         open_to_boxes = [place for place in addresses if may_reach(place[0], private=private)]
         if not open_to_boxes:
@@ -127,8 +129,8 @@ class Upstream:
 
 
 async def _dial_through(proxy: UpstreamProxy, place: str, *, tls: bool) -> tuple[socket.socket, UpstreamProxy | None]:
-    """Return (connection to the real host through a tunnel, None). If the proxy offers tunnels for TLS only and this is
-    plain HTTP, return (connection to the proxy, the proxy)."""
+    """Return (connection through a tunnel of the proxy to the host `place`, None). If the box speaks plain HTTP (not
+    `tls`) and the proxy refuses to open a tunnel, return (connection to the proxy, the proxy) instead."""
     connection = await dial_proxy(proxy)
     try:
         status = await request_tunnel(connection, proxy, place)

@@ -227,9 +227,9 @@ class EmbeddedSandboxes:
         return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
 
     def _open_egress(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[BoxEgress, Lease]:
-        """Return the box's egress, and a copy of the image's lease with one more layer on top. That layer makes
-        programs in the box trust this backend's own certificate authority, and use the name server of its egress
-        gate."""
+        """Return the box's network access, and a copy of the image's lease with one more layer on top. That layer makes
+        programs in the box trust this backend's own certificate authority. It also makes them use the name server of
+        the EgressGate, which gives all boxes of this backend their network access."""
         if self._egress is None:
             # Imported here because it loads cryptography, which is slow.
             from etude.sandbox.egress.gate import EgressGate

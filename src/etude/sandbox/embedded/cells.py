@@ -15,12 +15,12 @@ class Cell:
     """A folder with the files that a box has written, and the number of boxes and operations that hold it."""
 
     path: str
-    """Path of the cell in the zygote's root directory."""
+    """Path of the cell (a folder with files that a box has written) in the zygote's root directory."""
     remove: Callable[[str], None]
     holders: int = 0
     layer: str = ""
-    """Name of the store layer that holds a copy of the cell; empty until a snapshot needs the copy. Set for sealed
-    (read-only) cells only."""
+    """Name of the store layer that holds a copy of this cell's files. It is empty until a snapshot needs the copy. Set
+    for sealed (read-only) cells only."""
 
     @property
     def upper(self) -> str:
@@ -28,13 +28,14 @@ class Cell:
 
 
 def hold(cells: list[Cell]) -> None:
-    """Add one holder to each cell."""
+    """Add one to the number of holders (boxes and operations that use the files) of each cell."""
     for cell in cells:
         cell.holders += 1
 
 
 def drop(cells: list[Cell]) -> None:
-    """Remove one holder from each cell. Cells that have no holder left are removed."""
+    """Subtract one from the number of holders (boxes and operations that use the files) of each cell. Remove the cells
+    that have no holder left."""
     for cell in cells:
         cell.holders -= 1
         if cell.holders == 0:

@@ -117,8 +117,8 @@ async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
 
 
 async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
-    """Merge the first `count` cells of `below` (folders of written files) by copying them into one new cell, which is
-    held in their place. Return `below` with the new cell instead of the merged ones."""
+    """Merge the first `count` cells of `below` (folders of written files) by copying them into one new cell. Return
+    `below` with the new cell instead of the merged ones. The hold on the merged cells passes to the new cell."""
     merged = box.backend.new_cell(box.zygote)
     hold([merged])
     try:

@@ -22,7 +22,8 @@ _CONTAINER = "start the container with --security-opt seccomp=unconfined --secur
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about the host, from which the advice is derived. A number is None if the host has no such setting."""
+    """Facts about the host, from which this module derives its advice on what to install or set. A number is None if
+    the host has no such setting."""
 
     root: bool = False
     user: str = "user"

@@ -25,8 +25,8 @@ class Mode(StrEnum):
     """How boxes get their user ids."""
 
     ROOT = "root"
-    """The backend is run by root. Boxes get their own range of unprivileged host ids, so every user of an image
-    exists."""
+    """The backend is run by root. Boxes get a range of unprivileged host ids, so a box has every user that its image
+    defines."""
     SUBUID = "subuid"
     """The backend is run by an ordinary user with subordinate ids, which are used as the boxes' range of ids."""
     USER = "user"
@@ -45,7 +45,7 @@ class Host:
     ids: IdRange | None = None
     """The range of ids for boxes. None: boxes have one id, the caller's own."""
     lack: MissingSubids | None = None
-    """Why an ordinary user has no subordinate ids for boxes."""
+    """Why the ordinary user who runs the backend has no subordinate ids for boxes; None in any other case."""
 
 
 def probe_host() -> Host:
@@ -76,7 +76,8 @@ def probe_host() -> Host:
 
 
 def advice(step: str, error: str) -> str:
-    """Return an error message of one line: what failed, and the setting that fixes it."""
+    """Return an error message of one line: the `error` that occurred, and the setting that fixes it. `step` is the name
+    of the failed step in a StepFailed error."""
     return f"the sandbox cannot start ({error}): {knobs.for_failure(step, knobs.Facts.read())}"
 
 

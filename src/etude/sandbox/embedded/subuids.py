@@ -96,8 +96,8 @@ def _own_names() -> set[str]:
 
 @functools.cache
 def _try(users: int, groups: int, count: int) -> str:
-    """Map these subordinate ids in a user namespace once, in a subprocess. Return the error message, or "" on
-    success."""
+    """Try once, in a subprocess, to map `count` subordinate ids in a user namespace, beginning with the user id `users`
+    and the group id `groups`. Return the error message, or "" on success."""
     command = light_command("etude.sandbox.inside.subordinate", "enter", users, groups, count)
     try:
         subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TRY_SECONDS, check=True)

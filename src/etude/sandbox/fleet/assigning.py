@@ -31,8 +31,8 @@ class Assigner:
         self._timers = timers
         self._index = HostIndex()
         self._grown: dict[str, None] = {}
-        """Names of hosts that have gained room since waiting requests were last tried on hosts. Used as an ordered
-        set."""
+        """Names of the hosts that have gained room since the last round in which waiting requests were assigned. Used
+        as an ordered set."""
         self._sizes: dict[Capacity, int] = {}
         """Number of hosts of each capacity."""
 
@@ -109,7 +109,8 @@ class Assigner:
         return placed
 
     def _admitted(self, now: float) -> bool:
-        """Return whether the fleet's token bucket has a token. If not, set a timer for the time when it will."""
+        """Return whether the fleet's limit on the rate of box creations (a token bucket) allows one now. If not, set a
+        timer for the time when it will."""
         ready = self.admission.ready_at(now)
         if ready > now:
             self._timers.set(ready, "admission")

@@ -51,7 +51,8 @@ class ForkCall:
     owner: str
     parent: str
     kill: bool
-    """Whether to end the parent's processes first. Otherwise the fork fails if they are writing files."""
+    """Whether to end the processes of the parent box first. If they live on, the fork fails if they are writing
+    files."""
 
 
 @dataclass(slots=True)

@@ -178,7 +178,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Decision that answers a request: its boxes have been made."""
+    """The scheduler's decision to grant a request, whose boxes have been made."""
 
     request: str
     host: str
@@ -189,7 +189,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Decision that answers a request: it gets no boxes."""
+    """The scheduler's decision to reject a request, which gets no boxes."""
 
     request: str
     kind: RejectKind

@@ -75,8 +75,8 @@ class HostedBox:
     processes: dict[int, Process] = field(default_factory=dict)
 
     def outcome(self, result: Any, known: int) -> CommandOutcome:
-        """Return the result together with the box's commands from number `known` on, which the client does not know
-        yet."""
+        """Return `result` together with the new part of the box's list of commands (`Box.commands`). The client has a
+        copy of this list, of which it knows the first `known` entries."""
         return CommandOutcome(result, self.box.commands[known:])
 
 
@@ -89,7 +89,7 @@ class SandboxHost:
         self._boxes: dict[str, HostedBox] = {}
         self._images: dict[str, ImageCall | None] = {}
         self._unwanted: set[str] = set()
-        """Boxes that were to be destroyed while they were still being made."""
+        """Ids of boxes for which `destroy` was called before they were made. They are destroyed once made."""
         self._running: dict[str, asyncio.Task[Any]] = {}
         """Running commands and polls, by the ticket with which a client can cancel them."""
         self._cleaning: list[asyncio.Future[None]] = []
@@ -187,8 +187,8 @@ class SandboxHost:
             return answer
 
     async def exec(self, box: str, ticket: str, known: int, command: Any, options: dict[str, Any]) -> CommandOutcome:
-        """Run a command in a box. `ticket` is a name by which `cancel` can end the command; `known` is how many of the
-        box's commands the client knows already."""
+        """Run a command in a box. `ticket` is a name by which `cancel` can end the command. `known` is how many entries
+        of `Box.commands` the client has already; the outcome holds the later ones."""
         with self._reporting_loss(box) as hosted:
             run = self._running[ticket] = asyncio.ensure_future(hosted.box.exec(command, **options))
             try:
@@ -201,8 +201,8 @@ class SandboxHost:
         self, box: str, ticket: str, known: int, command: Any, options: dict[str, Any]
     ) -> AsyncIterator[list[tuple[int, bytes]] | CommandOutcome]:
         """Run a command in a box, and yield its output as lists of (stream, bytes) as it arrives. The last item is the
-        command's CommandOutcome. `ticket` is a name by which `cancel` can end the command; `known` is how many of the
-        box's commands the client knows already."""
+        command's CommandOutcome. `ticket` is a name by which `cancel` can end the command. `known` is how many entries
+        of `Box.commands` the client has already; the outcome holds the later ones."""
         with self._reporting_loss(box) as hosted:
             came: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
 
@@ -227,7 +227,8 @@ class SandboxHost:
             await asyncio.wait([run])
 
     async def start(self, box: str, known: int, command: Any, options: dict[str, Any]) -> CommandOutcome:
-        """Start a background command in a box. The result in the returned outcome is the command's id."""
+        """Start a background command in a box. The result in the returned outcome is the command's id. `known` is how
+        many entries of `Box.commands` the client has already; the outcome holds the later ones."""
         with self._reporting_loss(box) as hosted:
             process = await hosted.box.start(command, **options)
             hosted.processes[process.id] = process
@@ -265,7 +266,7 @@ class SandboxHost:
         return self._boxes[box]
 
     def _allow(self, method: str, methods: frozenset[str]) -> None:
-        """Raise RequestRefused unless the method is one of those that may be called."""
+        """Raise RequestRefused unless `method` is in `methods`, the names of the methods that clients may call."""
         if method not in methods:
             raise RequestRefused(f"no request {method!r}; there are {', '.join(sorted(methods))}")
 

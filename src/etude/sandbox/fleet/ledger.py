@@ -54,7 +54,7 @@ class HostLedger:
 
     @property
     def load(self) -> Resources:
-        """The last reported use plus all reservations."""
+        """The host's resource use in its last report, plus what is reserved for boxes too new to show in it."""
         used = self._used
         return Resources(used.cpus + self._cpus, used.memory_mb + self._memory, used.disk_mb + self._disk)
 
@@ -73,8 +73,8 @@ class HostLedger:
         )
 
     def shortages(self, demand: Resources, count: int) -> list[str]:
-        """Return the resources that are too scarce for these boxes, each with its figures as text; an empty list if the
-        boxes fit."""
+        """Return, as texts with figures, the resources of which the host has too little for `count` boxes that need
+        `demand` each. The list is empty if the boxes fit."""
         wanted, load = demand.times(count), self.load
         short = [
             f"{what} ({had:,.0f} of {most:,.0f}{unit} in use, {more:,.0f} wanted)"
@@ -90,7 +90,7 @@ class HostLedger:
         return short
 
     def could_ever_fit(self, demand: Resources, count: int) -> bool:
-        """Return whether these boxes would fit on the host if it were empty."""
+        """Return whether `count` boxes, each of which needs `demand`, would fit on the host if it were empty."""
         return count <= self.capacity.boxes and demand.times(count).within(self.limit)
 
     def free(self) -> float:
@@ -114,8 +114,8 @@ class HostLedger:
             self._count(demand, 1)
 
     def ready(self, boxes: tuple[str, ...], now: float) -> None:
-        """Note that `boxes` were ready at the time `now`. The resources reserved for them are freed at the first report
-        that was measured late enough to include what they use."""
+        """Record that `boxes` were ready at the time `now`. The resources reserved for them are freed at the first
+        report that was measured late enough to include what they use."""
         for box in boxes:
             self._unseen.pop(box, None)
             self._unseen[box] = now
@@ -126,7 +126,7 @@ class HostLedger:
         self.ready((box,), now)
 
     def release(self, box: str) -> bool:
-        """Remove a box and free its reservation. Return whether the box was on this host."""
+        """Remove a box, and free what is still reserved for it. Return whether the box was on this host."""
         demand = self.boxes.pop(box, None)
         if demand is None:
             return False
@@ -136,8 +136,8 @@ class HostLedger:
         return True
 
     def report(self, used: Resources, sampled: float, now: float) -> None:
-        """Record the use that the host measured at the time `sampled`, and end the reservations of boxes that this
-        measurement includes."""
+        """Record the resource use that the host measured at the time `sampled`. Free what was reserved for new boxes
+        whose use this measurement includes."""
         self._used, self.last_report = used, now
         if self.state is HostState.SILENT:
             self.state = HostState.UP

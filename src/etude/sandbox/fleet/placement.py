@@ -14,7 +14,7 @@ from etude.sandbox.fleet.ledger import HostLedger
 LEVELS = 64
 """Number of levels into which hosts are sorted by the free fraction of their scarcest resource."""
 HOSTS_PER_IMAGE = 4
-"""Number of hosts remembered per image: those that made boxes of the image last, which are tried first."""
+"""Number of hosts remembered per image: those that most recently made boxes of it. New requests try them first."""
 MOST_IMAGES = 10_000
 """Maximum number of images for which hosts are remembered."""
 
@@ -51,9 +51,10 @@ class HostIndex:
                 self._occupied &= ~(1 << level)
 
     def find(self, wanted: CreateRequested, tried: frozenset[str], share: float) -> HostLedger | None:
-        """Return a host on which the request fits and that is not in `tried`, or None. Hosts that have the image are
-        tried first, then the levels from `share` upwards, then the lower ones. `share` is the fraction of a host that
-        the request needs; if hosts differ in size, the smallest such fraction."""
+        """Return a host on which the request fits and that is not in `tried`, or None. Hosts that recently made boxes
+        of the request's image are tried first. Then come those whose free fraction is `share` or more, fullest first,
+        and last the fuller ones. `share` is the fraction of a host that the request needs; if hosts differ in size,
+        the smallest such fraction."""
         for name in self._image_hosts.get(wanted.image, ()) if wanted.image else ():
             level = self._level_of.get(name)
             if level is not None and name not in tried:
@@ -85,7 +86,7 @@ class HostIndex:
         return None
 
     def remember(self, image: str, name: str) -> None:
-        """Note that a host has made boxes of this image, and so has its layers."""
+        """Record that a host has made boxes of this image, and so has its layers."""
         if not image:
             return
         near = self._image_hosts.pop(image, [])

@@ -193,8 +193,9 @@ class Scheduler:
         self._again(pending, event.reason, elsewhere=event.elsewhere)
 
     def _again(self, pending: Pending, reason: str, *, elsewhere: bool) -> None:
-        """Queue a request again after its host has failed, or reject it if no other host may help. `elsewhere`: whether
-        another host might succeed. A second try is safe, since nobody has used the boxes of the failed one."""
+        """Queue a request again after its host has failed to make the boxes, or reject it if no other host can be
+        tried. `elsewhere`: whether another host might succeed. A second try is safe, since no client has received boxes
+        of the first one."""
         wanted = pending.wanted
         pending.tried |= {pending.host}
         pending.host, pending.searched = "", False
@@ -304,7 +305,7 @@ class Scheduler:
         self._timers.set(lost if self._now >= late else late, "silence", name)
 
     def _cooled(self, name: str) -> None:
-        """Let a host take boxes again, since its token bucket has a token."""
+        """Let a host take boxes again, since the token bucket that limits its rate of box creations has a token."""
         host = self.hosts.get(name)
         if host is not None:
             host.cooling = False
@@ -348,7 +349,7 @@ class Scheduler:
         self._reject_pinned(event.host, f"host {event.host} was lost: {event.reason}")
 
     def _reject_pinned(self, name: str, reason: str) -> None:
-        """Reject the waiting requests that only this host could have taken."""
+        """Reject the waiting requests that only the host `name` could have taken."""
         for request in [n for n, p in self._pending.items() if p.wanted.pinned == name and not p.host]:
             self._give_up(request, events.RejectKind.GONE, reason)
 

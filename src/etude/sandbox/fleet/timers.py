@@ -1,5 +1,5 @@
-"""Timers, at most one per kind and key. Setting an earlier time replaces the timer; setting a later one has no
-effect."""
+"""Timers of the scheduler. A timer is identified by its kind (what to do) and its key (for which host, request or
+owner; may be empty). Setting it to an earlier time replaces its time; setting it to a later one has no effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 
 
 class Timers:
-    """Set of timers, at most one for each pair of kind and key."""
+    """Set of timers, each identified by a kind (what to do) and a key (for what)."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str, str]] = []

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from etude.sandbox.fleet.events import CreateRequested
 
 QueueKey = tuple[str, str]
-"""(owner, host that the requests are pinned to); the host is empty for requests that any host can take."""
+"""Key of a queue of waiting requests: (their owner, the host that they are pinned to). The host is empty for requests
+that any host can take."""
 
 
 @dataclass(slots=True)
@@ -69,8 +70,8 @@ class WaitingRequests:
         self._note_head(pending.queue)
 
     def turns(self, *, everyone: bool) -> list[QueueKey]:
-        """Return the keys of the queues, the one whose turn is next first. With `everyone`, return all queues;
-        otherwise, only those whose first request has not been tried on all hosts yet."""
+        """Return the keys of queues, in the order of their turns. With `everyone`, return the keys of all queues;
+        otherwise, only of those whose first request has not been tried on all hosts yet."""
         if everyone:
             return list(self._queues)
         return list(self._fresh) if len(self._fresh) == 1 else [queue for queue in self._queues if queue in self._fresh]
@@ -80,12 +81,12 @@ class WaitingRequests:
         return self._queues[queue][0]
 
     def mark_searched(self, pending: Pending) -> None:
-        """Note that all hosts have been tried for the request and none had room."""
+        """Record that all hosts have been tried for the request and none had room."""
         pending.searched = True
         self._note_head(pending.queue)
 
     def search_again(self, pending: Pending) -> None:
-        """Note that all hosts must be searched for the request again."""
+        """Record that all hosts must be searched for the request again."""
         pending.searched = False
         self._note_head(pending.queue)
 

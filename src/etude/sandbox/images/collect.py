@@ -30,15 +30,15 @@ class Collected:
     layers: int
     freed_bytes: int
     kept_bytes: int
-    """Bytes of the layers that stay. They exceed the budget only if all remaining images and layers are in use, or were
-    used or made recently."""
+    """Bytes of the layers that the collection left in the store. They exceed the budget only if all remaining images
+    and layers are in use, or were used or made recently."""
 
 
 @in_store_process
 def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRACE_SECONDS) -> Collected:
     """Remove images, least recently used first, until the store fits the budget. Then remove every layer that no image
     needs, even if the store fits already. Images that were used, and layers that were made, within `grace_seconds`
-    stay. So do layers with a lease, and the images that need them."""
+    stay. So do layers with a lease (those that a box or an import uses), and the images that need them."""
     with locked(store.root / "lock"):
         store.remove_dead_owners()
     sizes = {path.name: layer_bytes(store, path.name) for path in store.layers.iterdir()}
@@ -101,7 +101,7 @@ def image_bytes(store: ImageStore, name: str) -> int:
 
 
 def _stack(store: ImageStore, name: str) -> tuple[str, ...]:
-    """Return the layers of an image, or () if the image cannot be used."""
+    """Return the names of an image's layers, or () if the image is missing or damaged."""
     try:
         return store.stack(store.image(name))
     except (ImageError, RequestRefused):
@@ -109,7 +109,7 @@ def _stack(store: ImageStore, name: str) -> tuple[str, ...]:
 
 
 def _leased_layers(store: ImageStore) -> set[str]:
-    """Return the names of all layers that have a lease."""
+    """Return the names of all layers that have a lease, which keeps them from being removed."""
     leased: set[str] = set()
     for record in Path(store.root, "owners").glob("*/leases/*"):
         with contextlib.suppress(FileNotFoundError):  # The lease was released meanwhile.

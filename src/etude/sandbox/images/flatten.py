@@ -40,7 +40,8 @@ def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None]
 
 
 def _merge(folders: Sequence[Path], target: Path) -> list[tuple[Sequence[Path], Path]]:
-    """Merge one folder. Return the subfolders made in `target`, each with the folders to merge into it."""
+    """Merge `folders`, which are one folder in several layers (topmost first), into `target`. The subfolders made in
+    `target` are still empty. Return each as (folders to merge into it, its path)."""
     names = {name for folder in folders for name in os.listdir(folder)}  # noqa: PTH208
     made: list[tuple[Sequence[Path], Path]] = []
     removes = False
@@ -75,11 +76,13 @@ def _link(source: Path, goal: Path) -> None:
 
 
 class Stopped(Exception):
-    """A merge was stopped because the store is closing. The partial result is removed with the scratch folder."""
+    """A merge was stopped because the store is closing. The partial result is removed, at the latest with the scratch
+    folder of the store's owner."""
 
 
 class BackgroundJobs:
-    """Runs a store's jobs one at a time on a thread, which starts with the first job and ends with the store."""
+    """Runs the background jobs of a store, such as merges of layers, one at a time on a thread. The thread starts with
+    the first job and ends with the store."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

@@ -33,20 +33,22 @@ _COPIED = ("ld.so.cache", "services", "protocols", "os-release", "debian_version
 
 @dataclass(slots=True)
 class Bases:
-    """The generated trees that are the lowest layers of boxes, and the mounts over the tree of the `host` base."""
+    """The generated trees that are the lowest layers of boxes. For boxes that use the host's system folders, also the
+    mounts over their tree."""
 
     skeletons: dict[str, str]
     """Name of a base (HOST or EMPTY) -> path of its generated tree, relative to the store."""
     binds: list[tuple[str, str]] = field(default_factory=list)
-    """Mounts of the `host` base as pairs (source, folder in the box). A source is a path on the host; one that starts
-    with "store:" is relative to the store."""
+    """Mounts over the tree of the base HOST (the host's system folders), as pairs (source, folder in the box). A source
+    is a path on the host; one that starts with "store:" is relative to the store."""
 
 
 def build_bases(store: Path, owner: str | None) -> Bases:
-    """Make the generated trees, or reuse existing ones with the same content.
+    """Make the trees that are the lowest layers of boxes, or reuse existing ones with the same content.
 
     `owner` is the name of the boxes' id range. Each range has its own trees, since the process that makes boxes (the
-    zygote) changes their owners to ids of that range. With None, the trees keep belonging to the caller."""
+    zygote) changes their owners to ids of that range. With None, the trees keep belonging to the user who runs this
+    process."""
     links = {name: str(Path(name).readlink()) for name in SYSTEM if Path(name).is_symlink()}
     binds = [(name, name[1:]) for name in SYSTEM if Path(name).is_dir() and not Path(name).is_symlink()]
     files = _generated_files()
@@ -112,7 +114,7 @@ def _made_once(store: Path, facts: tuple[object, ...], make: Callable[[Path], No
 
 
 def _generated_files() -> dict[str, bytes]:
-    """Return the content of the generated files in /etc, by name."""
+    """Return the content of the files that are generated for the boxes' /etc, by file name."""
     shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
     users = "".join(f"{name}:x:{uid}:{uid}::/home/{name}:{shell}\n" for name, uid in USERS.items())
     groups = "".join(f"{name}:x:{uid}:\n" for name, uid in USERS.items())
@@ -156,7 +158,7 @@ def _links_below(folder: Path) -> dict[str, str]:
 
 
 def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
-    """Make a tree of these folders, with `files` in its /etc and fixed modes."""
+    """Make a tree of `folders` with `files` (name -> content) in its /etc. Every file and folder gets a fixed mode."""
     for name in [*folders, "etc", "proc", "dev", "tmp", "var/tmp"]:
         (root / name).mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -169,8 +171,9 @@ def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
 
 def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) -> None:
     """Make the commands `python` and `python3` in `folder`/bin. If the interpreter lies in a system folder (`inside`),
-    they are links to it, otherwise to a copy of it. The library path that is compiled into the interpreter does not
-    exist in the box, so the copy gets the path in the box instead, unless that is longer."""
+    they are links to it, otherwise to a copy of it. The interpreter's file contains the path of its libraries,
+    `prefix`/lib. In the copy, the path that they have in a box is written over it, unless the new path is longer and so
+    does not fit."""
     names, empty = folder / "bin", folder / "empty"
     for path in (folder, names, empty):
         path.mkdir()
@@ -190,8 +193,9 @@ def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) 
 
 
 def _python_binds(prefix: Path, made: str) -> list[tuple[str, str]]:
-    """Return the mounts for an interpreter outside the system folders: its prefix, the `bin` folder that _make_python
-    made, and an empty folder that hides the interpreter's installed packages."""
+    """Return the mounts that show an interpreter in boxes if it lies outside the system folders: its `prefix`; over
+    that, the `bin` folder in `made`, which _make_python has filled; and an empty folder that hides the interpreter's
+    installed packages."""
     target = PYTHON[1:]
     binds = [(str(prefix), target), (f"{made}/bin", f"{target}/bin")]
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(prefix), "platbase": str(prefix)}))

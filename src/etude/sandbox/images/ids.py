@@ -10,12 +10,13 @@ class IdRange:
     """A range of consecutive ids for the users and groups of boxes."""
 
     first: int
-    """The id of the boxes' user 0 in the user namespace of the process that writes the trees. See `subordinate`."""
+    """The id of the boxes' user 0, as the process that writes the boxes' files sees it: in that process's user
+    namespace if `subordinate` is set, else on the host."""
     count: int = 65_536
     subordinate: tuple[int, int] | None = None
-    """Set if the range consists of the caller's subordinate ids: the ids that the boxes' user 0 and group 0 have on the
-    host. The store process then writes the trees in a user namespace, and `first` is an id in that namespace. If None,
-    `first` is an id on the host."""
+    """(user id, group id) that the boxes' user 0 and group 0 have on the host, if the range consists of subordinate ids
+    of this process's user. Files of such ids are written by a process in a user namespace, and `first` is an id in that
+    namespace. If this is None, `first` is an id on the host."""
 
     @property
     def name(self) -> str:

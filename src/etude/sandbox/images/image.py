@@ -36,7 +36,7 @@ class Image:
 
     base: str
     layers: tuple[str, ...]
-    """Layer names, topmost first."""
+    """Names of the image's layers, topmost first."""
     config: ImageConfig = field(default_factory=ImageConfig)
 
     @property
@@ -45,8 +45,8 @@ class Image:
 
     @property
     def pinned(self) -> bool:
-        """Whether the image's content is fixed, so that its boxes are the same on every host. False for the base
-        HOST."""
+        """Whether the image's content is fixed, so that its boxes are the same on every host. False for an image over
+        the system folders of its host (base HOST)."""
         return self.base != HOST
 
     def to_json(self) -> str:

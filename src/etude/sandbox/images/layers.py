@@ -23,8 +23,8 @@ from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.stack import Stack, make_opaque, make_whiteout
 
 FIXED_TIME = 946_684_800
-"""Modification time of files for which no source gives one: the start of the year 2000. It is fixed so that a box is
-the same every time."""
+"""Modification time of files that are generated or copied, unless a tar states another: the start of the year 2000. It
+is fixed so that a box is the same every time."""
 _WHITEOUT, _RESERVED, _OPAQUE_MARK = ".wh.", ".wh..wh.", ".wh..wh..opq"
 _CHUNK, _DEPTH, _IDS = 1 << 20, 256, 1 << 31
 
@@ -48,9 +48,9 @@ class Unpacker:
     """Name of the layer in error messages."""
     target: Path
     below: Stack
-    """The layers below this one."""
+    """The layers below the new layer."""
     ids: IdRange | None
-    """The id range of the boxes' users. None: every file belongs to the caller."""
+    """The id range of the boxes' users. None: all files belong to the user who runs this process."""
     bounds: Bounds = DEFAULT_BOUNDS
     skipped: Counter[str] = field(default_factory=Counter)
     """Number of members and attributes of each kind that are left out because boxes do not need them."""
@@ -159,7 +159,7 @@ class Unpacker:
         _copy_attributes(found, goal, owned=self.ids is not None)
 
     def _remove(self, path: PurePosixPath) -> None:
-        """Remove the file or folder that this layer has at the path."""
+        """Remove the file or folder that earlier members of the tar have put at this path of the new layer."""
         path_on_disk = self.target / path
         self._parent = None
         if self._is_folder(path):
@@ -193,14 +193,14 @@ class Unpacker:
     # -- folders
 
     def _require_folder(self, name: str, path: PurePosixPath) -> None:
-        """Make the parent folders that the tar does not contain. Raises ImageError if one of them is a link or file.
-        `name` is the member that the error names."""
+        """Make the folder `path` and its parents, where they are missing, for the member `name` that lies in `path`.
+        Raises an ImageError about that member if one of these folders is a link or file in the new layer."""
         if path != self._parent and not self._make_folders(path):
             raise self._refusal(name, f"would be written through {path}, which this layer does not make a folder")
         self._parent = path
 
     def _make_folders(self, path: PurePosixPath) -> bool:
-        """Make the folder and its parents. Return False if this layer has a link or file at one of these paths."""
+        """Make the folder and its parents. Return False if the new layer has a link or file at one of these paths."""
         for parent in (*reversed(path.parents), path):
             path_on_disk = self.target / parent
             if not os.path.lexists(path_on_disk):
@@ -250,21 +250,23 @@ class Unpacker:
 
     def _mode(self, info: tarfile.TarInfo) -> int:
         """Return the member's mode without the set-uid bit, and for files also without the set-gid bit. In a store
-        without an id range, folders also get all rights for their owner: the store is not root there, and must still be
-        able to read every folder."""
+        without an id range, folders also get all rights for their owner, since the process that reads them is then not
+        root."""
         if not info.isdir():
             return info.mode & 0o1777
         return info.mode & 0o3777 | (0o700 if self.ids is None else 0)
 
     def _chown(self, path_on_disk: Path, uid: int, gid: int) -> None:
-        """Give a file to this user and group of the box. In a store without an id range, it stays the caller's."""
+        """Give a file to this user and group of the box. In a store without an id range, the file stays with the user
+        who runs this process."""
         if self.ids is not None:
             os.chown(path_on_disk, self.ids.first + uid, self.ids.first + gid, follow_symlinks=False)
 
     # -- checks
 
     def _checked(self, member: str, name: str) -> PurePosixPath:
-        """Return `name` as a path below the root, or raise an ImageError that names `member`."""
+        """Return `name`, a path in the tar, relative to the root. If it leads out of the root or is too deep, raise an
+        ImageError about the tar member `member`."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             raise self._refusal(member, f"names {name!r}; expected a path below the root, without '..'")

@@ -153,7 +153,7 @@ def read_config(data: bytes, what: str) -> tuple[ImageConfig, list[str]]:
 
 
 def _list(record: Any, key: str, what: str) -> list[Any]:
-    """Return the list under `key`, or raise ImageError."""
+    """Return the list under `key` of a JSON record. Raise ImageError if there is none. `what` names the record."""
     found = record.get(key) if isinstance(record, dict) else None
     if not isinstance(found, list):
         raise ImageError(f"{what}: expected a list of {key}, found {type(found).__name__}")
@@ -161,7 +161,8 @@ def _list(record: Any, key: str, what: str) -> list[Any]:
 
 
 def _texts(record: dict[str, Any], key: str, what: str) -> tuple[str, ...]:
-    """Return the list of strings under `key`, or raise ImageError. A missing list is empty."""
+    """Return the list of strings under `key` of a JSON record; () if the key is missing. Raise ImageError for any other
+    value. `what` names the record."""
     found = record.get(key) or []
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise ImageError(f"{what}: expected a list of texts as {key}, found {str(found)[:80]}")

@@ -1,7 +1,7 @@
 """Pulls an image from an OCI registry: the manifest for this machine, then the missing blobs, a few at a time.
 
-Invariant: downloads are trusted only if their digest matches. Partial downloads lie in the owner's scratch folder. They
-are removed when the pull ends, or together with that folder.
+Invariant: downloads are trusted only if their digest matches. Partial downloads lie in the scratch folder that this
+process has in the image store. They are removed when the pull ends, or together with that folder.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ class Registry:
         raise ImageError(f"{self.reference}: cannot fetch {path} ({error if failures else 'stopped'}); try again")
 
     def _fetch_rest(self, path: str, file: IO[bytes], size: int) -> None:
-        """Fetch the missing part of a file in one request."""
+        """Fetch what `file` still lacks of the registry's file at `path`, in one request. A server that cannot send a
+        part sends the whole file, which then replaces the content of `file`."""
         start = file.tell()
         headers = {"Accept": ", ".join((*MANIFESTS, *INDEXES, "*/*"))}
         if start:

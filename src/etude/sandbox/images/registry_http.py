@@ -137,7 +137,7 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 def _read(response: httpx.Response) -> bytes | None:
-    """Return the body of a response, or None if it exceeds the limit."""
+    """Return the body of a response, or None if it is longer than _MAX_OTHER_BODY."""
     body = b""
     for piece in response.iter_raw():
         body += piece

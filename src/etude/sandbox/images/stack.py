@@ -21,7 +21,8 @@ class VisibleEntry:
     """What a stack of layers shows under one name: a file, folders that are merged, or nothing."""
 
     paths: tuple[Path, ...] = ()
-    """One file, or the folders that are merged, topmost first. Empty if nothing is visible."""
+    """Paths of what is visible: of one file, or of the folders that are merged (topmost first). Empty if nothing is
+    visible."""
     hides_below: bool = False
     """Whether entries of the same name further down the stack are hidden, as by a file, a whiteout or an opaque
     folder."""
@@ -71,8 +72,8 @@ def is_opaque(folder: Path) -> bool:
 
 
 def make_whiteout(path: Path) -> None:
-    """Make a whiteout. It is the character device 0:0, the only device that ordinary users may make, since it cannot be
-    opened."""
+    """Make a whiteout, which marks a name as deleted from the layers below. A whiteout is the character device 0:0, the
+    only device that ordinary users may make, since it cannot be opened."""
     os.mknod(path, stat.S_IFCHR)
 
 

@@ -6,7 +6,8 @@
     owners/<name>/         lock, leases and scratch files of a process that has the store open
 
 Invariant: every name in images/ or layers/ stands for something complete. A layer that a living owner leases is not
-removed. Only functions marked `in_store_process` access trees; all other files belong to the caller.
+removed. Functions that access the trees of layers are marked `in_store_process`, but a removal is first tried in the
+owner's process. All other files belong to the user who runs that process.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class Lease:
     """Keeps layers from being removed until it is released or its owner's process ends."""
 
     layers: tuple[str, ...]
-    """Layer names, topmost first."""
+    """Names of the leased layers: topmost first for a lease on an image, else in the caller's order."""
     paths: tuple[str, ...]
-    """Paths of the leased layers relative to the store, topmost first."""
+    """Paths of the leased layers relative to the store, in the order of `layers`."""
     _record: Path
 
     def release(self) -> None:
@@ -74,11 +75,12 @@ class ImageStore:
     """An image store as opened by one process, its owner. Several processes may open a store in the same folder."""
 
     process: StoreProcess | None
-    """The store process, if the trees belong to subordinate ids. None for other stores. Also None in the ImageStore
-    that the store process itself uses."""
+    """The process that accesses this store's trees, if their files belong to subordinate ids. None if they do not, and
+    None in the ImageStore that the store process itself uses."""
 
     def __init__(self, root: Path, ids: IdRange | None) -> None:
-        """Open the store in the folder `root`. Without a range of ids, every file belongs to the caller."""
+        """Open the store in the folder `root`. `ids` is the range of ids to which files in layers belong. None: they
+        belong to the user who runs this process."""
         self._set_paths(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
         self.process = StoreProcess(root, self.owner, ids) if ids and ids.subordinate else None
         try:
@@ -135,8 +137,8 @@ class ImageStore:
         remove_dead_owners(self.root / "owners", self._remove)
 
     def _remove(self, path: Path) -> None:
-        """Remove a tree. The caller's process tries it first: its rights are enough for trees that no box has written
-        to. If they are not enough, the store process removes the tree."""
+        """Remove a tree. This process tries it first: its rights are enough for trees that no box has written to. If
+        they are not enough, the store process, which is root over the boxes' ids, removes the tree."""
         try:
             remove_tree(path)
         except PermissionError:
@@ -150,8 +152,8 @@ class ImageStore:
 
     @contextlib.contextmanager
     def fresh(self, kind: str) -> Iterator[Path]:
-        """Yield a new path in this owner's scratch folder. A file or tree at the path is removed at the end of the
-        block, unless `adopt` has moved it away."""
+        """Yield a new path in this owner's scratch folder, whose name begins with `kind`. What the caller makes at the
+        path is removed at the end of the block, unless `adopt` has moved it away."""
         path = self.scratch / f"{kind}-{secrets.token_hex(4)}"
         try:
             yield path
@@ -285,7 +287,8 @@ class ImageStore:
         return path.read_text() if path.is_file() else ""
 
     def forget(self, name: str) -> None:
-        """Remove the image's record. Its layers are removed by the next call of `collect`."""
+        """Remove the image's record. Its layers stay until a call of `collect` finds that nothing needs them any
+        more."""
         for suffix in (".json", ".origin"):
             (self.root / "images" / f"{name}{suffix}").unlink(missing_ok=True)
 
@@ -327,12 +330,13 @@ class ImageStore:
         return lease
 
     def hold(self, layers: Iterable[str]) -> Lease:
-        """Lease layers that exist or that the caller is about to make, as during an import."""
+        """Keep layers from being removed until the returned lease ends: layers that exist or that the caller is about
+        to make, as during an import."""
         with locked(self.root / "leases", shared=True):
             return self._hold(tuple(layers))
 
     def _hold(self, layers: tuple[str, ...]) -> Lease:
-        """Write the record of a lease. The caller holds the lock on leases."""
+        """Record that these layers are leased, and return the lease. The caller holds the lock on leases."""
         record = self.scratch / "leases" / secrets.token_hex(8)
         record.write_text("\n".join(layers))
         folder = self.layers.relative_to(self.root)
@@ -349,5 +353,5 @@ def remove_store(root: Path, ids: IdRange | None) -> None:
 
 
 def merged_name(layers: tuple[str, ...]) -> str:
-    """Return the name of the layer that a chain (topmost first) is merged into."""
+    """Return the name of the layer into which a chain of layers (`layers`, topmost first) is merged."""
     return hashlib.blake2b("\n".join(("merged", *layers)).encode(), digest_size=16).hexdigest()

@@ -1,7 +1,8 @@
-"""The code of the store process, which becomes root over its owner's subordinate ids and forks a child for each call.
+"""The code of the store process. It becomes root over the subordinate ids of its owner, the process that started it,
+and forks a child for each call of the owner.
 
-It is single-threaded, so that forked children are consistent. It ends, together with its children, when its owner's
-process ends or closes its end of the socket.
+It is single-threaded, so that forked children are consistent. It ends, together with its children, when the owner ends
+or closes the socket over which it sends calls.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ from etude.sandbox.images.store_process import READY
 from etude.sandbox.inside import kernel, subordinate
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
-"""Signals that the store process ignores. SIGINT (Ctrl-C) is meant for the owner. The store process sends SIGTERM to
-its whole process group to end the children, and must survive that itself. Because SIGCHLD is ignored, the kernel reaps
-the children."""
+"""Signals that the store process ignores. SIGINT (Ctrl-C) is meant for the process that opened the store. The store
+process sends SIGTERM to its whole process group to end the children, and must survive that itself. Because SIGCHLD is
+ignored, the kernel reaps the children."""
 
 
 def main(control_fd: int, root: str, owner: str, count: int, users: int, groups: int) -> None:
-    """Serve calls. For each call, the owner sends one end of a connection over the socket `control_fd`. `users` and
-    `groups` are the first subordinate user and group ids on the host, `count` is their number."""
+    """Serve the calls of the owner, the process that started this one, until the owner ends. For each call, the owner
+    sends one end of a connection over the socket `control_fd`. `owner` is the name under which the owner has opened the
+    store `root`. `users` and `groups` are the first subordinate user and group ids on the host, `count` is the number
+    of each."""
     control = socket.socket(fileno=control_fd)
     subordinate.enter(users, groups, count)
     kernel.rename_process("etude-store")
@@ -54,15 +57,17 @@ def main(control_fd: int, root: str, owner: str, count: int, users: int, groups:
 
 
 def _kill_children() -> None:
-    """Kill the children and wait for them, so that no process writes to the store's trees any more."""
+    """Kill the children of the store process and wait for them, so that no process writes to the store's trees any
+    more."""
     os.killpg(0, signal.SIGTERM)
     with contextlib.suppress(ChildProcessError):
         os.wait()
 
 
 def _serve(store: ImageStore, parent: int, line_fd: int, others: tuple[int, ...]) -> NoReturn:
-    """In the forked child, perform the call that arrives on `line_fd`, send its result, and finish the background jobs
-    that it has started. `parent` is the store process's pid, `others` are descriptors to close."""
+    """In a forked child of the store process, perform the call that arrives on the socket `line_fd` and send its
+    result. Then finish the background jobs that the call has started. `parent` is the store process's pid, `others` are
+    inherited descriptors to close."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

@@ -1,8 +1,8 @@
 """Makes prepared boxes (boxes without a root file system) in parallel and ahead of need, and hands them out in the
 order of requests.
 
-The number made ahead grows with the number of requests that wait, and shrinks while boxes are left over: a process that
-has forked a box into 32 is likely to do so again.
+The number of boxes made ahead grows with the number of waiting requests, since a burst of requests (such as a fork into
+32 boxes) is likely to be repeated. It shrinks while boxes are left over.
 """
 
 from __future__ import annotations

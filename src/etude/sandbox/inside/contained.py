@@ -88,11 +88,11 @@ def _same_ids(name: str) -> str:
 
 def hide_host() -> None:
     """Hide or close what container engines leave accessible. Set-uid programs lose their effect, and /dev becomes
-    read-only. Hidden are /sys, the container's name in /proc/self/cgroup, files of /proc that only the host's root may
-    read, and files of pid 1 that only their owner may read.
+    read-only. The following are hidden: /sys, the container's name in /proc/self/cgroup, files of /proc that only the
+    host's root may read, and files of pid 1 that only their owner may read.
 
-    The mounts that hide them are made in a new mount namespace, and no process of the box can return to the engine's
-    mount namespace."""
+    The mounts that hide all this are made in a new mount namespace, and no process of the box can return to the
+    engine's mount namespace."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
     kernel.restrict_mount("/", kernel.MOUNT_ATTR_NOSUID, "no set-uid programs")

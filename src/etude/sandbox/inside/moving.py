@@ -38,8 +38,8 @@ class WorkingFolder:
         self.link = f"/proc/{thread}/cwd"
 
     def is_current(self) -> bool:
-        """Return whether the thread's working folder is the folder that is now found at `path`. True if the thread has
-        ended."""
+        """Return whether the thread is already in the folder that its path leads to under the current root. True if the
+        thread has ended."""
         try:
             current = os.stat(self.link)
         except (FileNotFoundError, ProcessLookupError):
@@ -50,7 +50,7 @@ class WorkingFolder:
             return False
 
     def change(self) -> None:
-        """Make the thread change its working folder to `path`."""
+        """Make the thread change to the folder that its path leads to under the current root."""
         tracing.change_folder(self.thread, self.path, self.vdso)
 
 

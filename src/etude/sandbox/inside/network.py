@@ -26,7 +26,8 @@ from etude.sandbox.inside import kernel
 
 
 class LinkAddresses:
-    """The addresses of the veth pair in one address family."""
+    """The addresses, in one address family, of the veth pair that links a box's network to its gate. The gate is the
+    network namespace in which the owner process accepts the box's connections."""
 
     __slots__ = ("any_address", "box", "family", "gate", "prefix")
 

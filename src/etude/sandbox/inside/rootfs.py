@@ -20,11 +20,11 @@ from etude.sandbox.inside.wire import Header
 from etude.sandbox.inside.zygote_root import ZygoteSettings
 
 SEAL = "seal"
-"""Step name in a StepFailed error: a process has a file open for writing, so the box's files cannot be made
-read-only."""
+"""Step name in the StepFailed error that is raised if the box's files cannot be made read-only, because a process has
+a file open for writing."""
 IMAGE = "the image's"
-"""Start of a step name in a StepFailed error, such as "the image's /proc": a box needs a folder at that path, but the
-image has something else there."""
+"""Start of the step name in a StepFailed error that is the image's fault, such as "the image's /proc". It means that a
+box needs a folder at that path, but the image has something else there."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 
 

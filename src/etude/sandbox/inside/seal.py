@@ -72,7 +72,7 @@ class _MergedEntry:
 
 
 def _walk(folders: list[str]) -> Iterator[_MergedEntry]:
-    """Merge the folders (topmost first) and yield every path below them, each folder before its content."""
+    """Merge these overlay folders (topmost first), and yield every path below them, each folder before its content."""
     iterators = [_listed(folders, "")]
     while iterators:
         found = next(iterators[-1], None)
@@ -85,8 +85,9 @@ def _walk(folders: list[str]) -> Iterator[_MergedEntry]:
 
 
 def _listed(folders: list[str], prefix: str) -> Iterator[_MergedEntry]:
-    """Yield the entries of merged folders (topmost first), sorted by name. `prefix` is the folder's path with a slash
-    at its end."""
+    """Yield the entries of one folder, sorted by name. The folder is the merge of `folders`, its versions in several
+    overlay folders (topmost first). `prefix` is its path in the merged tree, with a slash at the end; the top folder's
+    is empty."""
     if len(os.fsencode(prefix)) > LONGEST:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), prefix)
     entries: dict[str, list[os.DirEntry[str]]] = {}

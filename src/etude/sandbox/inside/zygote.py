@@ -2,8 +2,9 @@
 
 It lives as long as its owner, the process that uses the backend: it ends when the owner ends or closes its end of the
 socket, and every box ends with it. Requests are small JSON messages on a SOCK_SEQPACKET socket. `create` also carries
-descriptors: the box's end of the socket between box and owner, the box's end of its network gate's socket if it has a
-gate, and the entry files of its cgroups.
+descriptors: the box's end of the socket between box and owner, and the entry files of the box's cgroups (files that a
+process writes to in order to enter). For a box with network access, there is also the socket over which the zygote
+sends the owner the listening sockets of the box's network.
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ class Zygote:
     # -- boxes
 
     def create(self, order: wire.Header, passed: list[int], box: PreparedBox | kernel.StepFailed) -> None:
-        """Turn a prepared box into the requested one, and close the descriptors `passed`. If `box` is an error or a
-        step fails, the owner process is told that the box is gone, and why."""
+        """Turn the prepared `box` into the one that the request `order` describes. Close `passed`, the descriptors that
+        came with the request. If `box` is an error or a step fails, tell the owner process that the box is gone, and
+        why."""
         name, cell = order["id"], order["cell"]
         try:
             if isinstance(box, kernel.StepFailed):

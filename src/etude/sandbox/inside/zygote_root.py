@@ -80,8 +80,8 @@ class ZygoteSettings:
         return None if self.range_base is None else self.range_base + inner
 
     def top_mounts(self) -> list[str]:
-        """Return the mount points in boxes whose image has the base "host", without those that lie below another mount
-        point."""
+        """Return the mount points of `binds`, the read-only mounts in boxes whose image has the base "host". Leave out
+        those that lie below another mount point."""
         targets = {target for _, target in self.binds}
         return sorted(t for t in targets if not any(t.startswith(f"{other}/") for other in targets))
 

@@ -58,8 +58,8 @@ class Confinement(Protocol):
         ...
 
     def job(self, folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-        """Return the job (see runner.main) that runs `argv` confined. The caller adds the limits. `cwd` is a path in
-        the box."""
+        """Return the job that makes runner.py run `argv` confined: a JSON object, described at runner.main. The caller
+        adds the job's limits. `cwd` is a path in the box."""
         ...
 
 

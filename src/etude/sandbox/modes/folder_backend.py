@@ -1,5 +1,5 @@
-"""A backend whose boxes are folders of the host, into which an image's layers are copied. It supports only images on
-the `host` base."""
+"""A backend whose boxes are folders of the host, into which an image's layers are copied. It supports only images based
+on the host's own system folders (the base `host`)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from etude.sandbox.modes.confinement import Bubblewrap, Confinement, Landlock, P
 from etude.sandbox.modes.folder_backend import FolderSandboxes
 
 MODES: dict[str, type[Confinement]] = {"bubblewrap": Bubblewrap, "landlock": Landlock, "plain": Plain}
-"""The fallback modes by name, best first."""
+"""The modes for hosts on which the embedded backend does not work, by name, best first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,12 @@ _LAST_CAPABILITY = 63
 
 
 def main(job_text: str, leash: int, answer: int) -> None:
-    """Run a job and write its result to the descriptor `answer`. The job is a JSON object with the command (`argv`,
-    `cwd`, `env`) and its `limits`. `confine` holds the paths for Landlock, or null for no Landlock. If `filter` is
-    true, the command is bubblewrap, and gets a seccomp program to install.
+    """Run a job and write its result to the descriptor `answer`. The job is a JSON object. Its keys `argv`, `cwd`,
+    `env` and `limits` describe the command. Its key `confine` holds the paths for Landlock, or null for no Landlock. If
+    its key `filter` is true, the command is bubblewrap, and gets a seccomp program to install.
 
-    `leash` is the read end of the owner's pipe. If the owner writes the name of a limit to it, the command is killed
-    and the result names that limit.
+    `leash` is the read end of a pipe from the process that owns the box. If the owner writes the name of a limit to
+    the pipe, the command is killed and the result names that limit.
     """
     job: dict[str, Any] = json.loads(job_text)
     kernel.prctl(_SUBREAPER, 1)
@@ -60,8 +60,9 @@ def main(job_text: str, leash: int, answer: int) -> None:
 
 
 def _wait(pid: int, leash: int, limits: dict[str, int]) -> tuple[int, str]:
-    """Wait until the command ends, and kill it when the owner asks for that or the process tree exceeds a limit. Return
-    the command's wait status, and the limit's name or an empty string."""
+    """Wait until the command ends. Kill it when its process tree exceeds a limit, or when the box's owner asks for that
+    through the pipe `leash`. Return the command's wait status, and the name of the limit that it was killed for (empty
+    if it was not killed)."""
     poll = select.poll()
     poll.register(os.pidfd_open(pid), select.POLLIN)
     poll.register(leash, select.POLLIN)
@@ -78,7 +79,7 @@ def _wait(pid: int, leash: int, limits: dict[str, int]) -> tuple[int, str]:
 
 
 def _exceeded_limit(limits: dict[str, int]) -> str:
-    """Return "memory" or "cpu" if the process tree exceeds that limit, else an empty string."""
+    """Return which limit the runner's descendants together exceed: "memory" or "cpu". Empty if they exceed neither."""
     memory, seconds = usage(descendants(os.getpid()))
     if memory > limits["memory_mb"] << 20:
         return "memory"
@@ -112,8 +113,8 @@ def descendants(top: int) -> list[int]:
 
 
 def _kill_all() -> None:
-    """Kill all descendants, and repeat that until none is left. One pass of _stop_and_kill may miss a child: a process
-    that was already forking when it was stopped finishes the fork."""
+    """Kill all descendants of this runner, and repeat that until none is left. One pass of _stop_and_kill may miss a
+    child: a process that was already forking when it was stopped finishes the fork."""
     with contextlib.suppress(ChildProcessError):
         while True:
             _stop_and_kill()
@@ -123,7 +124,8 @@ def _kill_all() -> None:
 
 
 def _stop_and_kill() -> None:
-    """Stop all descendants, then kill them. A stopped process starts no further fork, so even a fork bomb is caught."""
+    """Stop all descendants of this runner, then kill them. A stopped process starts no further fork, so even a fork
+    bomb is caught."""
     known: set[int] = set()
     while fresh := set(descendants(os.getpid())) - known:
         for pid in fresh:

@@ -40,8 +40,8 @@ class CommandRun:
 
     @classmethod
     async def start(cls, job: dict[str, Any], name: str, *, merged: bool = False) -> CommandRun:
-        """Start a runner with this job (see runner.main). `name` is for error messages. With `merged`, stderr goes into
-        stdout."""
+        """Start a runner process that runs the command in `job`, a JSON object described at runner.main. `name` is for
+        error messages. With `merged`, the command's stderr goes into its stdout."""
         leash_end, leash = os.pipe()
         answer, answer_end = os.pipe()
         try:

@@ -90,7 +90,8 @@ class OciSandboxes:
         )
 
     async def create_over(self, spec: BoxSpec, engine_image: EngineImage, fork_image: ForkImage | None) -> OciBox:
-        """Make a box from an image of the engine. `fork_image` is set if the box is the child of a fork."""
+        """Make a box from an image of the engine. If a fork makes the box, `fork_image` is the record of that image,
+        which counts the boxes made from it; otherwise None."""
         await self._open(engine_image)
         number = next(self._names)
         name = f"etude-{self.owner.name}-{number}"
@@ -159,8 +160,8 @@ class OciSandboxes:
         }
 
     def _binds(self, engine_image: EngineImage) -> list[str]:
-        """Return the mounts of host folders in a box of this image, in the engine's notation. Only images on the `host`
-        base have any."""
+        """Return the mounts of host folders in a box of this image, in the engine's notation. Only images on the base
+        HOST (the host's system folders) have any."""
         return self.images.binds if engine_image.image.base == HOST else []
 
     def mount_points(self, engine_image: EngineImage) -> list[str]:
@@ -179,8 +180,8 @@ class OciSandboxes:
             raise
 
     async def _prepare(self, engine_image: EngineImage) -> None:
-        """Remove what dead owners left in the engine. Then make the volume with the files of our init, which is mounted
-        in every container."""
+        """Remove containers, volumes and images that processes which have ended left in the engine. Then make the
+        volume with the files of our init, which is mounted in every container."""
         await remove_leftovers(self.engine)
         labels = {OWNER: str(self.owner)}
         await self.engine.call("POST", "/volumes/create", body={"Name": self._volume, "Labels": labels})

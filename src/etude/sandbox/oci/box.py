@@ -25,7 +25,7 @@ _ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
 
 @dataclass(slots=True)
 class ForkImage:
-    """The engine's image from which the children of a fork are made. It is removed with the last child."""
+    """The engine's image from which the boxes of one fork are made. It is removed when the last of these boxes is."""
 
     engine_image: EngineImage
     users: int = 0
@@ -50,11 +50,12 @@ class BoxBackend(Protocol):
         ...
 
     async def create_over(self, spec: BoxSpec, engine_image: EngineImage, fork_image: ForkImage | None) -> OciBox:
-        """Make a box from an image of the engine. `fork_image` is set if the box is the child of a fork."""
+        """Make a box from an image of the engine. If a fork makes the box, `fork_image` is the record of that image,
+        which counts the boxes made from it; otherwise None."""
         ...
 
     async def release(self, fork_image: ForkImage) -> None:
-        """Remove the image of a fork if no child is left."""
+        """Remove the image of a fork if no box made from it is left."""
         ...
 
     async def forget(self, box: OciBox) -> None:

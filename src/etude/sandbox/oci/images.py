@@ -46,7 +46,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class EngineImage:
-    """An image as the engine knows it."""
+    """An image in the container engine: its name and id there, and its settings."""
 
     reference: str
     """The name by which the engine finds the image."""
@@ -62,15 +62,15 @@ class OciImages:
     def __init__(self, engine: Engine, root: Path, base: str) -> None:
         self.engine, self.root, self.base = engine, root, base
         self.binds: list[str] = []
-        """The mounts of the host's system folders in boxes on the host base, in the engine's notation."""
+        """The mounts of this host's system folders, for boxes that use them, in the engine's notation."""
         store = hashlib.blake2b(str(root).encode(), digest_size=6).hexdigest()
         self.repository = f"localhost/etude/{store}"
 
     # -- looking up
 
     async def find_image(self, name: str) -> EngineImage:
-        """Return the store's image with the id `name`, or for the name "host" the image that `_host` returns. Raise
-        RequestRefused if the store has no such image."""
+        """Return the store's image with the id `name`. For the name "host", return the base image that the backend was
+        given, or else one over this host's system folders. Raise RequestRefused if the store has no such image."""
         if name == HOST:
             return await self._host()
         if _ID.fullmatch(name) and (found := await self._find(name)):
@@ -119,8 +119,8 @@ class OciImages:
         return found
 
     def _host_folders(self) -> str:
-        """Generate the small tree that is the root of boxes on the host base, and set `binds` to the mounts of host
-        folders over it. Return the tree's path relative to the store."""
+        """Generate the small tree that is the root of boxes that use this host's system folders. Set `binds` to the
+        mounts of these folders over the tree. Return the tree's path relative to the store."""
         bases, store = build_bases(self.root, None), f"{self.root}/"
         self.binds = [f"{source.replace('store:', store)}:/{target}:ro" for source, target in bases.binds]
         return bases.skeletons[HOST]
@@ -244,7 +244,8 @@ class OciImages:
 
 
 def _image_settings(found: dict[str, Any]) -> Image:
-    """Read an image's settings from the label IMAGE, or without that label, from the image's own configuration."""
+    """Return the settings in `found`, the engine's description of an image: those in the label IMAGE, which this store
+    sets, or without that label, those of the image's own configuration."""
     config = found.get("Config") or {}
     if label := (config.get("Labels") or {}).get(IMAGE):
         try:

@@ -53,8 +53,8 @@ print(json.dumps({"objects": [name for name in names if name.startswith("/")], "
 
 
 def write_init_bundle(folder: Path) -> Path:
-    """Return the path of the bundle's tar in `folder`. The tar is made if there is none for this version of the sources
-    and of the interpreter."""
+    """Return the path of a tar in `folder` with all files that init needs in a container (the bundle). The tar is made
+    if there is none for this version of init's sources and of the interpreter."""
     inside = Path(__file__).parents[1] / "inside"
     digest = hashlib.blake2b(f"2 {sys.version} {sys.executable}".encode(), digest_size=16)
     for source in sorted(inside.glob("*.*")):
@@ -69,7 +69,8 @@ def write_init_bundle(folder: Path) -> Path:
 
 
 def _write(path: Path, inside: Path) -> None:
-    """Write the bundle's tar to `path`. `inside` is the folder of the package etude.sandbox.inside."""
+    """Write a tar with all files that init needs in a container to `path`. `inside` is the folder with init's sources,
+    the package etude.sandbox.inside."""
     packages = [str(inside.parents[1]), str(inside.parent)]
     seen = subprocess.run(
         [sys.executable, "-I", "-S", "-B", "-c", _LIST_LOADED_FILES, *packages], capture_output=True, check=False

@@ -21,13 +21,14 @@ OWNER = "etude.owner"
 STORE = "etude.store"
 """Name of the label that says which store an image belongs to. Its value is the text that `store_label` returns."""
 FORKS = "localhost/etude/fork"
-"""Repository of the images from which children of forks are made. The tag begins with the owner's name."""
+"""Repository of the images from which children of forks are made. An image's tag begins with `Owner.name` of the
+process that made the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The identity of a process that owns objects in an engine. It identifies the process even after it has ended and
-    another process got the same pid."""
+    """The identity of a process that owns objects in an engine. Two processes never have the same identity, even if the
+    second gets the pid of the first."""
 
     machine: str
     boot: str

@@ -30,8 +30,8 @@ def new_tar(file: IO[bytes], **options: Any) -> Iterator[tarfile.TarFile]:
 
 
 def tar_of_skeleton(folder: Path) -> bytes:
-    """Make a tar of `folder`, the generated tree that is the root of boxes on the host base. Owners are set as in a
-    box. The folders over which the host's folders will be mounted are empty."""
+    """Make a tar of `folder`, the generated tree that is the root of boxes that use this host's system folders. Owners
+    are set as in a box. The folders over which the system folders will be mounted are empty."""
     owners = {"work": USERS["agent"], **{f"home/{name}": number for name, number in USERS.items()}}
     buffer = io.BytesIO()
     with new_tar(buffer) as tar:

@@ -63,7 +63,7 @@ class Channel(asyncio.Protocol):
             self._cancel(ticket)
 
     def _cancel(self, ticket: int) -> None:
-        """Ask pid 1 to cancel the request with this ticket."""
+        """Ask the box's pid 1 to cancel the request with this ticket number."""
         if self._transport is not None and not self.lost:
             self._transport.write(wire.pack({"op": "cancel", "ticket": 0, "command": ticket}))
 
@@ -81,8 +81,9 @@ class Channel(asyncio.Protocol):
         return self._tickets
 
     def listen(self, ticket: int, on_frame: OnFrame) -> None:
-        """Call `on_frame` for each frame with this ticket number that is not the answer to the request. Such a frame
-        holds output of a command or reports the command's end. After the end, the listener is removed."""
+        """Call `on_frame` for each frame that carries this ticket number, except the answer to the request of that
+        number. Such a frame holds output of the requested command or reports its end. After the end, the listener is
+        removed."""
         self._listeners[ticket] = on_frame
 
     def ignore(self, ticket: int) -> None:
@@ -125,8 +126,8 @@ class Channel(asyncio.Protocol):
 
 
 def _exception_for(answer: wire.Header, box: str, header: wire.Header) -> Exception:
-    """Return the exception for an answer that reports an error: Python's own type for file errors, else one of the
-    contract's types."""
+    """Return the exception for an answer that reports an error. File errors get Python's own exception types, all
+    others a type from contract.py."""
     kind, text = answer["kind"], f"box {box}: {answer['error']}"
     if kind == "refused":
         return RequestRefused(text)

@@ -19,7 +19,7 @@ class ServedProcess:
         self.id = id
         self._channel = channel
         self._seen = 0
-        """Number of output bytes so far that the caller has received or that were dropped."""
+        """Number of bytes at the start of the command's output that the caller has received or that were dropped."""
         self._end: wire.Header | None = None
         self._rest = b""
         channel.listen(id, self._on_end)
@@ -61,7 +61,8 @@ class ServedProcess:
         await self._ask("kill")
 
     async def _ask(self, operation: str, payload: bytes = b"", **more: Any) -> bool:
-        """Send a request about the command; return whether the command had already ended."""
+        """Send the box's pid 1 a request about this background command. Return whether the command had already
+        ended."""
         if self._end is not None:
             return True
         header = {"op": operation, "process": self.id, **more}

@@ -14,5 +14,5 @@ FORMER = frozenset(
         "eea9d8dfbd3061367a256b1b8d695c6d",  # verify.py
     }
 )
-"""First 32 hex digits of the SHA-256 of earlier versions of these scripts, by which copies in older task folders are
-told from hidden tests."""
+"""Digests (the first 32 hex digits of the SHA-256) of earlier versions of this package's scripts. Older task folders
+hold copies of them, which must not be taken for hidden tests."""

@@ -16,9 +16,8 @@ _LONGEST = 200
 
 
 def example_of(package: Package, damage: Damage) -> str:
-    """Return an expression that demonstrates the bug. Return an empty string if no failing test consists of a single
-    assertion about one valid expression.
-    """
+    """Return an expression that demonstrates a bug of the package, taken from a test that fails because of the bug.
+    Return an empty string if no failing test consists of a single assertion about one valid expression."""
     files = {path: data.decode() for path, data in package.files.items()}
     library = names_of(files)
     found = (_asked(package, test) for test in damage.tests)
@@ -53,9 +52,8 @@ def _expression(statement: ast.stmt) -> ast.expr | None:
 
 
 def _alone(asked: ast.expr, values: Mapping[str, ast.expr], package: str) -> str:
-    """Return the expression with the test module's constants replaced by their values. Return an empty string if it
-    still needs a name other than the package and builtins.
-    """
+    """Return the source of an expression from a test, with the test module's constants replaced by their values. Return
+    an empty string if it still needs a name other than the package and builtins."""
     whole = _Filled(values).visit(ast.parse(ast.unparse(asked), mode="eval"))
     bound = {node.id for node in ast.walk(whole) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     bound |= {node.arg for node in ast.walk(whole) if isinstance(node, ast.arg)}

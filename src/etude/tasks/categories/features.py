@@ -66,7 +66,8 @@ def features_of(kin: str) -> list[Feature]:
 
 
 def _functions(package: Package) -> Iterator[Feature]:
-    """Yield a feature for each public function that the package's other code does not mention."""
+    """Yield a feature for each public function that the package's other code does not mention. The function is removed
+    from the package, and the agent is asked to add it."""
     everything = b"\n".join(package.files[path] for path in package.modules).decode()
     init = f"{package.name}/__init__.py"
     for path, function in _public(package):
@@ -86,9 +87,8 @@ def _functions(package: Package) -> Iterator[Feature]:
 
 
 def _options(package: Package) -> Iterator[Feature]:
-    """Yield a feature for each parameter with a default. Without the feature, the function lacks the parameter and
-    always uses the default.
-    """
+    """Yield a feature for each parameter with a default of a public function. The parameter is removed, so that the
+    function always uses the default, and the agent is asked to add the parameter."""
     for path, function in _public(package):
         names = function.args.args[len(function.args.args) - len(function.args.defaults) :]
         for argument, default in zip(names, function.args.defaults, strict=True):

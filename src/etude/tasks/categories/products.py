@@ -35,9 +35,9 @@ def versioned(files: Mapping[str, bytes], name: str, version: str) -> dict[str, 
 
 
 def draw_products(package: Package, base: Mapping[str, bytes], rule: str, rng: random.Random) -> list[Drawn]:
-    """Draw variants of a package to grade a build on: four sound ones, and seven that are each broken in a different
-    way.
-    """
+    """Draw the variants of a package on which a build is graded: it must succeed for four sound variants, and fail for
+    seven others, each broken in a different way. `base` are the files of the workspace. One of the broken variants
+    breaks the rule that `rule` names in `RULES`."""
     name = package.name
     init, extra, suite = f"{name}/__init__.py", f"{name}/notes.py", f"tests/test_{name}.py"
     other = f"9.{rng.randint(0, 40)}.{rng.randint(1, 40)}"

@@ -16,7 +16,8 @@ from etude.tasks.verifiers.refactor import measure
 from etude.tasks.verifiers.tests import suite_files
 
 SHARE = 0.7
-"""Fraction of the reference's reduction in size and duplication that a solution must reach."""
+"""The reference solution makes the code smaller and less duplicated. A solution must reach this fraction of each of
+these two reductions."""
 _SHARED = "shared.py"
 
 

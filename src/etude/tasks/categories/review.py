@@ -78,9 +78,9 @@ class ReviewSource(CategorySource):
 class Planted:
     damages: list[Damage]
     alterations: list[Alteration]
-    """All edits, defects and harmless ones, sorted by file and position."""
+    """All edits planted in the package, defects and harmless ones, sorted by file and position."""
     lines: Mapping[Alteration, int]
-    """First line of each edit, counted in the changed file."""
+    """For each planted edit, the number of its first line in the file with all edits made."""
 
 
 def plant(package: Package, rng: random.Random) -> Planted:

@@ -144,8 +144,9 @@ if not said or said[1] != version:
 
 
 def run_tests() -> str:
-    """Return a program that exits with 0 only if there are tests and all pass. Its lines are worded unusually on
-    purpose: if a common line were part of the solution, finding it anywhere on the host would count as a leak."""
+    """Return a program that runs the tests below tests/. It exits with 0 only if there are tests and all pass. Its
+    lines are worded unusually on purpose: if a common line were part of the solution, finding it anywhere on the host
+    would count as a leak."""
     return (
         "import sys\nimport unittest\n\n"
         'sys.path.insert(0, ".")\n'

@@ -42,8 +42,8 @@ json.dump([ends(source) for source in job["sources"]], sys.stdout)
 
 
 def exit_codes(library: Library, sources: Sequence[str]) -> list[int]:
-    """Run the library's tests on each source. Return 0 where they pass, 1 where they fail, and a negative number where
-    the run was killed at its limit."""
+    """Run the library's tests on several versions of its module, such as mutants, given as source text. Return one exit
+    code per version: 0 if the tests pass, 1 if they fail, and a negative number if the run was killed at its limit."""
     job = {"module": library.module, "tests": library.tests, "sources": list(sources)}
     done = subprocess.run(
         [sys.executable, "-I", "-c", _SCRIPT], input=json.dumps(job).encode(), stdout=subprocess.PIPE, check=True

@@ -17,8 +17,8 @@ from etude.sandbox.contract import Box, RequestRefused
 PYTEST, UNITTEST, CASES, NODE, OTHER = "pytest", "unittest", "cases", "node", "other"
 SCRIPT, WORKFLOW, IMAGE = "script", "workflow", "image"
 REVIEW, MIGRATION, MUTATION = "review", "migration", "mutation"
-"""Kinds of runner for review, migration and mutation tasks, which have cheats of their own. Migration tasks also get
-the cheats against test suites (see TESTS)."""
+"""Values of `Scene.runner` (what executes the agent's code) for review, migration and mutation tasks, which have cheats
+of their own. Migration tasks also get the cheats against test suites, since MIGRATION is in TESTS."""
 TESTS = (PYTEST, UNITTEST, MIGRATION)
 PYTHON = (*TESTS, CASES)
 CODE = (*PYTHON, NODE)

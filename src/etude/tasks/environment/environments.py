@@ -40,9 +40,8 @@ class Environments:
     ) -> None:
         """`folder` stores results for later processes. `egress` is what a Dockerfile's steps may reach. `host_indexes`
         stores an index of all text lines in the host's base (the system folders that boxes show); building an index
-        takes a minute. If `host_indexes` is None, only those files of the base are searched for leaks that may be other
-        versions of a file that the solution changes.
-        """
+        takes a minute. If `host_indexes` is None, the search for leaks covers only a part of the base: the files that
+        may be other versions of a file that the solution changes."""
         self.sandboxes = sandboxes
         self._facts = FactStore(folder) if folder else None
         self.proofs = Proofs(folder, self._state_of_host) if folder else None

@@ -38,8 +38,8 @@ class Prepared:
     removed: tuple[Removed, ...] = ()
     """Files and folders that sealing removed from the image."""
     bare: bool = False
-    """Whether the image consists only of `files`, shown over the host's system folders. Then there was nothing to seal.
-    """
+    """Whether the image consists only of `files`, which boxes show over the host's system folders. Such an image
+    contains nothing that sealing would have to remove."""
     on_base: bool = False
     """Whether boxes of this image show the host's system folders, which are not part of the image."""
 

@@ -1,9 +1,9 @@
-"""Stores facts about environments for later processes: which environments are sealed, and the proofs that verifiers
-made in them.
+"""Stores facts about environments for later processes: which environments were found to hold no trace of a solution
+(sealed), and results of trial runs of hidden tests in them (proofs).
 
-Each fact is a small file outside any box, readable only by its owner, because a proof contains hidden tests. Invariant:
-files are written atomically. Concurrent processes cannot contradict each other, because equal digests stand for equal
-inputs.
+Each fact is a small file outside any box, readable only by its owner, because a proof quotes hidden tests. Invariant:
+files are written atomically. A file is named by the digest of the inputs that its fact follows from. So concurrent
+processes that write the same file had the same inputs, and cannot contradict each other.
 """
 
 from __future__ import annotations

@@ -31,9 +31,8 @@ class GradingQueue:
 
     @property
     def started_at_once(self) -> int:
-        """Return how many tasks to examine at once: one per slot, and as many more as make up a batch of gradings that
-        need a busy machine. While a batch gathers, the other tasks' gradings still fill all slots.
-        """
+        """Return how many tasks to gate at once: one per slot, and as many more as make up a batch of gradings that
+        need a busy machine. So the gradings of other tasks still fill all slots while a batch gathers."""
         return self.slots + self.busy_batch
 
     @asynccontextmanager
@@ -50,9 +49,9 @@ class GradingQueue:
                 self._free_slot(busy)
 
     def _free_slot(self, busy: bool) -> None:
-        """Give a slot back. The CPU load ends only after the next waiting grading has started, so that it does not stop
-        between two gradings that need it.
-        """
+        """Give back the slot of a finished grading, and start the next waiting ones. If the finished grading needed a
+        busy machine, its CPU load ends only after that, so that the load does not stop between two gradings that need
+        it."""
         self._free += 1
         self._start_waiting()
         if busy:

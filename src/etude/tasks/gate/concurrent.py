@@ -50,9 +50,9 @@ async def examine_all(
     beside: str = EVIDENCE,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """Examine tasks with one gate, and store their evidence in the file `evidence`. Each task also gets a copy of its
-    evidence at `beside`, a path relative to the task's folder.
-    """
+    """Run the checks of one gate on tasks, and return the results of all tasks by task id. A task is skipped if the
+    file `evidence` already has a decision about its present state. Each new result is appended to that file, and copied
+    to `beside`, a path relative to the task's folder."""
     _require_unique_ids(tasks)
     evidence.parent.mkdir(parents=True, exist_ok=True)
     drop_torn_line(evidence)

@@ -35,8 +35,8 @@ def stored_evidence(task: Task) -> GateResult | None:
 
 
 def read_evidence(path: Path) -> list[GateResult]:
-    """Return every result in the file. A line that is torn or holds no result is skipped, so its task is gated
-    again."""
+    """Return every gate result in an evidence file. A line that is torn or holds no gate result is skipped, so the task
+    of that line is gated again."""
     found: list[GateResult] = []
     for line in whole_lines(path):
         try:

@@ -72,11 +72,11 @@ class GateResult:
     broken: str = ""
     sealed: bool = False
     controls: int = 0
-    """Number of negative controls (checks that must fail) that failed as required with the valid solutions, over all
-    runs.
-    """
+    """Number of negative controls (checks that must fail) that failed as required, summed over the passed runs of all
+    valid solutions."""
     withheld: int = 0
-    """Number of comparisons made outside the box with expected values that the box never contained, over all runs."""
+    """Number of comparisons of a result with its expected value that were made outside the box, which never contained
+    the expected value. Summed over the passed runs of all valid solutions."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Limits for later gradings of the task: three times the most that a valid solution used in any run (see
     `limits_from`).

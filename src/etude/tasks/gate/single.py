@@ -38,7 +38,8 @@ succeeded. A cheat is an agent that tries to pass without solving anything."""
 
 @dataclass(slots=True)
 class Gate:
-    """Examines tasks. Holds the grader, the conditions and the caches that all gatings of one process share."""
+    """Grades a task's empty diff and its valid solutions, to find out whether the task may be used. One Gate, with its
+    grader, conditions and caches, serves all tasks that a process gates."""
 
     grader: Grader
     conditions: Sequence[Conditions] = GATE
@@ -52,7 +53,8 @@ class Gate:
     _successful_cheats: Memo[str, tuple[str, ...]] = field(default_factory=lambda: Memo(8192))
 
     async def examine(self, task: Task) -> GateResult:
-        """Examine one task and return what was found. Faults become part of the result; no exception is raised."""
+        """Run the gate's checks on one task, and return what they found. Faults become part of the result; no
+        exception is raised."""
         spent: list[float] = []
         digest, source = "", source_of_task(task)
         try:
@@ -115,8 +117,11 @@ class Gate:
     async def _grade(
         self, task: Task, what: str, diff: str, conditions: Conditions, spent: list[float]
     ) -> list[tuple[Run, Verdict]]:
-        """Grade one diff, with retries after infrastructure faults. Conditions that have a fallback can cause a timeout
-        themselves. A run that timed out under such conditions is set aside and repeated under the fallback conditions.
+        """Grade one diff, and repeat the grading after an infrastructure fault. `what` is the diff's name in the
+        returned runs. The seconds spent are appended to `spent`.
+
+        Some conditions can themselves cause a timeout; these have fallback conditions. A run that timed out under such
+        conditions is set aside, and repeated under the fallback.
         """
         for tried in range(1, ATTEMPTS + 1):
             async with self._turn(spent, busy=conditions.busy):

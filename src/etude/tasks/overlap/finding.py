@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from etude.tasks.overlap.items import Item, Print
 
 PLACES = 5
-"""Maximum number of items of the first collection that are recorded for one content hash (print). Further items with
-that hash are not reported.
-"""
+"""Maximum number of items with the same content hash (print) that are recorded from the first of the two collections to
+compare. Further items with that hash are not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +29,15 @@ class Leak:
     count: int
     """Number of content hashes (prints) that the two items share, counting only this leak's kind of content."""
     sample: str
-    """Description of one piece of the shared content, such as a function's name, as the second item has it."""
+    """Description of one piece of the shared content, such as a function's name, as the item of the second collection
+    has it."""
 
 
 def find_leaks(first: Iterable[Item], second: Iterable[Item], *, numbers: bool = False) -> list[Leak]:
-    """Return the pairs of items that share content: one leak per pair and kind of content, the largest first. Of the
-    items of the first collection with the same content hash, only the first `PLACES` are paired. With `numbers`,
-    functions count as equal only if their numbers are equal too.
-    """
+    """Compare two collections of items. Return one leak for each pair of items that share content and each kind of
+    content that they share, the largest leaks first. If many items of the first collection have the same content hash,
+    only the first `PLACES` of them are paired. With `numbers`, functions count as equal only if their numbers are equal
+    too."""
     other = "function" if numbers else "instance"
     places: dict[Print, list[str]] = defaultdict(list)
     for item in first:

@@ -83,9 +83,8 @@ def item_of_text(where: str, text: str) -> Item:
 
 
 def code_in(text: str) -> Iterator[str]:
-    """Yield each part of a document that may be a Python module: the whole text, and each numbered listing without its
-    numbers.
-    """
+    """Yield each part of a document that may be a Python module: the whole text, and each listing of numbered lines,
+    with the line numbers removed."""
     yield text
     listing: list[str] = []
     for line in [*text.split("\n"), ""]:

@@ -48,7 +48,8 @@ class Base:
     sizes: dict[str, int] = field(repr=False)
     """Size in bytes of each file that boxes show from the host's system folders, by path."""
     _called: dict[str, list[str]] = field(init=False, repr=False, compare=False)
-    """The same paths, grouped by file name, since a search through all of them takes a tenth of a second per task."""
+    """The paths in `sizes`, grouped by file name. A search through all of them would take a tenth of a second per task.
+    """
 
     def __post_init__(self) -> None:
         called: dict[str, list[str]] = {}
@@ -137,9 +138,8 @@ class HostIndex:
 
 
 async def build_host_index(sandboxes: Sandboxes) -> HostIndex:
-    """Build the index from all text files in the host's system folders, including those inside archives and compressed
-    files. Files of more than 32 MB are skipped.
-    """
+    """Build an index of the lines of all text files in the host's system folders, including files inside archives and
+    compressed files. Files of more than 32 MB are skipped."""
     made = _HostIndexBuilder()
     async with scan_box(sandboxes, HOST) as box:
         root = Root(box, owner_of(sandboxes), frozenset())

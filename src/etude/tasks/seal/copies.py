@@ -1,8 +1,9 @@
-"""Finds copies of the package under test outside the workspace: installed by a package manager, or as archives.
+"""Finds copies of the package under test in an image: installed by a package manager, or as archives. Files that the
+workspace's repository tracks are not such copies.
 
-A copy whose files equal those of the workspace reveals nothing and stays, because tests may import it; only its
-bytecode is removed. A copy that differs may be the fixed release and is removed with its installation record. Archives
-named like the package are removed too.
+An installed copy whose files equal those of the workspace reveals nothing and stays, because tests may import it; only
+its bytecode is removed. A copy that differs may be the fixed release and is removed with its installation record.
+Archives named like the package are removed too.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ _COMPILED = (".pyc", ".pyo", ".so", ".pyd", ".node")
 
 
 async def find_copies(root: Root, paths: Sequence[str], workdir: str, tracked: Collection[str] | None) -> list[Removed]:
-    """Return what to remove. Copies of the package under test that differ from the workspace are removed with their
-    installation records. Of equal copies only the bytecode is removed. Archives of the package are removed too.
-    `tracked` are the files that the workspace's repository tracks; None if there is no repository, or its files cannot
-    be listed."""
+    """Return the paths to remove from an image because they may show the fixed version of the package under test.
+
+    These are: each installed copy of the package that differs from the workspace, and the installation record of such a
+    copy; the bytecode of each copy that equals the workspace; the archives of the package. `paths` are the files of the
+    image. `tracked` are the files that the workspace's repository tracks, which do not count as copies; None if there
+    is no repository, or its files cannot be listed.
+    """
     names = await package_names(root, paths, workdir)
     if not names:
         return []
@@ -59,7 +63,8 @@ async def find_copies(root: Root, paths: Sequence[str], workdir: str, tracked: C
 
 
 async def editable_folders(root: Root, paths: Sequence[str], workdir: str) -> set[str]:
-    """Return the workspace's folders that an editable install loads from: its metadata and its build output."""
+    """Return the paths in the workspace that an editable install of the package needs: those that its hook files (such
+    as .pth files) name, and the .egg-info folders."""
     hooks = [path for path in paths if not is_below(path, workdir) and _EDITABLE.search(path)]
     text = "\n".join([await _text(root, path) for path in hooks])
     if workdir not in text:
@@ -70,7 +75,8 @@ async def editable_folders(root: Root, paths: Sequence[str], workdir: str) -> se
 
 
 async def package_names(root: Root, paths: Iterable[str], workdir: str) -> set[str]:
-    """Return the names of the package under test, from its project files and from its import folders."""
+    """Return the normalised names of the package under test, found in the workspace's project files (such as
+    pyproject.toml) and among its import folders."""
     names: set[str] = set()
     for path in paths:
         if not is_below(path, workdir):
@@ -85,7 +91,8 @@ async def package_names(root: Root, paths: Iterable[str], workdir: str) -> set[s
 
 
 async def _equals_workspace(root: Root, place: str, paths: Iterable[str], workdir: str) -> bool:
-    """Return whether every file of an installed copy has a file with the same bytes in the workspace."""
+    """Return whether every file of an installed copy of the package under test has a file with the same bytes in the
+    workspace. `place` is the path of the copy. Compiled files, such as bytecode, are not compared."""
     name = place.rpartition("/")[2]
     homes = [folder for folder in (f"{workdir}/{name}", f"{workdir}/src/{name}", workdir) if folder != place]
     there = set(paths)

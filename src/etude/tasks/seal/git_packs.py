@@ -21,7 +21,7 @@ class PackError(Exception):
 
 
 def pack_objects(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the name (such as "blob at 12") and contents of every object except trees."""
+    """Yield the name (such as "blob at 12") and the contents of each object in a git pack file, except trees."""
     if data[:4] != b"PACK" or len(data) < 32:
         raise PackError("not a pack")
     count = int.from_bytes(data[8:12], "big")

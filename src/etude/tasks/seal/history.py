@@ -37,8 +37,8 @@ class History:
     top: str
     """Root folder of the working tree: the workspace or a folder above it."""
     tracked: frozenset[str] | None
-    """Absolute paths of the tracked files. None if they cannot be listed, for example because the image has no git.
-    Then the new commit contains every file that git does not ignore."""
+    """Absolute paths of the files that the repository tracks. None if they cannot be listed, for example because the
+    image has no git. In that case, the single commit made by `squash` contains every file that git does not ignore."""
     branch: str
     stores: tuple[Removed, ...]
     """Every path that holds history: `.git` itself, the `.git` of submodules and worktrees, and alternates."""
@@ -100,8 +100,9 @@ async def _has_git(box: Box) -> bool:
 
 
 async def _git_user(root: Root, top: str) -> str:
-    """Return the name of the user to run git as. Git refuses a repository that belongs to another user. So this is the
-    default user (an empty name; later the agent) if that user owns the files, and otherwise `root.user`."""
+    """Return the name of the user to run git as, since git refuses a repository that belongs to another user. If the
+    box's default user (later the agent) owns the files, this is the default user, whose name is given as empty.
+    Otherwise it is `root.user`."""
     owns = await root.box.exec(["/bin/sh", "-c", "test -O . && test -w ."], timeout=60, cwd=top)
     return "" if owns.code == 0 else root.user
 
@@ -146,7 +147,8 @@ async def _object_stores(root: Root, store: str) -> list[str]:
 
 
 async def _tracked(root: Root, top: str, store: str, paths: Sequence[str]) -> frozenset[str] | None:
-    """Return the absolute paths of the tracked files, or None if they cannot be listed."""
+    """Return the absolute paths of the files that the repository with the git folder `store` tracks, including those of
+    its submodules. Return None if they cannot be listed. `top` is the repository's working tree."""
     if not await _has_git(root.box):
         return None
     try:

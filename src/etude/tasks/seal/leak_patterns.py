@@ -29,7 +29,8 @@ LEAST = 24
 """Shortest line to search for, in bytes without white space. Two programs may share a shorter line by chance."""
 LEAST_QUOTED = 20
 LONGEST = 160
-"""Number of bytes of a line that are compared. Comparing more of a very long line would add no certainty."""
+"""Number of bytes of a line, without white space, that count when two lines are compared. The rest of a very long line
+would add no certainty."""
 _MARK_COUNT = 12
 """Number of lines, spread over a file, by which copies of the file are recognised. A text that contains at least half
 of these lines counts as a copy.
@@ -68,19 +69,20 @@ class FileVersions:
     version shows the solution."""
 
     name: str
-    """How the path of a copy must end: with the file's name, or with folder and name if many files have that name
-    (`__init__.py`)."""
+    """How the path of a version of the file must end: with the file's name, or with folder and name if many files have
+    that name (such as `__init__.py`)."""
     size: int
     """Size of the file in bytes, before the reference solution changes it. For a file that the reference adds, the size
     of what it adds."""
     marks: tuple[bytes, ...]
-    """Lines, without white space, by which versions of the file are recognised."""
+    """Distinctive lines of the file, without white space. A text that contains at least half of them counts as a
+    version of the file."""
     needles: tuple[Needle, ...]
     """Texts to search for: the solution's lines in this file, including lines that Python's standard library also has.
     """
 
     def matches_path(self, path: str) -> bool:
-        """Return whether a path ends as the path of a copy of this file must (see `name`)."""
+        """Return whether a file at this path may be a version of the file, because the path ends with `name`."""
         return re.split("[/!]", path)[-1] == self.name or path.endswith(f"/{self.name}")
 
     def leaked_in(self, text: bytes) -> Needle | None:

@@ -36,9 +36,9 @@ class LeftoverRule:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Pattern for the part of a path after the rule's base folder (see `_base`). A match ends with one of the
-        rule's names. In the workspace the name may be at any depth; in other base folders it must come first.
-        """
+        """Pattern for the part of a path after the folder where the rule looks: the workspace, a home folder or the
+        root. A match ends with one of the rule's names. In the workspace the name may be at any depth; below a home
+        folder or the root it must come first."""
         start = "(?:.*?/)??" if self.where == "workdir" else ""
         names = "|".join(re.escape(name).replace(r"\*", "[^/]*") for name in self.names)
         return re.compile(f"{start}(?:{names})(?=/|$)", re.DOTALL)
@@ -53,9 +53,10 @@ def leftover_rules() -> tuple[LeftoverRule, ...]:
 def find_leftovers(
     paths: Sequence[str], workdir: str, tracked: Collection[str] | None, needed: Collection[str] = ()
 ) -> list[Removed]:
-    """Return the files to remove among these paths of an image. `tracked` are the absolute paths of the files that the
-    workspace's repository tracks; None if there is no repository, or its files cannot be listed. Build folders in
-    `needed` stay."""
+    """Return the files and folders that the rules of leftovers.toml remove from an image. `paths` are the files of the
+    image. `tracked` are the absolute paths of the files that the workspace's repository tracks, which are never
+    removed; None if there is no repository, or its files cannot be listed. Build folders in `needed` stay, because an
+    editable install loads from them."""
     to_remove: dict[str, str] = {}
     for path in paths:
         if tracked and path in tracked:
@@ -100,7 +101,9 @@ def _base(path: str, where: str, workdir: str) -> str:
 
 
 def _merge_folders(to_remove: dict[str, str], paths: Iterable[str]) -> list[Removed]:
-    """Return the paths to remove, with a folder instead of its files if all of its files are removed."""
+    """Return the paths to remove, with a folder in place of its files if a rule names the folder and all of its files
+    are to be removed. `to_remove` maps each file to the path that the rule names (the file or a folder above it) and
+    the rule's reason. `paths` are all files of the image."""
     below: Counter[str] = Counter()
     going: Counter[str] = Counter()
     named = {value.partition("\0")[0] for value in to_remove.values()}

@@ -67,7 +67,7 @@ class Root:
 
     @classmethod
     async def of(cls, box: Box, user: str) -> Root:
-        """Return the file system of a box without the mounts over it."""
+        """Return the file system of a box as `user` reads it. Whatever is mounted over the image is left out."""
         return cls(box, user, frozenset(place for _, place in await _mounts(box, user)) - {"/"})
 
     @classmethod

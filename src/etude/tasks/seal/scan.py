@@ -131,10 +131,9 @@ class Scanner:
     # -- bytecode, which contains no source lines
 
     def _record_bytecode(self, path: str, info: tarfile.TarInfo, data: bytes) -> None:
-        """Record a modification time and a size, by which bytecode is matched with its source. For a source file these
-        are its own; for a bytecode file, those that it states for its source. Only files with the name of a Python file
-        that the reference changes are recorded.
-        """
+        """Record the modification time and the size by which a bytecode file is matched with its source file. For a
+        source file they are its own; a bytecode file states those of its source. Only files with the name of a Python
+        file that the reference changes are recorded."""
         if path.endswith(".py") and path.rpartition("/")[2][:-3] in self.needles.stems:
             self._sources[path] = (int(info.mtime) & 0xFFFFFFFF, info.size & 0xFFFFFFFF)
         elif (match := _BYTECODE.match(path)) and match[2] in self.needles.stems and len(data) >= 16:
@@ -162,9 +161,8 @@ class Scanner:
 
 
 def scan_files(files: Mapping[str, bytes], needles: Needles) -> SealReport:
-    """Search these files for the lines of the solution and of the hidden tests. The files are an environment without an
-    image, in which the agent also sees the host's system folders. Those folders are not searched here.
-    """
+    """Search the files of an environment without an image for the lines of the solution and of the hidden tests. In
+    such an environment the agent also sees the host's system folders, which are not searched here."""
     started = time.monotonic()
     scanner = Scanner(needles)
     for path, data in files.items():

@@ -42,13 +42,14 @@ class GradingContext:
     change: Change
     """The change to grade."""
     conditions: Conditions = USUAL
-    """Circumstances of this grading, on which a correct verdict does not depend. Their environment variables are set in
-    every box. Their `order` is the seed for verifiers that shuffle tests."""
+    """Circumstances of this grading, such as the test order. A correct verdict does not depend on them. The environment
+    variables in them are set in every box. Their `order` is the seed for verifiers that shuffle tests."""
     cpu_seconds: list[float] = field(default_factory=list)
     """CPU seconds that each box of this grading used. Boxes that raised an error are missing."""
     proofs: Proofs | None = None
-    """Store of proofs; None if proofs are not stored. A proof is the saved result of trial runs of a task's tests.
-    It shows which of the tests' expected values a grading may change or withhold."""
+    """Store of proofs; None if proofs are not stored. A proof is the saved result of trial runs of a task's tests. It
+    says which expected values can be kept out of the box during a grading, so that the agent's code cannot read
+    them."""
 
     @property
     def user(self) -> str:

@@ -146,8 +146,8 @@ def _thinking(grammar: Grammar, part: _Part, decode: Decode) -> str:
 
 
 def _message(grammar: Grammar, parts: Sequence[_Part], place: int, decode: Decode) -> str:
-    """Return the text of the part at index `place`, without the newlines that the template writes after thinking and
-    before a call. It is empty unless the part is a message."""
+    """Return the text of a turn's part at index `place`, or "" if that part is not a message. The newlines
+    that the template writes after thinking and before a call are left out."""
     if parts[place].kind != "message":
         return ""
     text = decode(parts[place].ids)

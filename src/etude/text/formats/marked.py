@@ -55,8 +55,8 @@ class MarkedFormat(ABC):
 
     @abstractmethod
     def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
-        """Return the text and special ids of all tool outputs, and those that start the next assistant turn, if the
-        format writes any there."""
+        """Return the text and special ids of all tool outputs. If the format writes a start of the assistant's turn
+        after them, that is included."""
 
     @abstractmethod
     def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str: ...

@@ -32,8 +32,8 @@ class Known:
     """Whether to redact only whole words. True for names, which may occur inside other words; False for keys."""
 
     def spellings(self) -> Iterator[str]:
-        """Yield the value as it appears in plain text, JSON, URLs and headers (Base64), and each line of a multi-line
-        value."""
+        """Yield the spellings of the secret: as it appears in plain text, JSON, URLs and headers (Base64). If it has
+        several lines, yield each line too, except short ones. For a name (`whole`), yield only the plain text."""
         yield self.value
         if self.whole:
             return

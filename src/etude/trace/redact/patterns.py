@@ -83,5 +83,6 @@ def made_up(value: str, *, quoted: bool) -> bool:
 
 
 def unlikely_elsewhere(value: str) -> bool:
-    """Return whether a secret is so distinctive that the same text elsewhere must be the same secret."""
+    """Return whether a secret is distinctive: equal text, wherever else it occurs, can only be the same secret and not
+    an ordinary word."""
     return len(value) >= 8 and any(c.isdigit() for c in value) and any(c.isalpha() for c in value)

@@ -140,7 +140,8 @@ def json_of(text: str) -> Any:
 
 
 def _merged(found: list[_Found], text: str) -> Iterator[_Found]:
-    """Merge overlapping findings, so that each stretch of text is replaced once."""
+    """Merge found secrets that overlap in the text, so that each stretch of text is replaced once. `found` is sorted by
+    start."""
     last = found[0]
     for item in found[1:]:
         if item.start >= last.end:

@@ -51,7 +51,7 @@ class Choice:
     implementation: str
     format: str
     where: str
-    """Device and software version, to show to the user."""
+    """The device on which the implementation runs and the version of its software, as text to show to the user."""
     run: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -86,9 +86,10 @@ class ExpertKernels:
     multiply: Callable[..., Tensor]
     weight_gradient: Callable[..., Tensor]
     quantisers: Mapping[str, Choice]
-    """Quantisers of activations and gradients, keyed by operation ("quantise", ...); empty in bf16."""
+    """Functions that quantise activations and gradients, keyed by operation ("quantise", ...); empty in bf16."""
     weight_quantisers: Mapping[str, Choice]
-    """Quantisers of weights, keyed by operation ("quantise" and "quantise_both"); empty in bf16."""
+    """Functions that quantise weights: "quantise", and "quantise_both" for a weight and its transpose. Empty in
+    bf16."""
 
     @classmethod
     def of(cls, implementation: str, format: str, device: torch.device | str) -> ExpertKernels:

@@ -61,7 +61,8 @@ def gate_gradients(grad_nd: Tensor, y_rd: Tensor, placement: Placement) -> Tenso
 def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
     """Multiply rows [R, K] by their expert's weights [E, N, K] to bf16 [R, N]; both operands contract their last axis.
 
-    Rows from `ends_e[-1]` on are zero here; other implementations leave them undefined.
+    Expert e has the rows from ends_e[e - 1] (0 for the first expert) to ends_e[e]. Rows after those of the last expert
+    are zero here; other implementations leave them undefined.
     """
     rows, weights = _values(a), _values(b)
     out = rows.new_zeros(rows.shape[0], weights.shape[1])
@@ -71,9 +72,10 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
 
 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """Multiply [M, R] by the transpose of [N, R] for each expert, summing over that expert's range of R only.
+    """Multiply `a` [M, R] by the transpose of `b` [N, R] for each expert, summing only over the expert's part of R.
 
-    The result is bf16 [E, M, N], zero for an expert without rows.
+    Expert e has the part from ends_e[e - 1] (0 for the first expert) to ends_e[e]: its rows in the forward pass. The
+    result is bf16 [E, M, N], zero for an expert without rows.
     """
     left, right = _values(a), _values(b)
     out = [left[:, start:end] @ right[:, start:end].T for start, end in _row_ranges(ends_e)]

@@ -21,14 +21,15 @@ from etude.model.precision.elements import Element
 
 
 class RoundingScales(NamedTuple):
-    """The scales with which `Passes.round_to` scales numbers before rounding, and scales them back afterwards."""
+    """The factors by which `Passes.round_to` scales the numbers of a tensor before rounding, and back after it."""
 
     scales: Tensor
-    """Scales per block, applied before rounding: as divisors if `round_to` is called with `divide`, else as factors."""
+    """One scale per block. Before rounding, the block's numbers are divided by it if `round_to` is called with
+    `divide`, else multiplied by it."""
     back: Tensor
-    """Factors per block, applied after rounding."""
+    """One factor per block, by which the block's numbers are multiplied after rounding, to scale them back."""
     outer: Tensor | None = None
-    """Factors per row, applied after rounding; None applies none."""
+    """One further factor per row, by which the row's numbers are multiplied after rounding; None leaves it out."""
 
 
 class Passes(Protocol):
@@ -59,7 +60,8 @@ class Passes(Protocol):
         """Return the values of E4M3 codes times their block scales."""
 
     def decode_e2m1(self, packed: Tensor, scales: Tensor, outer: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the values of packed E2M1 codes times their block scales and their row's outer scale."""
+        """Return the values of packed E2M1 codes, multiplied by the scale of their block and by NVFP4's outer scale, of
+        which each row has one."""
 
 
 def passes_on(device: torch.device) -> Passes:

@@ -145,10 +145,10 @@ def _written(value: Any, size: int) -> Any:
 
 @_loop
 def _code(value: Any, element: Any) -> Any:
-    """Return the code of an element type that is nearest to a value.
+    """Return the code that is nearest to a value in an element type, a small float format. Larger values saturate.
 
-    A power of two is added to the magnitude, so large that the last fp32 bit of the sum has the weight of the element's
-    last mantissa bit. So the addition itself rounds, and the last bits of the sum are the last bits of the code.
+    To round, a power of two is added to the magnitude. It is so large that the last fp32 bit of the sum has the weight
+    of the element's last mantissa bit. So the addition rounds, and the sum ends with the last bits of the code.
     """
     below, sign_below, least, most = element
     bits = _bits(value)
@@ -161,8 +161,8 @@ def _code(value: Any, element: Any) -> Any:
 
 @_loop
 def _value(code: Any, element: Any) -> Any:
-    """Return the value of an element type's code: its bits are shifted into fp32, and the result is multiplied by a
-    power of two that corrects the exponent bias."""
+    """Return the number that a code of an element type (a small float format) stands for. The code's bits are shifted
+    into fp32, and the result is multiplied by a power of two that corrects the exponent bias."""
     below, sign_below, least, _ = element
     sign = np.uint32(np.uint32(1) << (np.uint32(31) - sign_below))
     magnitude = np.uint32(np.uint32(code) & np.uint32(sign - np.uint32(1)))

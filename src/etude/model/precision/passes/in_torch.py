@@ -66,7 +66,8 @@ def _scaled(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
 
 
 def _back(values: Tensor, scales: Tensor, outer: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Multiply values by their block's scale and their row's outer scale, in place, and convert them to `dtype`."""
+    """Multiply values in place by the scale of their block and, if `outer` is given, by NVFP4's outer scale of their
+    row. Return them in `dtype`."""
     blocks, scales = _by_block(values, scales)
     blocks.mul_(scales)
     return (values if outer is None else values.mul_(outer)).to(dtype)

@@ -56,8 +56,8 @@ class BoxCgroup:
         return None if used is None else max(0, used - stat_of(path, settings.reclaimable))
 
     def raise_limit_by_files(self) -> None:
-        """Set the memory limit to the box's own limit plus the size of the files that the box has written and that lie
-        in memory. Called when a fork has sealed these files (made them read-only), since they then stay in memory."""
+        """Set the memory limit to the one that the box was made with, plus the size of the files in memory (tmpfs) that
+        it has written. Called when a fork has made these files read-only, since they then stay in memory."""
         if self._memory is None:
             return
         settings, path = self._memory

@@ -20,7 +20,7 @@ class Mount:
     version: int
     point: Path
     root: str
-    """Path, in the kernel's cgroup tree, of the cgroup that is mounted at `point`."""
+    """Path, in the kernel's cgroup tree, of the cgroup at the top of this mount."""
     controllers: frozenset[str]
     """The controllers of a version 1 hierarchy. Unused in version 2, where they differ from folder to folder."""
 
@@ -109,6 +109,6 @@ def _trial(parent: Path) -> Iterator[Path]:
 
 
 def _can_enter(folder: Path) -> bool:
-    """Return whether a child process can enter the cgroup."""
+    """Return whether a child of this process can enter the cgroup `folder`. A short-lived child tries it."""
     enter = ["/bin/sh", "-c", 'echo 0 >"$1"', "sh", str(folder / "cgroup.procs")]
     return subprocess.run(enter, capture_output=True, check=False).returncode == 0

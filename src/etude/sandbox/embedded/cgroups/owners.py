@@ -14,8 +14,8 @@ from etude.sandbox.inside import kernel
 
 PREFIX = "etude-"
 _VACATED_TO = "etude.home"
-"""Name of the cgroup to which the processes of this process's own cgroup are moved, if that cgroup must be empty before
-it can delegate controllers. The moved processes may be of other programs and live longer, so `remove_dead` leaves this
+"""Name of a cgroup inside this process's own cgroup. If the own cgroup must be empty before it can delegate
+controllers, its processes are moved here. Some may be of other programs and live longer, so `remove_dead` leaves this
 folder alone."""
 
 

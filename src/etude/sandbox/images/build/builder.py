@@ -254,7 +254,8 @@ class Builder:
 
     @asynccontextmanager
     async def _box(self, image: Image, user: str, egress: Egress = NO_EGRESS) -> AsyncIterator[Box]:
-        """Make a box for one step, add its resource use to `spending`, and destroy it."""
+        """Yield a new box for one build step. At the end of the block, add the box's resource use to `spending` and
+        destroy the box."""
         limits = self.spending.bounded(self.limits)
         spec = BoxSpec(self._record(image, user), limits=limits, egress=egress, name="build")
         box = await self.sandboxes.create(spec)

@@ -21,7 +21,7 @@ from etude.sandbox.images.build.patterns import Ignored, compile_pattern, is_pat
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A build context on the host."""
+    """A build context: the host folder from which COPY takes files, and the rules of its .dockerignore."""
 
     root: Path
     """Resolved path of the context's folder."""
@@ -94,7 +94,7 @@ class Context:
         return not (self.ignored.has_exceptions and path.is_dir() and any(self._below(self._inside(path), "")))
 
     def _source(self, path: Path) -> Source:
-        """Return the file or folder as a source, with its members."""
+        """Return the file or folder as a source of COPY, together with everything below it that is not excluded."""
         resolved = self._inside(path)
         if not resolved.exists():
             raise ValueError(f"{path.relative_to(self.root)} is a link to nothing")

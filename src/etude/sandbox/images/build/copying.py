@@ -137,7 +137,8 @@ async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list
 
 
 def _matching(members: list[Member], patterns: list[re.Pattern[str]]) -> list[Source]:
-    """Return the members whose paths match the patterns, each as a source with everything below it."""
+    """Return the members whose paths match the patterns (one per path component). Each becomes a source of COPY,
+    together with all members below it."""
     found: dict[str, Source] = {}
     for member in members:
         names = PurePosixPath(member.path).parts

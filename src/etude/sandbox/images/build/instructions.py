@@ -46,8 +46,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A COPY or ADD instruction. Variables in its texts are not expanded yet. In `stage` they are never expanded, since
-    the stages to build are chosen before any variable of a stage is known."""
+    """A COPY or ADD instruction. Variables in its texts are not expanded yet. In the option --from (the attribute
+    `stage`) they are never expanded, since the stages to build are chosen before any variable of a stage is known."""
 
     sources: tuple[str, ...]
     target: str

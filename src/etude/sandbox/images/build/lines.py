@@ -111,8 +111,8 @@ class _Reader:
         return "".join(parts)
 
     def _openings(self, number: int, rest: str) -> list[tuple[str, bool, bool]]:
-        """Return (name, literal, indented) of each heredoc that the line opens. `number` is the line's number, for
-        errors."""
+        """Return (name, whether the name is quoted, whether <<- opens it) of each heredoc that a line opens. `rest` is
+        the line's text after the instruction's name, `number` is the line's number, for errors."""
         try:
             words = split_words(rest, self.escape) if "<<" in rest else []
         except ValueError:

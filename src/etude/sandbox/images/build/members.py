@@ -27,7 +27,7 @@ class Member:
     """One file, folder or link of a source of COPY."""
 
     path: str
-    """Path relative to the source; empty for the source itself."""
+    """Path of the member relative to the COPY source that it belongs to. Empty if the member is the source itself."""
     kind: bytes
     """The member's type, as in `tarfile.TarInfo.type`."""
     mode: int
@@ -35,13 +35,13 @@ class Member:
     gid: int = 0
     goal: str = ""
     """Target of a symbolic link, unchanged. For a hard link, the path of the file that it links to, relative to the
-    source."""
+    COPY source."""
     size: int = 0
     open: Callable[[], IO[bytes]] | None = None
     """Function that opens the content of a regular file or hard link. A hard link needs it because it may have to
     become a regular file."""
     digest: bytes = b""
-    """Digest of a regular file's content. Empty until `facts` has computed it."""
+    """Digest of a regular file's content. Empty until the method `facts` has computed it."""
 
     def facts(self) -> bytes:
         """Return the bytes that represent this member in the digest of its source."""
@@ -57,13 +57,14 @@ class Source:
 
     name: str
     members: list[Member]
-    """The source's files, folders and links. A folder comes before its content."""
+    """The files, folders and links of this COPY source. A folder comes before its content."""
     owned: bool = False
-    """Whether the members have owners of their own. Otherwise COPY sets the owner."""
+    """Whether the members of this COPY source have owners of their own. Otherwise the COPY sets the owner."""
 
     @property
     def has_top(self) -> bool:
-        """Whether the members include the source itself. Otherwise they are only a folder's content."""
+        """Whether the members of this COPY source include the source itself. Otherwise they are only a folder's
+        content."""
         return bool(self.members) and not self.members[0].path
 
     @property
@@ -87,7 +88,7 @@ def hash_of(file: IO[bytes]) -> bytes:
 
 
 def source_of_text(name: str, text: str) -> Source:
-    """Return a source that is a single file with this text."""
+    """Return a source of COPY that is a single file with this text."""
     data = text.encode("utf-8", "surrogateescape")
     return Source(name, [Member("", tarfile.REGTYPE, 0o644, size=len(data), open=lambda: io.BytesIO(data))])
 

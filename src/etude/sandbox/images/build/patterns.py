@@ -10,7 +10,7 @@ _SPECIAL = re.compile(r"[*?\[\\]")
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether the text has a character with a special meaning."""
+    """Return whether the text has a character with a special meaning in file name patterns: * ? [ or a backslash."""
     return bool(_SPECIAL.search(text))
 
 

@@ -13,8 +13,8 @@ from etude.sandbox.images.build.settings import StageState
 Say = Callable[[str], None]
 _KEPT_LINES = 20
 _ALMOST_FULL = 0.97 * (1 << 20)
-"""If a command fails in a box that uses more than this many bytes per MB of its disk limit (97 % of a MiB), the disk
-counts as full, and this is reported as the reason for the failure."""
+"""Bytes of disk use per MB of a box's disk limit from which the disk counts as full: 97 % of a MiB. If a command fails
+in a box with a full disk, the full disk is reported as the reason."""
 
 
 def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:

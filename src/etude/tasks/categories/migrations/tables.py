@@ -116,7 +116,8 @@ class _Layout:
         return "-" if self.ruled else ""
 
     def text(self, records: Sequence[Mapping[str, object]]) -> str:
-        """Return the table as text, as every version of the program must print it."""
+        """Return the table of these records as text. Every version of the generated program, on the old interface or
+        the new, must return exactly this text."""
         rows = [[str(record[name]) for name in self.names] for record in records]
         if self.order:
             place = self.names.index(self.order)

@@ -27,7 +27,8 @@ class Contents:
     tests: Mapping[str, bytes]
     """Contents of test files that the grader writes over the workspace, by path."""
     test_patch: str = ""
-    """A patch that the grader applies before it writes `tests`, for rows whose tests exist only as a patch."""
+    """A patch that adds or changes tests, for rows whose tests exist only as a patch. The grader applies it before it
+    writes the files in `tests`."""
     workspace: Mapping[str, bytes] = field(default_factory=dict)
     """Contents of the files that the agent sees, by path; empty if the files are in an image."""
     hidden: frozenset[str] = frozenset()

@@ -79,7 +79,8 @@ def image_name(template: str, instance: Instance) -> str:
 
 
 def _dockerfile_with_bug(instance: Instance, image: str, hidden: Collection[str]) -> dict[str, bytes]:
-    """Return a Dockerfile that applies the row's patch, which introduces the bug, to an image with the correct code."""
+    """Return a Dockerfile, with the patch file that it copies, by path. The Dockerfile starts from an image with the
+    correct code, applies the row's patch, which introduces the bug, and removes the files in `hidden`."""
     lines = [f"FROM {image}", f"WORKDIR {instance.workdir}", "COPY bug.patch /tmp/bug.patch"]
     lines.append("RUN git apply --whitespace=nowarn /tmp/bug.patch && rm /tmp/bug.patch")
     if hidden:

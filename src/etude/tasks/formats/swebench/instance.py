@@ -52,7 +52,8 @@ class Instance:
     patch: str
     test_patch: str
     statement: str
-    """The instruction for the agent: the problem and, where the variant has them, requirements and interfaces."""
+    """The instruction for the agent: the problem statement, with requirements and interfaces if the row's data set (its
+    `variant`) has them."""
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     image: str = ""

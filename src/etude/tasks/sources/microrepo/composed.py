@@ -32,7 +32,7 @@ class Core(Part):
     """The part of a composed function that does the main computation."""
 
     inputs: str = ""
-    """Placeholders (slots) of the parameters, separated by blanks."""
+    """Placeholders (slots) that stand for the parameters of the composed function, separated by blanks."""
     verbs: str = ""
     """Possible first words of the function's name, separated by blanks."""
 

@@ -94,9 +94,8 @@ def listing(file: str, text: str) -> str:
 
 
 def edit_call(file: str, lines: Iterable[tuple[int, str]]) -> str:
-    """Return an edit call that changes these numbered lines. Indentation is stripped, because the tool keeps the old
-    line's indentation.
-    """
+    """Return a call of the harness's `edit` tool that replaces these numbered lines of a file. The new lines are given
+    without indentation, because the tool keeps the indentation of the old ones."""
     text = "\n".join(f"{number} {line.strip()}" for number, line in lines)
     return format_call("edit", {"path": file, "lines": text}, builtin_schema("edit").call_schema())
 

@@ -33,7 +33,7 @@ class Public:
 
     @property
     def short_name(self) -> str:
-        """The name without its class, for a method."""
+        """The name of the function, class or method. A method's name is without its class."""
         return self.name.rpartition(".")[2]
 
 

@@ -36,7 +36,8 @@ class RefactorConfig(BaseModel):
     size: int = Field(gt=0)
     """Largest size, in syntax tree nodes, that the library may have after the change."""
     duplicated: int = Field(ge=0)
-    """Largest number of nodes in repeated statements that the library may have after the change."""
+    """Largest number of syntax tree nodes in repeated statements that the library may have after the change. The first
+    occurrence of each statement does not count."""
 
 
 class RefactorVerifier:

@@ -29,7 +29,7 @@ LONGEST = 400
 MOST_NAMED = 3
 """Maximum number of names of the library that one example may use."""
 _MOST_TRIED = 3
-"""Maximum number of examples that are run per defect. Further findings at the same lines do not count."""
+"""Maximum number of findings per defect whose examples are run. Further findings at this defect count as unproven."""
 _ENV = {"PYTHONHASHSEED": "0"}
 """Environment variables that fix the order of sets, so that this order does not affect an example's value."""
 

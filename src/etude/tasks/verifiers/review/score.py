@@ -26,7 +26,8 @@ class Defect(BaseModel):
     """Tests that fail because of this defect alone, which proves that it changes behaviour and is not a matter of
     taste."""
     files: dict[str, str] = {}
-    """Workspace files with only this defect, by path. Required if findings need examples."""
+    """The library's files, by path, in a version that has this defect and no other. Required if findings need
+    examples."""
 
     def is_at(self, finding: Finding, slack: int) -> bool:
         """Return whether a finding is at this defect, at most `slack` lines above or below."""

@@ -61,8 +61,8 @@ class Answer(BaseModel):
 
 
 class ImageProduct(Product):
-    """A variant of the workspace's files. The agent's Dockerfile is built with it, and the image must then contain
-    `folders` and give `answers`."""
+    """A variant of the workspace's files, with which the agent's Dockerfile is built. The image must then contain the
+    files in `folders`, and the commands in `answers` must print the given output in it."""
 
     arguments: dict[str, str] = {}
     """Values of the Dockerfile's build arguments (ARG) for this product, by argument name."""
@@ -179,7 +179,8 @@ def _write(top: Path, files: Mapping[str, bytes], executable: frozenset[str]) ->
 
 
 async def _wrong_file(box: Box, product: ImageProduct) -> str:
-    """Return the first difference between the image's folders and what the product requires, or an empty string."""
+    """Return the first difference between the image and the files that the product (a variant of the workspace)
+    requires in it. Return an empty string if there is none."""
     for folder, wanted in product.folders.items():
         try:
             found = set(await box.list_files(folder))

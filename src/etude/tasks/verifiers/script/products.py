@@ -29,11 +29,11 @@ from etude.tasks.verifiers.inputs import read_json, read_table
 
 FILE = "tests/products.json"
 LARGEST = 4 << 20
-"""Largest file that is compared, in bytes."""
+"""Largest file, in bytes, that is compared with what the build should have made."""
 
 
 class Artifact(BaseModel):
-    """What a file must contain: a text, or exactly the given members of a tar or zip."""
+    """Required contents of a file that the build makes: a text, or exactly the given members of a tar or zip."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -66,7 +66,8 @@ class BuildConfig(BaseModel):
     writes: list[str] = Field(min_length=1)
     """Patterns of the paths that the agent may change. Changes to all other files are ignored."""
     seconds: int = Field(30, ge=1)
-    """CPU time limit of one run, in seconds. The wall-clock limit is `WALL` times as long."""
+    """CPU time limit of one box in which the agent's build or a part of it runs, in seconds. The wall-clock limit is
+    `WALL` times as long."""
     memory_mb: int = Field(512, ge=64)
 
 
@@ -75,7 +76,7 @@ class Trial:
     """The result of trying a build on one product, which is a variant of the workspace."""
 
     problem: str = ""
-    """What the build did wrong; empty if it handled the product correctly."""
+    """What the agent's build did wrong on this product (a variant of the workspace); empty if nothing."""
     timed_out: bool = False
     """Whether the run reached its wall-clock limit."""
     starved: bool = False
@@ -103,7 +104,8 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
 
     @abstractmethod
     async def try_product(self, product: _Product, context: GradingContext, change: Change) -> Trial:
-        """Run the agent's build on a product. `change` is the agent's change with the product's files on top."""
+        """Run the agent's build on a product (a hidden variant of the workspace). `change` is the agent's change with
+        the product's files on top."""
 
     def invalid_reason(self, files: Mapping[str, bytes]) -> str:
         """Return why the agent's files do not contain a valid build, or an empty string if they do. Called before any
@@ -112,8 +114,9 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
 
     @property
     def sealed(self) -> bool:
-        """Whether verdicts are sealed (safe against forgery). They are if a build that guesses which products are
-        broken is right about all of them with a probability of at most `SEALED`."""
+        """Whether verdicts are sealed (safe against forgery). A build may guess which products (hidden variants of the
+        workspace) are broken. Verdicts are sealed if it is right about all of them with a probability of at most
+        `SEALED`."""
         return 0.5 ** len(self.products) <= SEALED
 
     def protects(self, path: str) -> bool:

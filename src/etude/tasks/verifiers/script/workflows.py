@@ -66,8 +66,9 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
         """Run a job until a step fails. Return the last step's name, its result, the job's output, and the job's peak
         memory in bytes.
 
-        All steps of all jobs have one wall-clock limit together. `share` holds the wall-clock and CPU time of the
-        earlier jobs. The `share` of the returned result includes this job's time as well.
+        All steps of all jobs have one wall-clock limit together. `share` is the wall-clock time of the earlier jobs,
+        with the CPU time that the host offered them and that they used. In the returned result, `share` includes this
+        job's time as well.
         """
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
         log, name, done = b"", "", _NOTHING
@@ -85,7 +86,8 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
 
 @lru_cache(maxsize=16)
 def _parsed(workflow: bytes) -> tuple[Job, ...]:
-    """Return the job runs of a workflow. The result is cached for all products of a grading."""
+    """Return the job runs of a workflow. The result is cached, because a grading needs it again for each product
+    (hidden variant of the workspace)."""
     return tuple(parse_workflow(workflow))
 
 

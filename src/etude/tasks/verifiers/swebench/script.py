@@ -132,8 +132,8 @@ def _with_exit_marker(script: str, mark: str) -> str:
 
 
 def _test_output(log: str, mark: str) -> tuple[str, int] | None:
-    """Return the part of the log between the START and END markers, and the exit code of the tests. Return None if the
-    script did not reach the END marker."""
+    """Return the part of the log between the START and END markers, and the exit code of the tests. The exit code is on
+    a line that begins with `mark`, after the END marker. Return None if the script did not get that far."""
     _, start, rest = log.partition(START)
     between, end, after = rest.partition(END)
     code = re.search(rf"^{mark} (\d+)$", after, re.MULTILINE)

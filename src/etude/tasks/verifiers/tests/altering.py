@@ -58,8 +58,8 @@ def other_exceptions(name: str) -> list[str]:
 
 
 def _window(value: int, count: int, rng: random.Random, *, negative: bool = False) -> list[int]:
-    """Return integers near `value`, taken from a range in which `value` itself has a random place. None has the
-    opposite sign of `value`, unless `negative` is set."""
+    """Return integers near `value`, from a range in which `value` itself has a random place. Without `negative`, they
+    do not have the opposite sign of `value`, and the range for a small `value` starts at 0."""
     width = count + 8
     size, sign = (value, 1) if negative else (abs(value), -1 if value < 0 else 1)
     # For numbers up to the width, the window always starts at 0; else small numbers would be near its lower end.

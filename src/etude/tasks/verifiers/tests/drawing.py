@@ -29,13 +29,13 @@ COST = {True: 2.0, False: 0.2}
 alterable tests, plus one second. COST[True] applies as long as a sealed verdict (one that is safe against forgery)
 needs more copies. COST[False] applies to further copies."""
 DETECTORS = 2
-"""Smallest number of altered copies in an exam, if there is time for them. They catch code that makes every test
-pass."""
+"""Smallest number of altered copies of tests that a grading runs, if there is time for them. The copies must fail, so
+they catch code that makes every test pass."""
 
 
 def guess(copies: Sequence[int]) -> float:
-    """Return the probability of guessing the right version of every test. `copies` has the number of altered copies of
-    each test."""
+    """Return the probability of guessing, for every test, which of its versions is the original. `copies` has the
+    number of altered copies that run beside each test."""
     return math.prod(1 / (count + 1) for count in copies)
 
 

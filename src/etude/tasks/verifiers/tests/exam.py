@@ -34,7 +34,8 @@ class Exam:
     """Altered copies of tests, which must fail: for each copy's id in the box, the task's own id of the original
     test."""
     withheld: Mapping[str, tuple[Withheld, ...]] = field(default_factory=dict)
-    """Comparisons of this exam that are made outside the box, by the id in the box of the test that they belong to."""
+    """Comparisons that are made outside the box after this exam has run, with expected values that never enter the box.
+    The keys are the ids that the tests with these comparisons have in the box."""
     keeper: str = ""
     """Name of the function that tests in the box call to report a value instead of comparing it. The test runner
     defines it as a global function (in Python, a builtin)."""

@@ -48,7 +48,8 @@ class _Known:
     """The assertion's expected value in each iteration of the loops around it, or for each row of a parametrised
     test."""
     bindings: Mapping[str, Binding]
-    """The bindings of the names in the expected operand. A binding tells which expressions a name stands for."""
+    """For each name in this assertion's expected operand: its binding, which tells what expressions the name stands
+    for."""
     by_row: bool
     """Whether the expected value comes from the rows of a parametrised test. If so, `rounds` and `values` have one item
     per row, otherwise one per loop iteration."""
@@ -119,8 +120,8 @@ def _known(one: Candidate, scope: Scope, parameters: Parameters | None) -> _Know
 
 
 def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[dict[str, object]]:
-    """Yield a mapping from names to their known values for each iteration of nested loops over these tables, the first
-    table outermost. It has the columns of the current rows and the names in `known`, except those that a column hides.
+    """Yield a mapping from names to their values for each iteration of nested loops over these tables, the first table
+    outermost. The mapping has the known columns of the current rows, and the names in `known` that no column hides.
     Raises NotConstant if there are more than `LONGEST` iterations."""
     count = 1
     for table in tables:
@@ -137,8 +138,9 @@ def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[di
 
 
 def _removed_uses(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
-    """Yield the nodes that do not count as uses of a name: those that disappear when the expected values of the
-    assertions in `known` are withheld, and those that only label a subtest."""
+    """Yield the syntax tree nodes that do not count as uses of a name when deciding whether its definition can be
+    removed. These are the nodes that disappear when the expected values of the assertions in `known` are withheld from
+    the box, and those that only label a subtest."""
     for one in known:
         stays = set(ast.walk(one.compared))
         yield from (node for node in ast.walk(one.statement) if node not in stays)

@@ -18,19 +18,19 @@ class Column:
 
     name: bytes
     values: tuple[object, ...]
-    """Values of the literals that the name stands for, in the order of the loop's iterations."""
+    """Values of the literals that this JavaScript name stands for: one, or one per iteration of its loop, in order."""
     blanks: tuple[Edit, ...]
-    """Edits of the source that replace the literals that the name stands for by null."""
+    """Edits of the source that put null in place of each literal that this JavaScript name stands for."""
     first: int
-    """Index of the first token of the code that can use the name. This code ends before the token with index `last`,
-    and does not include the name's definition."""
+    """Index of the first token of the code that can use this JavaScript name, without the name's own definition. This
+    code ends before the token with index `last`."""
     last: int
 
     def has_no_other_use(self, tokens: Sequence[Token], reported: Sequence[tuple[ByteSpan, ByteSpan]]) -> bool:
-        """Return whether every use of the name is in text that is removed when its values are withheld from the box.
-        `reported` has the assertions that expect these values, as pairs: the whole statement, and the compared
-        expression in it. The statement is removed, but its compared expression stays. So a use of the name in the
-        compared expression makes the result False."""
+        """Return whether all uses of this JavaScript name are removed when the values that it stands for are withheld
+        from the box. `reported` has the assertions that expect these values, as pairs: the whole statement, and the
+        compared expression in it. The statement is removed, but its compared expression stays. So a use of the name in
+        the compared expression makes the result False."""
         return all(
             any(_in(token, statement) and not _in(token, compared) for statement, compared in reported)
             for token in tokens[self.first : self.last]
@@ -39,7 +39,8 @@ class Column:
 
 
 def columns(tokens: Sequence[Token], closing: dict[int, int], start: int, end: int) -> list[Column]:
-    """Return the names that stand for literals in the code from token `start` to token `end`."""
+    """Return the names that stand for literals in a JavaScript test. Only definitions and loops that begin between the
+    tokens `start` and `end` are found."""
     return [
         column
         for place in range(start, end - 3)
@@ -78,8 +79,9 @@ def _loop(tokens: Sequence[Token], closing: dict[int, int], place: int) -> Itera
 
 
 def _table(tokens: Sequence[Token], closing: dict[int, int], place: int) -> int | None:
-    """Return the index of the opening bracket of a loop's table. The table may be written in the loop itself, or in a
-    constant that is used nowhere else. Return None for any other expression."""
+    """Return the index of the opening bracket of the table that a JavaScript loop iterates over. `place` is the index
+    of the token after the loop's `of`. The table may be written there, or in a constant that is used nowhere else.
+    Return None for any other expression."""
     if tokens[place].text == b"[":
         return place
     uses = [at for at, token in enumerate(tokens) if token.text == tokens[place].text]

@@ -32,8 +32,9 @@ class AlterableTest:
     """Whether any test of this function is in the suite's fail_to_pass."""
     seconds: float = 0.0
     alterations: tuple[Edit, ...] = ()
-    """Edits that each replace the expected value of the same assertion by another value. If different assertions were
-    altered, the original would stand out as the version closest to all others."""
+    """Edits that each give one altered copy of the test another expected value (or exception). All edits are at the
+    same assertion. If the copies differed from the original at different assertions, the original would stand out as
+    the version closest to all others."""
     withheld: tuple[Site, ...] = ()
     """Assertions of this function whose comparison with the expected value can be made outside the box."""
     chance: float = 1.0

@@ -35,7 +35,8 @@ DETECTORS, FEW = 6, 2
 """DETECTORS: maximum number of pass_to_pass tests for which a trial tries alterations. Gradings use such altered tests
 to catch code that makes every test pass. FEW: maximum number of alterations tried per assertion of these tests."""
 Run = Callable[[Exam, bool], Awaitable[RunOutput]]
-"""A function that runs the tests of an exam: with the reference solution (True), or without any change (False)."""
+"""A function that runs an exam (the tests of one run) with the reference solution (True) or without any change
+(False)."""
 _KEEPER = "_told"
 
 
@@ -69,24 +70,26 @@ class _Tried:
     altered copies, which must fail, and the original to compare the copies with."""
 
     alterable: AlterableTest
-    """The test function as it was before the trial, with no alterations chosen."""
+    """The tried test function as it was before the trial, with no alterations chosen."""
     rewrite: ReportingRewrite
-    """The version of the function that reports values instead of comparing them. It keeps the function's own name."""
+    """The version of the test function that reports values instead of comparing them. It keeps the function's own
+    name."""
     ids_in_box: Mapping[str, str]
-    """Ids in the box of the tests in the version that reports values, by the task's own ids. Empty if the trial does
-    not run this version."""
+    """For each test of the function, by the task's own id: the id that it has in the box, in the version that reports
+    values instead of comparing them. Empty if the trial does not run this version."""
     original: tuple[str, ...]
-    """Ids in the box of the tests in the unaltered version, which the trial runs under a new name. Empty if the trial
-    runs no altered copies."""
+    """The ids that the tests of the unaltered function have in the box. The trial runs this version under a new name,
+    beside the altered copies. Empty if the trial runs no altered copies."""
     altered: Mapping[str, Edit]
-    """The altered copies of the function: for each copy's name, the edit that replaces the expected value or
+    """For each altered copy of the test function, by the copy's name: the edit that replaces an expected value or
     exception."""
 
 
 class _Trial:
-    """A trial: two runs of test functions that gradings might alter or withhold values from. The trial builds the exam
-    (the tests of one run) and evaluates both runs of it. The exam contains all versions of these functions, so that one
-    run tries them all."""
+    """Two runs of test functions, which show what gradings can alter in them or withhold from the box. Both runs
+    execute the same exam (set of tests), once with the reference solution and once without any change. The exam
+    contains all versions of each function that are to be tried: altered copies, the original, and a version that
+    reports values instead of comparing them."""
 
     def __init__(
         self,
@@ -181,8 +184,9 @@ class _Trial:
         return Pool(self._sources, tuple(found), seconds=total)
 
     def _seconds(self, tried: _Tried, solved: Rows) -> float:
-        """Return the seconds that one version of a test takes. It is the median of all versions, because a busy machine
-        may have delayed single ones."""
+        """Return the seconds that one version of a test takes. It is the median of the original and its altered copies,
+        because a busy machine may have delayed single ones. Without altered copies, it is the time of the version that
+        reports values."""
         copies = [[self._ids.renamed(test, name) for test in tried.alterable.tests] for name in tried.altered]
         versions = [tried.original or tuple(tried.ids_in_box.values()), *copies]
         return median(sum(solved.seconds.get(test, 0.0) for test in version) for version in versions)
@@ -206,9 +210,9 @@ class _Trial:
         return tuple(kept), [(sites[key], value) for key, value in missing if sites[key] in kept]
 
     def _alterations(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[Edit, ...]:
-        """Return the alterations of a test that gradings can use, as the trial's two runs show: `solved` with the
-        reference solution, `unsolved` in the unchanged workspace. Of several assertions, only the one with the most
-        such alterations counts."""
+        """Return the alterations of a test function that gradings can use, all of them at the same assertion: the one
+        with the most usable alterations. The rows of the trial's two runs show which are usable: `solved` are from the
+        run with the reference solution, `unsolved` from the run in the unchanged workspace."""
 
         def failure_of(test: str) -> tuple[str | None, int | None]:
             return unsolved.outcomes.get(test), unsolved.places.get(test)

@@ -17,7 +17,8 @@ class RunOutput:
     code: int
     """Exit code as reported by pid 1 of the box."""
     rows: bytes = b""
-    """Bytes written to the file descriptor for result rows, which has one JSON row per line."""
+    """All bytes that were written to the file descriptor for result rows. Each valid line is the run's nonce and one
+    row as JSON."""
     report: bytes | None = None
     """Contents of the report file that the runner wrote at its end; None if there is no such file."""
     limit: str = ""
@@ -53,9 +54,9 @@ class Rows:
     row and the rows after it are ignored."""
 
     def reported(self, test: str, key: str) -> list[object]:
-        """Return the values that a test reported under a key. The Node runner reports all values only after the last
-        test's row, without naming a test. So if none are stored for the test, return those stored without a test's
-        name."""
+        """Return the values that a test reported for a comparison, given by its key. With the Node runner, all values
+        come after the last test's row and name no test. So if no values are stored for the test, return those stored
+        without a test's name."""
         return self.values.get(test, {}).get(key) or self.values.get("", {}).get(key, [])
 
 

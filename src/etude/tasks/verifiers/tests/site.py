@@ -38,7 +38,8 @@ class Site:
     """For a parametrised test: the names that the runner may give to each row, in the order of `values`. Empty for
     other tests."""
     renamed: bool = False
-    """Whether removing the expected values also renames the rows of a parametrised test to row1, row2 and so on."""
+    """Whether removing the expected values also renames the rows of a parametrised test to row1, row2 and so on,
+    because the original names may reveal these values."""
 
     @property
     def value(self) -> object:

@@ -33,7 +33,8 @@ class Parameters:
     row_ids: tuple[frozenset[str], ...]
     """For each row, the names that pytest may give it in test ids."""
     renaming: tuple[tuple[ByteSpan, bytes], ...] = field(default=())
-    """Edits that rename the rows to row1, row2 and so on, which reveals nothing about their contents."""
+    """Edits that rename the rows of the parametrised test to row1, row2 and so on. The original names may reveal the
+    rows' values."""
 
 
 def row_name(row: int) -> str:
@@ -181,8 +182,8 @@ def _argument_names(given: object) -> list[str]:
 def _unwrap_param(
     row: ast.expr | list[ast.expr],
 ) -> tuple[ast.expr | list[ast.expr], list[ast.expr] | None, str | None]:
-    """Return a row, followed by its cells and its id if it is a `pytest.param`. For other rows, cells and id are
-    None."""
+    """Return a row of a parametrised test together with its cells and its id, if the row is a `pytest.param`. For other
+    rows, return None for the cells and the id."""
     if not isinstance(row, ast.Call):
         return row, None, None
     keywords = {keyword.arg: keyword.value for keyword in row.keywords}

@@ -40,8 +40,8 @@ class ReportingRewrite:
         return [edit for edit in _blanks(self.sites.values()) if not _is_within(edit, self.function)]
 
     def id_in_box(self, ids: Ids, test: str) -> str:
-        """Return the id in the box of one of the rewritten function's tests. `test` is the task's own id of this
-        test."""
+        """Return the id that a test of the rewritten function has in the box. `test` is the id that it has without the
+        rewrite."""
         for site in self.sites.values():
             if site.renamed and (row := site.row_of(ids.row(test))) is not None:
                 return f"{ids.address(test)}[{row_name(row)}]"
@@ -54,9 +54,10 @@ class ReportingRewrite:
 
 
 def with_matching_rows(function: TestFunction, tests: Collection[str], ids: Ids) -> TestFunction:
-    """Return the function without the assertions whose table rows cannot be matched to `tests`. The rows match if each
-    test id names exactly one row, and no two ids name the same row. Assertions that can be withheld only together with
-    an omitted one are left out too."""
+    """Return the function without those assertions of a parametrised test whose table rows cannot be matched to
+    `tests`, the ids of the function's tests. The rows match if each id names exactly one row, and no two ids name the
+    same row. An assertion is also omitted if its expected value can be withheld from the box only together with that of
+    an omitted one."""
     row_ids = [ids.row(test) for test in tests]
 
     def fits(site: Site) -> bool:
@@ -68,7 +69,9 @@ def with_matching_rows(function: TestFunction, tests: Collection[str], ids: Ids)
 
 
 def without_outside_edits(function: TestFunction) -> TestFunction:
-    """Return the function without the assertions that can be withheld only with edits outside the function."""
+    """Return the function without the assertions whose expected values can be withheld from the box only by edits
+    outside the function. An assertion is also omitted if its value can be withheld only together with that of an
+    omitted one."""
     kept = [site for site in function.sites if not edits_outside(site, function)]
     return replace(function, sites=tuple(consistent_sites(kept, function.sites)))
 
@@ -84,7 +87,8 @@ def consistent_sites(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
 
 
 def edits_outside(site: Site, function: TestFunction) -> bool:
-    """Return whether withholding the expected value of an assertion needs edits outside the function."""
+    """Return whether the file must be edited outside the test function to withhold an assertion's expected value from
+    the box."""
     return not all(_is_within(edit, function) for edit in site.blanks)
 
 

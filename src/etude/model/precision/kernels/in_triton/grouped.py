@@ -75,7 +75,8 @@ INTERPRETED = {
 def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
     """Multiply rows [R, K] by their expert's weights [E, N, K] to bf16 [R, N]; both operands contract their last axis.
 
-    bf16 weights may be the transpose of a contiguous tensor (as in dgrad). Rows from `ends_e[-1]` on are not written.
+    Expert e has the rows from ends_e[e - 1] (0 for the first expert) to ends_e[e]. Rows after those of the last expert
+    are not written. bf16 weights may be the transpose of a contiguous tensor (as in dgrad).
     """
     kind, a_codes, a_scales, b_codes, b_scales = _operands(a, b)
     rows, inner = a_codes.shape
@@ -117,9 +118,10 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
 
 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """Multiply [M, R] by the transpose of [N, R] for each expert, summing over that expert's range of R only.
+    """Multiply `a` [M, R] by the transpose of `b` [N, R] for each expert, summing only over the expert's part of R.
 
-    The result is bf16 [E, M, N], zero for an expert without rows. bf16 operands that are not transposes of contiguous
+    Expert e has the part from ends_e[e - 1] (0 for the first expert) to ends_e[e]: its rows in the forward pass. The
+    result is bf16 [E, M, N], zero for an expert without rows. bf16 operands that are not transposes of contiguous
     rows are copied first. In quantised operands the number of an expert's rows must be a multiple of the block size.
     """
     match a, b:
@@ -213,8 +215,9 @@ def _launch(kernel: Any, kind: str, like: Tensor, *args: Any, **meta: Any) -> No
 
 @cache
 def _tuned(kernel: Any, kind: str) -> Any:
-    """Return the kernel with autotuning over the configurations of its kind. The autotuner times all of them at the
-    first call with new values of `columns`, `inner` and `TURNED`."""
+    """Return the kernel with autotuning over the tile configurations of its kind. The autotuner times all of them at
+    the first call with new values of the kernel's arguments `columns` and `inner` (sizes of the matrices) and `TURNED`
+    (whether the weights are stored transposed)."""
     return triton.autotune(CONFIGS[kind], key=["columns", "inner", "TURNED"])(kernel)
 
 

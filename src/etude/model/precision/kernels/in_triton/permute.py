@@ -25,8 +25,8 @@ STRIDE = 1024
 
 
 def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    """Copy tokens [N, D] to their rows [R, D]. With gates, each row is multiplied by the gate of its token-expert
-    pair."""
+    """Copy tokens [N, D] to their rows [R, D]: a token has one row for each of its experts. With gates, each row is
+    multiplied by the gate of its token-expert pair."""
     x_nd = x_nd.contiguous()
     rows, width = placement.token_r.numel(), x_nd.shape[1]
     out = x_nd.new_empty(rows, width)
@@ -49,7 +49,8 @@ def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) 
 
 
 def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    """Sum the rows [R, D] of each token to [N, D], weighted by their gates. Without gates every weight is 1."""
+    """Sum the rows [R, D] of each token, one for each of its experts, to [N, D], weighted by the experts' gates.
+    Without gates every weight is 1."""
     y_rd = y_rd.contiguous()
     (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]
     out = y_rd.new_empty(tokens, width)

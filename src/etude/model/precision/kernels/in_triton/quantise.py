@@ -51,9 +51,9 @@ class Tiling:
     """Block size of a format, and the tile sizes with which `_quantise_tiles` quantises to it."""
 
     tall: int
-    """Number of rows per block of the format."""
+    """Number of rows in one block of the number format; each block has one scale."""
     wide: int
-    """Number of columns per block of the format."""
+    """Number of columns in one block of the number format; each block has one scale."""
     mx: bool
     """Whether scales are powers of two (E8M0) instead of fp32."""
     rows: tuple[int, int, int]
