@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,11 @@ def test_help_takes_less_than_a_third_of_a_second() -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(times) < 0.3, f"the best of {[f'{t:.2f}' for t in times]} s"
+
+
+def test_the_module_is_the_command_and_says_its_version() -> None:
+    said = subprocess.run([sys.executable, "-m", "etude", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout == f"etude {version('etude')}\n"
 
 
 @pytest.mark.parametrize(

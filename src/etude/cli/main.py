@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from etude import __version__
 from etude.cli.agents import agents
 from etude.cli.doctor import doctors
 from etude.cli.errors import finish
@@ -55,6 +56,21 @@ GOES_ON = "interrupted: run the same command again to resume"
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that contains the run folders.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run folder, for example runs/tiny.")]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"etude {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the command `etude` itself."""
 
 
 @app.command()

@@ -1,0 +1,5 @@
+"""Makes `python -m etude` the same as the command `etude`."""
+
+from etude.cli.main import main
+
+main()
