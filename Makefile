@@ -25,10 +25,10 @@ tools:                    ## install what the sandbox's tests compare with (podm
 quickstart: setup         ## train a tiny agent through every stage and show that each helped
 	@.venv/bin/etude run $(RECIPE)
 
-test: setup tools         ## the tests, under 5 minutes
+test: setup tools         ## the tests: six minutes on two cores
 	$(PYTEST) -n 3 --junitxml=.pytest_cache/test.xml -m "not slow and not gpu"
 
-test-full: setup tools    ## the slow tests: kills, resumes, whole stages, under 15 minutes
+test-full: setup tools    ## the slow tests: kills, resumes, whole stages, a quarter of an hour
 	$(PYTEST) -n 4 --junitxml=.pytest_cache/test-full.xml -m "slow and not soak and not gpu"
 
 test-times: setup         ## the slowest tests of the last runs; fails above 20 s in test, 90 s in test-full [SLACK=2]
