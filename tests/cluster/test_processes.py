@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from etude.cluster import ClusterError, ServiceDied, open_cluster
+from etude.cluster import ClusterError, DeadlineExceeded, ServiceDied, guardian, open_cluster
 from etude.cluster.processes import ProcessCluster
 
 ECHO = "tests.contract.cluster_services:Echo"
@@ -22,6 +25,12 @@ class Imported:
 
     async def pid(self) -> int:
         return os.getpid()
+
+    def child(self) -> str:
+        """Start a program that outlives its service, and print its pid."""
+        pid = subprocess.Popen(["sleep", "600"]).pid
+        sys.stdout.write(f"{pid}\n")
+        return guardian.identity(pid) or ""
 
 
 def test_a_module_is_imported_once_for_all_services_but_anew_with_variables_of_its_own(tmp_path: Path) -> None:
@@ -55,5 +64,89 @@ def test_without_its_fork_server_services_go_on_but_none_is_started(tmp_path: Pa
         assert not (await echo.health()).alive
         await cluster.close()
         assert not cluster._folder.exists()
+
+    asyncio.run(run())
+
+
+def test_hundreds_may_ask_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        cluster = await open_cluster("processes", run_folder=tmp_path)
+        echo = await cluster.start("echo", ECHO)
+
+        async def counted() -> list[int]:
+            return [number async for number in echo.stream("numbers", 3, deadline=120)]
+
+        assert await asyncio.gather(*(counted() for _ in range(300))) == [[0, 1, 2]] * 300
+        await cluster.close()
+
+    asyncio.run(run())
+
+
+def test_a_start_that_is_late_or_given_up_leaves_its_name_free(tmp_path: Path) -> None:
+    async def run() -> None:
+        cluster = await open_cluster("processes", run_folder=tmp_path)
+        with pytest.raises(DeadlineExceeded):
+            await cluster.start("echo", ECHO, slow=60.0, deadline=0.5)
+        for steps in range(8):
+            starting = asyncio.ensure_future(cluster.start("echo", ECHO, slow=60.0))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+        echo = await cluster.start("echo", ECHO)
+        assert await echo.call("greet", "Ada", deadline=60) == "hello Ada"
+        await cluster.close()
+
+    asyncio.run(run())
+
+
+def test_a_late_restart_does_not_kill_the_one_that_replaced_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        cluster = await open_cluster("processes", run_folder=tmp_path)
+        one = await cluster.start("echo", ECHO, slow=1.0)
+        other = pickle.loads(pickle.dumps(one))
+        late = asyncio.ensure_future(one.restart(deadline=0.6))
+        await asyncio.sleep(0.3)
+        await other.restart(deadline=60)
+        with pytest.raises(ClusterError):
+            await late
+        assert (await other.health()).incarnation == 3
+        assert await one.call("greet", "Ada", deadline=60) == "hello Ada"
+        await cluster.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_service_printed_is_kept_and_what_it_started_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+    async def run() -> None:
+        cluster = await open_cluster("processes", run_folder=tmp_path)
+        for name, env in (("fork", {}), ("fresh", {"ETUDE_MARK": "1"})):
+            service = await cluster.start(name, f"{MODULE}:Imported", env=env)
+            child = await service.call("child", deadline=60)
+            await service.kill()
+            assert (tmp_path / "logs" / f"{name}.log").read_text() == f"{child.split()[0]}\n"
+            children.append(child)
+        await cluster.close()
+
+    children: list[str] = []
+    asyncio.run(run())
+    assert [child for child in children if guardian.alive(child)] == []
+
+
+def test_the_current_folder_is_not_searched_for_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+
+    async def run() -> None:
+        cluster = await open_cluster("processes", run_folder=tmp_path)
+        for name, env in (("fork", {}), ("fresh", {"ETUDE_MARK": "1"})):
+            service = await cluster.start(name, f"{MODULE}:Imported", env=env)
+            assert await service.call("pid", deadline=60)
+        await cluster.close()
 
     asyncio.run(run())

@@ -2,7 +2,7 @@
 fork, so that a start takes milliseconds.
 
 The fork server knows every service of its cluster by name. Any process with a handle can ask it for a service's current
-process, or to start the service again. It stays single-threaded, and runs no service itself.
+process, or to start the service again. It runs no service itself, and nothing of ours starts a thread in it.
 
 A service with environment variables of its own gets a fresh interpreter instead of a plain fork, since libraries read
 their variables when they are imported.
@@ -16,6 +16,7 @@ import importlib
 import json
 import os
 import pickle
+import selectors
 import signal
 import socket
 import sys
@@ -34,18 +35,20 @@ from etude.cluster.hosting import HostedService, ServiceSession, redirect_output
 
 COMMAND = (
     sys.executable,
+    "-P",
     "-c",
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from etude.cluster import fork_server as f; f.main()",
 )
 """Command line that runs `main` in a new interpreter; the arguments that `main` describes are appended to it. It uses
 `-c`, because `-m` would name this module `__main__`. Pickles would then refer to its classes by that name, under which
-other processes do not find them."""
+other processes do not find them. With `-P` the current folder is not searched for modules."""
 CONTROL = "control.sock"
 """Name of the fork server's socket in the cluster's folder."""
-BACKLOG = 1024
-"""Maximum number of connections to a service's socket that wait to be accepted."""
-REQUEST_SECONDS = 10.0
-"""Seconds that the fork server waits for the rest of a request that has begun."""
+BACKLOG = 4096
+"""Maximum number of connections to a socket that wait to be accepted. What comes beyond it fails as if nobody
+listened."""
+ANSWER_SECONDS = 10.0
+"""Seconds within which a client must take the fork server's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +62,19 @@ class ServiceSpec:
     node: str
     env: dict[str, str]
     log: Path
+    start_id: str
+    """Random id of the first start. By it, a failed start removes its own service alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceProcess:
     """One start of a service: its process, and the socket where it can be reached."""
 
-    spec: ServiceSpec
     who: str
     """Identity of the process: pid, start time and boot id, as in guardian.identity."""
     incarnation: int
     started: float
+    """When it was forked, on the machine's monotonic clock."""
     socket_path: str
 
     @property
@@ -78,75 +83,100 @@ class ServiceProcess:
 
 
 class ForkServer:
-    """Starts, finds and kills the services of one cluster. Every public method but `serve` answers a request that
-    `processes.request` sends."""
+    """The services of one cluster. Every public method but `serve` answers a request of processes.py."""
 
     def __init__(self, folder: Path, listener: socket.socket) -> None:
         self._folder, self._listener = folder, listener
+        self._specs: dict[str, ServiceSpec] = {}
         self._processes: dict[str, ServiceProcess] = {}
         """The latest process of each service, alive or dead, by name."""
+        self._forgotten: set[str] = set()
+        """Ids of first starts that were given up, which may arrive later than that."""
         self._lost: set[str] = set()
-        """Names of the nodes that are lost."""
-        self._connection = listener
-        """Connection of the request that is being answered. A forked service inherits it and closes it. Before the
-        first request, this is the listener."""
+        """Nodes that are lost."""
+        self._requests: dict[socket.socket, bytearray] = {}
+        """What each connected client has sent so far."""
         self._sockets = 0
 
     def serve(self) -> None:
-        """Answer requests until this process is killed."""
-        while True:
-            self._connection = connection = self._listener.accept()[0]
-            with connection, suppress(OSError, EOFError):
-                connection.settimeout(REQUEST_SECONDS)
-                request = read_frame(connection)
-                connection.sendall(framed(pickle.dumps(self._answer(request))))
+        """Answer requests until this process is killed, each once it is complete: no client can hold up the others."""
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._listener, selectors.EVENT_READ)
+            while True:
+                for key, _ in ready.select():
+                    if key.fileobj is self._listener:
+                        connection = self._listener.accept()[0]
+                        self._requests[connection] = bytearray()
+                        ready.register(connection, selectors.EVENT_READ)
+                    elif isinstance(key.fileobj, socket.socket) and self._read(key.fileobj):
+                        ready.unregister(key.fileobj)
+                        key.fileobj.close()
 
     def start(self, spec: ServiceSpec) -> ServiceProcess:
         """Start a new service. Return at once, while its constructor may still be running."""
-        if spec.name in self._processes:
+        if spec.name in self._specs:
             raise ClusterError(f"there is already a service called {spec.name!r}")
-        return self._fork(spec, 1)
+        if spec.start_id in self._forgotten:
+            raise ClusterError(f"the start of {spec.name} was given up")
+        process = self._fork(spec, 1)
+        self._specs[spec.name] = spec
+        return process
 
     def restart(self, name: str) -> ServiceProcess:
-        """Kill the service's process, if it is alive, and start another one."""
-        known = self._processes[name]
+        """Kill the service's process, if it lives, and start another one."""
         self.kill(name)
-        return self._fork(known.spec, known.incarnation + 1)
+        return self._fork(self._specs[name], self._processes[name].incarnation + 1)
 
     def find(self, name: str) -> ServiceProcess | None:
         """Return the process of a service; None if it is dead."""
         known = self._processes.get(name)
         return known if known is not None and guardian.alive(known.who) else None
 
-    def kill(self, name: str) -> None:
-        """Kill a service's process, and return once it is gone."""
+    def kill(self, name: str, who: str = "") -> None:
+        """Kill a service's process, and return once it is gone. If `who` is given, only the process with this identity
+        is killed, not one that has replaced it."""
         known = self._processes.get(name)
-        if known is not None and guardian.alive(known.who):
+        if known is not None and guardian.alive(known.who) and who in ("", known.who):
             os.kill(known.pid, signal.SIGKILL)
             os.waitpid(known.pid, 0)
 
-    def forget(self, name: str) -> None:
-        """Kill a service whose start failed, so that its name is free again."""
-        self.kill(name)
-        self._processes.pop(name, None)
+    def forget(self, name: str, start_id: str) -> None:
+        """Kill a service whose first start failed or was given up, so that its name is free again."""
+        self._forgotten.add(start_id)
+        if name in self._specs and self._specs[name].start_id == start_id:
+            self.kill(name)
+            del self._specs[name], self._processes[name]
 
     def lose_node(self, node: str) -> None:
-        """Kill every service of a node and all their child processes, like a power cut. Later starts on the node
-        fail."""
+        """Kill every service of a node with all that it has started, as a power cut would."""
         self._lost.add(node)
-        for name, known in self._processes.items():
-            if known.spec.node == node:
+        for name, spec in self._specs.items():
+            if spec.node == node:
                 below: list[psutil.Process] = []
                 with suppress(psutil.NoSuchProcess):
-                    below = psutil.Process(known.pid).children(recursive=True)
+                    below = psutil.Process(self._processes[name].pid).children(recursive=True)
                 self.kill(name)
                 for process in below:
                     with suppress(psutil.NoSuchProcess):
                         process.kill()
 
+    def _read(self, connection: socket.socket) -> bool:
+        """Read what a client has sent, and answer its request once it is complete. Return whether the client is done
+        with."""
+        request = self._requests[connection]
+        with suppress(OSError):
+            data = connection.recv(1 << 20)
+            request += data
+            if data and len(request) - 8 < int.from_bytes(request[:8]):
+                return False
+            if data:
+                connection.settimeout(ANSWER_SECONDS)
+                connection.sendall(framed(pickle.dumps(self._answer(bytes(request[8:])))))
+        del self._requests[connection]
+        return True
+
     def _answer(self, request: bytes) -> Any:
-        """Run the method that a pickled request names. Return its result, or its exception as a ClusterError or
-        Failure."""
+        """Return the answer to a request, or a Failure."""
         self._reap()
         try:
             method, args = pickle.loads(request)
@@ -167,6 +197,8 @@ class ForkServer:
             # What fails here, even with SystemExit, fails again in the service, which reports it.
             with suppress(BaseException):
                 importlib.import_module(spec.service.partition(":")[0])
+        if spec.name in self._processes:
+            Path(self._processes[spec.name].socket_path).unlink(missing_ok=True)
         self._sockets += 1
         path = str(self._folder / f"{self._sockets}.sock")
         listener = socket.socket(socket.AF_UNIX)
@@ -175,12 +207,12 @@ class ForkServer:
         gc.freeze()  # The collector of a fork would otherwise write to, and so copy, every page.
         pid = os.fork()
         if pid == 0:
-            self._listener.close()
-            self._connection.close()
+            for inherited in (self._listener, *self._requests):
+                inherited.close()
             _become_service(spec, self._folder, listener)
         listener.close()
         who = guardian.identity(pid) or f"{pid} 0 ended"
-        process = ServiceProcess(spec, who, incarnation, time.time(), path)
+        process = ServiceProcess(who, incarnation, time.monotonic(), path)
         self._processes[spec.name] = process
         return process
 
@@ -244,16 +276,6 @@ def framed(body: bytes) -> bytes:
     return len(body).to_bytes(8) + body
 
 
-def read_frame(connection: socket.socket) -> bytes:
-    """Return the body of a frame. Raise EOFError if the connection ends before it is complete."""
-    with connection.makefile("rb") as stream:
-        head = stream.read(8)
-        body = stream.read(int.from_bytes(head))
-    if len(head) < 8 or len(body) < int.from_bytes(head):
-        raise EOFError
-    return body
-
-
 def main() -> None:
     """Run the fork server, or one service in a fresh interpreter, as the command line says:
 
@@ -265,11 +287,15 @@ def main() -> None:
     service listens. PATHS is the driver's sys.path as JSON. The code in COMMAND sets sys.path to it, and removes it
     from the arguments, before it calls this function.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # If the driver ignores it, so would this process: no exit status.
     role, place, descriptor = sys.argv[1:]
     listener = socket.socket(fileno=int(descriptor))
     folder = Path(place).parent
     if role == "service":
-        run_service(pickle.loads(Path(place).read_bytes()), folder, listener)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        spec = pickle.loads(Path(place).read_bytes())
+        Path(place).unlink()
+        run_service(spec, folder, listener)
     ForkServer(folder, listener).serve()
 
 

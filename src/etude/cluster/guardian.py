@@ -24,6 +24,8 @@ from pathlib import Path
 OWNER, PROCESSES = "owner", "processes"
 """Names of two files in the cluster's folder: one holds the driver's identity, the other those of the recorded
 processes."""
+FOLDER = "ETUDE_CLUSTER_FOLDER"
+"""Environment variable by which programs that services start are known to belong to a cluster."""
 CHECK_SECONDS = 1.0
 """Seconds between the guardian's checks whether the driver is alive."""
 SWEEP_SECONDS = 10.0
@@ -88,12 +90,12 @@ def processes_of(folder: Path, spared: str) -> list[str]:
 
 
 def _works_in(process: Path, folder: Path) -> bool:
-    """Whether a process names the cluster's folder in its command line or has a file of this folder open. False for a
-    guardian. `process` is the folder of the process in /proc."""
+    """Whether a process (its folder in /proc) names the cluster's folder in its command line or environment, or has a
+    file open in it."""
     command = (process / "cmdline").read_bytes()
     if Path(__file__).name.encode() in command:
         return False
-    if f"{folder}/".encode() in command:
+    if f"{folder}/".encode() in command or f"{FOLDER}={folder}/".encode() in (process / "environ").read_bytes():
         return True
     return any(str(descriptor.readlink()).startswith(f"{folder}/") for descriptor in (process / "fd").iterdir())
 

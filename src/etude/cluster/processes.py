@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import pickle
+import secrets
 import socket
 import subprocess
 import sys
@@ -21,12 +22,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etude.cluster import guardian
 from etude.cluster.contract import Cluster, ClusterError, DeadlineExceeded, Health, Launch, ServiceDied
 from etude.cluster.direct_calls import CallerConnection, ConnectionLost
 from etude.cluster.failure import Failure
-from etude.cluster.fork_server import COMMAND, CONTROL, ServiceProcess, ServiceSpec, framed
+from etude.cluster.fork_server import BACKLOG, COMMAND, CONTROL, ServiceProcess, ServiceSpec, framed
 from etude.cluster.hosting import END_OF_STREAM, NEXT_ITEM, OPEN_STREAM, PING, pickled_call
 from etude.cluster.private_folder import end_guardian, private_folder, start_guardian
+
+CLEAN_UP_SECONDS = 5.0
+"""How long a handle waits until the fork server has killed or forgotten a service."""
+DEFAULTS = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Environment variables of the fork server and its services, unless the driver has them set. Many services share the
+machine's cores, so one that computes sets its own number of threads. Pyarrow must not start a thread before a fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class ProcessRemote:
         return self._name
 
     async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
-        sent, submitted = pickled_call(method, args, kwargs), time.time()
+        sent, submitted = pickled_call(method, args, kwargs), time.monotonic()
         async with self._errors_named(method, deadline):
             try:
                 answer = await self._ask(sent)
@@ -96,7 +104,7 @@ class ProcessRemote:
             return Health(False, pid, incarnation, 0.0, str(error))
         assert self._process is not None
         process = self._process
-        return Health(True, process.pid, process.incarnation, max(time.time() - process.started, 0.0))
+        return Health(True, process.pid, process.incarnation, time.monotonic() - process.started)
 
     async def restart(self, *, deadline: float) -> None:
         async with self._errors_named("__init__", deadline):
@@ -104,26 +112,39 @@ class ProcessRemote:
             await self._constructed()
 
     async def kill(self) -> None:
-        with suppress(ConnectionLost):  # The cluster is closed: nothing lives.
-            await request(self._folder, "kill", self._name)
+        await self._kill("")
 
     async def start(self, spec: ServiceSpec, *, deadline: float) -> None:
         """Start the service for the first time. If its constructor fails or is late, the service's name becomes free
         again."""
-        async with self._errors_named("__init__", deadline):
-            self._process = await request(self._folder, "start", spec)
-            try:
+        try:
+            async with self._errors_named("__init__", deadline):
+                self._process = await request(self._folder, "start", spec)
                 await self._constructed()
-            except BaseException:
-                await request(self._folder, "forget", self._name)
-                raise
+        except BaseException:
+            with suppress(TimeoutError, ConnectionLost):
+                async with asyncio.timeout(CLEAN_UP_SECONDS):
+                    await request(self._folder, "forget", self._name, spec.start_id)
+            raise
+
+    async def _kill(self, who: str) -> None:
+        """Kill the service's process, or only the process with the identity `who`, if one is given."""
+        try:
+            async with asyncio.timeout(CLEAN_UP_SECONDS):
+                await request(self._folder, "kill", self._name, who)
+        except (TimeoutError, ConnectionLost):
+            # The fork server is busy or dead, or the cluster is closed.
+            if self._process is not None:
+                guardian.kill(self._process.who)
 
     async def _constructed(self) -> None:
         """Wait until the service's constructor has finished. Kill the process if the constructor fails or is late."""
+        assert self._process is not None
+        started = self._process.who
         try:
             self._result(await self._ask(PING), "__init__")
         except BaseException:
-            await self.kill()
+            await self._kill(started)
             raise
 
     async def _ask(self, sent: bytes) -> bytes:
@@ -185,12 +206,11 @@ class ProcessCluster(Cluster):
         control = self._folder / CONTROL
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(control))
-            listener.listen()
+            listener.listen(BACKLOG)
             with (self._logs / "fork-server.log").open("a") as log:
                 self._server = subprocess.Popen(
                     [*COMMAND, "serve", str(control), str(listener.fileno()), json.dumps(sys.path)],
-                    # Many services share the machine's cores; a service that computes sets its own number of threads.
-                    env={"OMP_NUM_THREADS": "1", **os.environ},
+                    env={**DEFAULTS, **os.environ, guardian.FOLDER: f"{self._folder}/"},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -219,7 +239,7 @@ class ProcessCluster(Cluster):
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ClusterError(f"the arguments of {wanted.name} cannot be sent: {error}") from error
         log = self._logs / f"{wanted.name}.log"
-        spec = ServiceSpec(wanted.name, wanted.service, arguments, node, wanted.env, log)
+        spec = ServiceSpec(wanted.name, wanted.service, arguments, node, wanted.env, log, secrets.token_hex(8))
         remote = ProcessRemote(wanted.name, self._folder)
         await remote.start(spec, deadline=deadline)
         return remote
@@ -255,7 +275,7 @@ async def request(folder: Path, method: str, *args: Any) -> Any:
         finally:
             writer.close()
     except (OSError, asyncio.IncompleteReadError) as error:
-        raise ConnectionLost(f"its cluster is gone: {error}") from error
+        raise ConnectionLost(f"its cluster is gone, perhaps logs/fork-server.log says why: {error}") from error
     if isinstance(answer, ClusterError):
         raise answer
     if isinstance(answer, Failure):
