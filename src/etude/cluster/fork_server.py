@@ -240,6 +240,8 @@ def _become_service(spec: ServiceSpec, folder: Path, listener: socket.socket) ->
 def run_service(spec: ServiceSpec, folder: Path, listener: socket.socket) -> None:
     """Construct the service and serve it until this process is killed. If the constructor raises, every call is
     answered with that exception."""
+    # A service ends by being killed, and what it has buffered is lost then.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # Torch creates this folder whether it compiles or not; here it is removed with the cluster.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "torch"))
     hosted: HostedService | Failure
@@ -292,7 +294,6 @@ def main() -> None:
     listener = socket.socket(fileno=int(descriptor))
     folder = Path(place).parent
     if role == "service":
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         spec = pickle.loads(Path(place).read_bytes())
         Path(place).unlink()
         run_service(spec, folder, listener)

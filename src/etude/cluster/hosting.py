@@ -145,7 +145,6 @@ def redirect_output(log: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # What is buffered is lost: services are killed.
     faulthandler.enable()
 
 

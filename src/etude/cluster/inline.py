@@ -20,6 +20,7 @@ from typing import Any
 from etude.cluster.contract import Cluster, ClusterError, DeadlineExceeded, Health, Launch, ServiceDied
 from etude.cluster.failure import Failure
 from etude.cluster.hosting import HostedService, pickled_call
+from etude.cluster.node_names import NodeNames
 
 _clusters: weakref.WeakValueDictionary[int, InlineCluster] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
@@ -135,34 +136,30 @@ class InlineCluster(Cluster):
     def __init__(self, nodes: int = 1) -> None:
         self.number = next(_numbers)
         self.remotes: dict[str, InlineRemote] = {}
-        self._nodes = [f"node-{number}" for number in range(nodes)]
+        self._nodes = NodeNames(nodes)
         self._node_of: dict[str, str] = {}
         _clusters[self.number] = self
 
     async def nodes(self) -> list[str]:
-        return list(self._nodes)
+        return list(self._nodes.living)
 
     async def lose_node(self, node: str) -> None:
         """Simulate the loss of a node: the services started there are killed and cannot be restarted."""
-        if node not in self._nodes[1:]:
-            raise ClusterError(f"no node {node!r} that may be lost; there are {', '.join(self._nodes[1:]) or 'none'}")
-        self._nodes.remove(node)
+        self._nodes.lose(node)
         for name, where in self._node_of.items():
             if where == node:
                 await self.remotes[name].kill()
 
     def node_is_lost(self, name: str) -> bool:
         """Whether the node of the service with this name is lost."""
-        return self._node_of[name] not in self._nodes
+        return self._node_of[name] not in self._nodes.living
 
     async def launch(self, wanted: Launch, *, deadline: float) -> InlineRemote:
         """Start a service. `cpus` and `env` are ignored, since no process is started."""
-        name, node = wanted.name, wanted.node
+        name = wanted.name
         if name in self.remotes:
             raise ClusterError(f"there is already a service called {name!r}")
-        if node and node not in self._nodes:
-            raise ClusterError(f"no node {node!r}; there are {', '.join(self._nodes)}")
-        self._node_of[name] = node or self._nodes[0]
+        self._node_of[name] = self._nodes.chosen(wanted.node)
         given = (_resolved(wanted.args), {key: _value(value) for key, value in wanted.kwargs.items()})
         sent = pickle.dumps(given, protocol=5)
         remote = self.remotes[name] = InlineRemote(self, name, wanted.service, sent)

@@ -28,6 +28,7 @@ from etude.cluster.direct_calls import CallerConnection, ConnectionLost
 from etude.cluster.failure import Failure
 from etude.cluster.fork_server import BACKLOG, COMMAND, CONTROL, ServiceProcess, ServiceSpec, framed
 from etude.cluster.hosting import END_OF_STREAM, NEXT_ITEM, OPEN_STREAM, PING, pickled_call
+from etude.cluster.node_names import NodeNames
 from etude.cluster.private_folder import end_guardian, private_folder, start_guardian
 
 CLEAN_UP_SECONDS = 5.0
@@ -198,7 +199,7 @@ class ProcessCluster(Cluster):
         """Start the fork server, which starts services, and the guardian, which kills them when the driver is gone."""
         self._logs = run_folder.absolute() / "logs"
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._nodes = [f"node-{number}" for number in range(nodes)]
+        self._nodes = NodeNames(nodes)
         self._stored = 0
         self._closed = False
         self._folder = private_folder()
@@ -219,21 +220,19 @@ class ProcessCluster(Cluster):
                 )
 
     async def nodes(self) -> list[str]:
-        return list(self._nodes)
+        return list(self._nodes.living)
 
     async def lose_node(self, node: str) -> None:
-        if node not in self._nodes[1:]:
-            raise ClusterError(f"no node {node!r} that may be lost; there are {', '.join(self._nodes[1:]) or 'none'}")
-        self._nodes.remove(node)
-        with suppress(ConnectionLost):
+        self._nodes.lose(node)
+        try:
             await request(self._folder, "lose_node", node)
+        except ConnectionLost as error:
+            raise ClusterError(f"{node} cannot be lost: {error}") from error
 
     async def launch(self, wanted: Launch, *, deadline: float) -> ProcessRemote:
         """Start the service that `wanted` describes. The number of cores that it asks for (`wanted.cpus`) is ignored:
         the machine's scheduler shares the cores among all services."""
-        node = wanted.node or self._nodes[0]
-        if node not in self._nodes:
-            raise ClusterError(f"no node {node!r}; there are {', '.join(self._nodes)}")
+        node = self._nodes.chosen(wanted.node)
         try:
             arguments = pickle.dumps((wanted.args, wanted.kwargs), pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
