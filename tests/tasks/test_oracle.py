@@ -133,8 +133,7 @@ async def test_the_oracle_solves_its_tasks(
     rewrites: float,
 ) -> None:
     summaries = 0
-    # The first four have every kind of bug; chance decides what becomes of a slip, so there are more of these.
-    for task in train_tasks[: 8 if slip else 4]:
+    for task in train_tasks[:8]:
         stop, verdict, recorder, calls = await demonstrate(
             task, sandboxes, tokenizer, grader, trigger=trigger, slip=slip, rewrites=rewrites
         )
