@@ -2,9 +2,9 @@
 
     mutants.py [--number 300] [--seed 2026] [--room sandbox] [--tests tests/sandbox] [--trees 2]
 
-A mutation is drawn over all of `src` by the seed. Only tests that execute its line are run, the shortest first, until
-one fails and passes again without the fault. Which tests execute a line is measured once per code digest, by one run of
-the tests under coverage; they are CI's, those of `make test` and `make test-full`.
+A mutation is drawn over all of `src` by the seed. Only tests that execute its statement are run, the shortest first,
+until one fails and passes again without the fault. Which tests those are is measured by one run of CI's tests (those of
+`make test` and `make test-full`) with probes at the mutations that were drawn, kept until the code changes.
 
 Every result is a row of docs/mutants/rows.jsonl as soon as it is known, so that the same command goes on where it was
 stopped; docs/mutants/survivors.md is written from the rows. Faults are made in copies of the tree, never in yours.
@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -29,14 +30,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import coverage
-from mutations import Mutation, mutations_below
+from mutations import Mutation, mutations_below, with_probes
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from etude.journal import code_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".pytest_cache" / "mutants"
+_UNPROBED = re.compile(r"src/etude/(tasks/box|model/precision/kernels/in_triton)/")
+"""Scripts that tasks know by their digest, and kernels, which a compiler of their own reads."""
 PAGES = ROOT / "docs" / "mutants"
 ROWS = PAGES / "rows.jsonl"
 OF_CI = "not soak and not gpu"
@@ -44,23 +46,23 @@ BATCHES = (25, 250)
 """How many of the shortest covering tests run first: starting pytest with thousands takes longer than most kills."""
 
 
-def measure(folder: Path, tests: str) -> None:
-    """Run CI's tests once under coverage; also the processes they start, each noted with the test that started it."""
-    folder.mkdir(parents=True)
-    settings = folder / "coveragerc"
-    settings.write_text(
-        f"[run]\nsource = {ROOT / 'src'}\ndata_file = {folder / 'data'}\nparallel = true\nsigterm = true\n"
-        "patch = subprocess, _exit\ncontext = ${PYTEST_CURRENT_TEST-}\n",
-        encoding="utf-8",
-    )
-    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-p", "noting"]
-    command += ["-n", "3", "--dist", "loadfile", "-m", OF_CI]
-    code = subprocess.call([*command, tests], cwd=ROOT, env=_noting(folder / "tests.jsonl"))
+def measure(folder: Path, tests: str, drawn: Sequence[Mutation]) -> None:
+    """Run CI's tests once in a copy of the tree that has a probe at each mutation."""
+    reached = folder / "reached"
+    reached.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="etude-mutants-") as place:
+        tree = Tree(Path(place, "tree"))
+        for file in {mutation.file for mutation in drawn if not _UNPROBED.match(mutation.file)}:
+            lines = {number: mutation.line for number, mutation in enumerate(drawn) if mutation.file == file}
+            source = (tree.root / file).read_text(encoding="utf-8")
+            (tree.root / file).write_text(with_probes(source, lines), encoding="utf-8")
+        command = [tree.python, "-m", "pytest", "-p", "noting", "-n", "3", "--dist", "loadfile", "-m", OF_CI, tests]
+        environment = {**_noting(folder / "tests.jsonl"), "ETUDE_REACHED": str(reached)}
+        code = subprocess.call(command, cwd=tree.root, env=environment)
     if code not in (0, 1):  # Some tests may fail: they are not asked about faults.
+        shutil.rmtree(folder)
         raise SystemExit(2 if code in (4, 5) else code)  # pytest found no such tests
-    combined = coverage.Coverage(config_file=str(settings))
-    combined.combine()
-    combined.save()
+    (folder / "complete").touch()
 
 
 def _noting(notes: Path) -> dict[str, str]:
@@ -74,25 +76,21 @@ def _read(notes: Path) -> list[dict[str, Any]]:
 
 
 class Covering:
-    """Which tests execute a line, and how long each takes."""
+    """Which tests execute a mutation's statement, and how long each takes."""
 
     def __init__(self, folder: Path) -> None:
-        self.data = coverage.CoverageData(str(folder / "data"))
-        self.data.read()
         self.seconds = {row["test"]: row["seconds"] for row in _read(folder / "tests.jsonl") if not row["failed"]}
+        self.reached: dict[int, set[str]] = {}
+        for notes in (folder / "reached").iterdir():
+            for line in notes.read_text(encoding="utf-8").splitlines():
+                number, test = line.split(" ", 1)
+                self.reached.setdefault(int(number), set()).add(test)
 
-    def tests(self, mutation: Mutation) -> list[str]:
-        """The shortest first. A line that runs at import, or was executed by nobody noted, has those of its file."""
-        lines = self.data.contexts_by_lineno(str(ROOT / mutation.file))
-        found = _nodes(lines.get(mutation.line, ()))
-        if not found:
-            found = _nodes(context for contexts in lines.values() for context in contexts)
+    def tests(self, number: int, mutation: Mutation) -> list[str]:
+        """The shortest first. Where no probe can tell, inside boxes and kernels, all tests of the mutation's room."""
+        room = Path(mutation.file).parts[2]
+        found = self.reached.get(number) or {test for test in self.seconds if room in re.split(r"[/_.]", test)}
         return sorted(found & self.seconds.keys(), key=lambda test: self.seconds[test])
-
-
-def _nodes(contexts: Any) -> set[str]:
-    """`PYTEST_CURRENT_TEST` has the phase behind the id."""
-    return {context.rsplit("|", 1)[-1].split(" (")[0] for context in contexts if "::" in context}
 
 
 class Tree:
@@ -108,7 +106,8 @@ class Tree:
         ours = next(Path(path) for path in sys.path if path.endswith("site-packages"))
         its = next((folder / ".venv").glob("lib/python*/site-packages"))
         # As a plain path, the file in it that names our own source is not read.
-        (its / "copy.pth").write_text(f"{folder / 'src'}\n{ours}\n", encoding="utf-8")
+        (its / "copy.pth").write_text(f"{folder / 'src'}\n{folder / 'scripts'}\n{ours}\n", encoding="utf-8")
+        self.python = str(folder / ".venv/bin/python")
         for script in Path(sys.executable).parent.iterdir():
             copy = folder / ".venv/bin" / script.name
             if not copy.exists() and script.is_file():
@@ -124,7 +123,7 @@ class Tree:
         names.write_text("\n".join(tests), encoding="utf-8")
         notes = self.root / ".notes"
         notes.unlink(missing_ok=True)
-        command = [str(self.root / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        command = [self.python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         self.running = started = subprocess.Popen(
             [*command, "-p", "noting", f"@{names}"],
             cwd=self.root,
@@ -152,10 +151,9 @@ class Tree:
             os.killpg(self.running.pid, signal.SIGKILL)
             self.running.wait()
 
-    def judge(self, mutation: Mutation, covering: Covering) -> dict[str, Any]:
+    def judge(self, mutation: Mutation, tests: list[str], covering: Covering) -> dict[str, Any]:
         file, begun = self.root / mutation.file, time.monotonic()
-        source = file.read_bytes()
-        tests, killer = covering.tests(mutation), None
+        source, killer = file.read_bytes(), None
         file.write_bytes(mutation.apply(source))
         try:
             for batch in _batches(tests):
@@ -215,15 +213,16 @@ def main() -> int:
     offered = mutations_below(ROOT, f"src/etude/{told.room}")
     if not offered:
         parser.error(f"expected a folder of src/etude with code in it, found {told.room!r}")
-    folder = CACHE / f"{code_digest()}-{told.tests.replace('/', '-')}"
-    if not (folder / "data").exists():
-        shutil.rmtree(CACHE, ignore_errors=True)
-        measure(folder, told.tests)
-    covering = Covering(folder)
     drawn = random.Random(told.seed).sample(offered, min(told.number, len(offered)))
+    asked = f"{told.tests}-{told.room}-{told.number}-{told.seed}".replace("/", "-")
+    folder = CACHE / f"{code_digest()}-{asked}"
+    if not (folder / "complete").exists():
+        shutil.rmtree(CACHE, ignore_errors=True)
+        measure(folder, told.tests, drawn)
+    covering = Covering(folder)
     rows = _read(ROWS)
     known = set(map(_name, rows))
-    todo = [mutation for mutation in drawn if _name(identity(mutation)) not in known]
+    todo = [(number, mutation) for number, mutation in enumerate(drawn) if _name(identity(mutation)) not in known]
     PAGES.mkdir(exist_ok=True)
     lock, stopped = threading.Lock(), False
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -232,10 +231,10 @@ def main() -> int:
         free = list(trees)
         bar = progress.add_task("mutants", total=len(drawn), completed=len(drawn) - len(todo))
 
-        def one(mutation: Mutation) -> None:
+        def one(number: int, mutation: Mutation) -> None:
             with lock:
                 tree = free.pop()
-            row = {**identity(mutation), **tree.judge(mutation, covering)}
+            row = {**identity(mutation), **tree.judge(mutation, covering.tests(number, mutation), covering)}
             if stopped:
                 return  # Its tests were ended, not failed.
             with lock:
@@ -248,7 +247,7 @@ def main() -> int:
 
         with ThreadPoolExecutor(told.trees) as pool:
             try:
-                for done in [pool.submit(one, mutation) for mutation in todo]:
+                for done in [pool.submit(one, *each) for each in todo]:
                     done.result()
             except KeyboardInterrupt:
                 stopped = True

@@ -1,4 +1,4 @@
-"""Small faults in Python source: what a mutation is, and all that a file offers.
+"""Small faults in Python source: what a mutation is, all that a file offers, and probes that tell who executes it.
 
 A mutation replaces one span of a file, so that everything else keeps its bytes. Annotations, docstrings, formatted
 messages and `if TYPE_CHECKING` are left alone: no test could tell.
@@ -61,6 +61,55 @@ def mutations_below(root: Path, folder: str) -> list[Mutation]:
     """Those of all Python files below a folder, named from the root."""
     files = sorted((root / folder).rglob("*.py"))
     return [found for file in files for found in mutations_of(str(file.relative_to(root)), file.read_bytes())]
+
+
+def with_probes(source: str, lines: dict[int, int]) -> str:
+    """The source with probes (`reached.py`): that of a number stands before the statement of its line.
+
+    What runs at import has a probe at the head of every function instead: its faults show wherever the file is used.
+    """
+    functions = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    texts = source.splitlines(keepends=True)
+    # Nothing can stand before the body in `def name(self): ...`.
+    functions = [node for node in functions if not texts[_head(node) - 1][: node.body[0].col_offset].strip()]
+    probes: dict[int, set[int]] = {}
+    for number, line in lines.items():
+        bodies = [node for node in functions if node.body[0].lineno <= line <= _last(node)]
+        around = [
+            _first(node)
+            for body in bodies
+            for node in ast.walk(body)
+            if isinstance(node, ast.stmt) and node is not body and _first(node) <= line <= _last(node)
+        ]
+        # Nothing can stand before an `elif`, which is a statement of its own in the tree.
+        around = [at for at in around if not texts[at - 1].lstrip().startswith("elif ")]
+        for at in [max(around)] if around else map(_head, functions):
+            probes.setdefault(at, set()).add(number)
+    result = ""
+    for at, text in enumerate(texts, 1):
+        indent = text[: len(text) - len(text.lstrip())]
+        for number in sorted(probes.get(at, ())):
+            result += f'{indent}try:\n{indent} __import__("reached").line({number})\n'
+            result += f"{indent}except ImportError:\n{indent} pass\n"
+        result += text
+    return result
+
+
+def _first(node: ast.stmt) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
+
+
+def _last(node: ast.stmt) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno
+
+
+def _head(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The first line of the body that is not its docstring."""
+    documented = ast.get_docstring(function, clean=False) is not None and len(function.body) > 1
+    return _first(function.body[1 if documented else 0])
 
 
 class _Finder(ast.NodeVisitor):

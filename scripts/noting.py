@@ -1,4 +1,4 @@
-"""A pytest plugin for mutants.py: how long each test took and whether it failed, and which test executes a line.
+"""A pytest plugin for mutants.py: how long each test took and whether it failed.
 
 ETUDE_TEST_NOTES names the file that gets one JSON line per test.
 """
@@ -10,16 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import coverage
-
 _seconds: dict[str, float] = {}
-
-
-def pytest_runtest_protocol(item: Any) -> None:
-    """Under coverage, lines executed from here on are this test's."""
-    running = coverage.Coverage.current()
-    if running is not None:
-        running.switch_context(item.nodeid)
 
 
 def pytest_runtest_logreport(report: Any) -> None:

@@ -6,7 +6,8 @@ import ast
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -70,3 +71,37 @@ def test_a_place_that_reads_otherwise_is_refused(mutations: ModuleType) -> None:
     mutation = mutations.mutations_of("a.py", b"x = 1\n")[0]
     with pytest.raises(ValueError, match="no longer reads"):
         mutation.apply(b"y = 22\n")
+
+
+PROBED = """
+LIMIT = 1
+
+
+def protocol(
+    self,
+): ...
+
+
+def f(x):
+    "Of 1."
+    if x == 1:
+        return [
+            2,
+        ]
+    elif x == 2:
+        return 3
+"""
+
+
+@pytest.mark.parametrize(("given", "reached"), [(1, ["LIMIT", "if", "elif", "[2]"]), (2, ["LIMIT", "if", "elif", "3"])])
+def test_a_probe_tells_that_the_statement_of_its_line_runs(
+    mutations: ModuleType, monkeypatch: pytest.MonkeyPatch, given: int, reached: list[str]
+) -> None:
+    places = ["LIMIT", "if", "[2]", "elif", "3"]
+    told: list[int] = []
+    monkeypatch.setitem(sys.modules, "reached", SimpleNamespace(line=told.append))
+    names: dict[str, Any] = {}
+    exec(mutations.with_probes(PROBED, dict(enumerate([2, 12, 14, 16, 17]))), names)
+    assert not told, "nothing has run but the import"
+    names["f"](given)
+    assert [places[number] for number in told] == reached
