@@ -12,8 +12,6 @@ from etude.sandbox.contract import NO_EGRESS, Egress, OnOutput, Terminal
 
 
 class ExecOptions(TypedDict, total=False):
-    """The keyword arguments of Box.exec."""
-
     timeout: Required[float]
     cwd: str | None
     env: dict[str, str] | None
@@ -23,8 +21,6 @@ class ExecOptions(TypedDict, total=False):
 
 
 class StartOptions(TypedDict, total=False):
-    """The keyword arguments of Box.start."""
-
     timeout: Required[float]
     cwd: str | None
     env: dict[str, str] | None
@@ -33,8 +29,6 @@ class StartOptions(TypedDict, total=False):
 
 
 class BuildOptions(TypedDict, total=False):
-    """The keyword arguments of Sandboxes.build_image."""
-
     dockerfile: Path | None
     target: str
     arguments: dict[str, str] | None
@@ -44,7 +38,7 @@ class BuildOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The arguments of a Box.exec or Box.start call, with the contract's defaults filled in."""
+    """The arguments of Box.exec or Box.start, with the contract's defaults."""
 
     command: list[str] | str
     _: KW_ONLY
@@ -59,7 +53,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """The arguments of a Sandboxes.build_image call, with the contract's defaults filled in."""
+    """The arguments of Sandboxes.build_image, with the contract's defaults."""
 
     context: Path
     _: KW_ONLY

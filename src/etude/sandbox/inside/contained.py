@@ -33,12 +33,11 @@ _CLOSED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 _OWNERS_FILES = ("/proc/1/oom_score_adj", "/proc/1/oom_adj", "/proc/1/coredump_filter")
 _OWNERS_FOLDERS = ("/proc/1/fd", "/proc/1/fdinfo", "/proc/1/task")
 _UNREADABLE = "/proc/1/map_files"
-"""A folder that can be listed only with the right to trace pid 1. It is mounted over other folders to hide them."""
+"""Can be listed only with the right to trace pid 1. It is mounted over other folders to hide them."""
 
 
 def take_channel() -> tuple[int, int]:
-    """Move the container's stdin and stdout, which are the control channel, to other descriptors, and open 0 and 1 on
-    /dev/null. Return the new descriptors. Commands get streams of their own."""
+    """Move the control channel from stdin and stdout to other descriptors, and open 0 and 1 on /dev/null."""
     channel = _move_up(0), _move_up(1)
     nothing = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1):
@@ -48,14 +47,12 @@ def take_channel() -> tuple[int, int]:
 
 
 def _move_up(number: int) -> int:
-    """Duplicate descriptor `number` to a free one at or above _FIRST_FREE."""
     return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
 
 
 def enter_user_namespace() -> None:
-    """Enter a new user namespace whose id maps keep the number of every id of the container.
-
-    Only a process outside the new namespace may write such maps, so a helper is forked that stays outside."""
+    """Enter a new user namespace that keeps the number of every id of the container. Only a process outside may write
+    such maps, so a helper is forked that stays outside."""
     maps = {name: _same_ids(name) for name in ("uid_map", "gid_map")}
     entered, enter = os.pipe()
     helper = os.fork()
@@ -80,7 +77,6 @@ def enter_user_namespace() -> None:
 
 
 def _same_ids(name: str) -> str:
-    """Return the id map that maps each id of the current namespace to itself. `name` is uid_map or gid_map."""
     with open(f"/proc/self/{name}") as file:
         rows = [channel.split() for channel in file]
     return "".join(f"{inside} {inside} {count}\n" for inside, _, count in rows)
@@ -88,11 +84,11 @@ def _same_ids(name: str) -> str:
 
 def hide_host() -> None:
     """Hide or close what container engines leave accessible. Set-uid programs lose their effect, and /dev becomes
-    read-only. The following are hidden: /sys, the container's name in /proc/self/cgroup, files of /proc that only the
-    host's root may read, and files of pid 1 that only their owner may read.
+    read-only. Hidden are /sys, the container's name in /proc/self/cgroup, files of /proc that only the host's root may
+    read, and files of pid 1 that only their owner may read.
 
     The mounts that hide all this are made in a new mount namespace, and no process of the box can return to the
-    engine's mount namespace."""
+    engine's."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
     kernel.restrict_mount("/", kernel.MOUNT_ATTR_NOSUID, "no set-uid programs")
@@ -115,9 +111,9 @@ def hide_host() -> None:
 
 
 class ContainerInit(init.Init):
-    """Init for containers. It adds the request `digest`, which hashes files, since the engine reports which paths have
-    changed but not their content. If the box's root has the id of the host's root, this init refuses to run commands as
-    root, unless root is the image's default user."""
+    """Adds the request `digest`, which hashes files, since the engine reports which paths have changed but not their
+    content. If the box's root has the id of the host's root, no command runs as root unless root is the image's default
+    user."""
 
     def serve(self) -> None:
         with contextlib.suppress(files.Refused):  # The image lacks this user, which `super().serve()` reports.
@@ -147,7 +143,7 @@ class ContainerInit(init.Init):
 
 
 def digest_of(paths: list[bytes]) -> str:
-    """Return a digest of the names, kinds, modes, owners, link counts and content of these files, but not of their
+    """Return a digest of the names, kinds, modes, owners, link counts and content of these files, but not their
     times."""
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:

@@ -13,8 +13,6 @@ from collections.abc import Callable
 
 
 class Events:
-    """Event loop that uses poll() and calls one callback per readable and one per writable descriptor."""
-
     def __init__(self) -> None:
         self._poll = select.poll()
         self._readers: dict[int, Callable[[], None]] = {}
@@ -33,7 +31,7 @@ class Events:
             self._register(number)
 
     def forget(self, number: int) -> None:
-        """Stop watching the descriptor, if it is watched. Call this before closing the descriptor."""
+        """Stop watching the descriptor, if it is watched. Call this before closing it."""
         self._readers.pop(number, None)
         self._writers.pop(number, None)
         self._register(number)
@@ -47,8 +45,7 @@ class Events:
                 self._poll.unregister(number)
 
     def wait(self, milliseconds: int | None) -> None:
-        """Run one round: wait for the first event, at most `milliseconds` (None: without limit), and call all callbacks
-        that are due."""
+        """Wait at most `milliseconds` (None: without limit) for an event, and call all callbacks that are due."""
         for number, event in self._poll.poll(milliseconds):
             if event & ~select.POLLOUT and number in self._readers:
                 self._readers[number]()

@@ -17,8 +17,8 @@ Send = Callable[[Header, bytes], None]
 
 
 class Foreground(Command):
-    """A command whose request is answered when the command has ended. At most `capacity` bytes of stdout, and as many
-    of stderr, are passed on: as they arrive if `stream` is set, otherwise in the answer."""
+    """At most `capacity` bytes of stdout, and as many of stderr, are passed on: as they arrive if `stream` is set,
+    otherwise in the answer."""
 
     def __init__(self, number: int, launch: Launch, events: Events, send: Send, *, capacity: int, stream: bool) -> None:
         super().__init__(number, launch, events)
@@ -26,7 +26,7 @@ class Foreground(Command):
         self._kept = {1: bytearray(), 2: bytearray()}
         self._capacity = {1: capacity, 2: capacity}
         self._names: dict[int, int] = {}
-        """Maps the descriptor of an output pipe to 1 (stdout) or 2 (stderr)."""
+        """Output pipe -> 1 (stdout) or 2 (stderr)."""
         self._truncated = False
         self._reaped_cpu_before = processes.reaped_cpu_seconds()
 
@@ -82,8 +82,7 @@ class Foreground(Command):
 
 
 def _memfd_with(data: bytes) -> int:
-    """Write a command's stdin to a memfd and return its descriptor. Unlike a pipe, this never blocks pid 1, even if the
-    command does not read its stdin."""
+    """Write a command's stdin to a memfd. Unlike a pipe, this never blocks pid 1 if the command does not read it."""
     number = os.memfd_create("stdin")
     try:
         view = memoryview(data)

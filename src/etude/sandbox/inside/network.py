@@ -26,16 +26,12 @@ from etude.sandbox.inside import kernel
 
 
 class LinkAddresses:
-    """The addresses, in one address family, of the veth pair that links a box's network to its gate. The gate is the
-    network namespace in which the owner process accepts the box's connections."""
+    """The addresses, in one family, of the veth pair that links a box to its gate."""
 
     __slots__ = ("any_address", "box", "family", "gate", "prefix")
 
     def __init__(self, family: int, box: str, gate: str, prefix: int, any_address: str) -> None:
-        """`box` and `gate` are the addresses of the two ends of the veth pair. The gate is the network namespace in
-        which the owner process accepts the box's connections. `prefix` is the length of the network prefix. If it is as
-        long as the address, the box has no neighbours and sends all its traffic to the gate. `any_address` is the
-        wildcard address of the family."""
+        """With a `prefix` as long as the address, the box has no neighbours and sends all its traffic to the gate."""
         self.family, self.box, self.gate = family, box, gate
         self.prefix, self.any_address = prefix, any_address
 
@@ -58,15 +54,14 @@ _UNICAST, _LOCAL = 1, 2
 
 
 def raise_device(name: str) -> None:
-    """Bring a network device up."""
     set_flags, up_and_running = 0x8914, 0x41
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, set_flags, struct.pack("16sh14x", name.encode(), up_and_running))
 
 
 def open_gate(box: int, owner: int, ports: list[int]) -> None:
-    """Make the gate of a box: a network namespace, joined to the box's by a veth pair, whose sockets accept connections
-    to any address. `box` is a descriptor of the box's network namespace, over which the caller must have all rights.
+    """Make the gate of a box. `box` is a descriptor of its network namespace, over which the caller must have all
+    rights.
 
     Send the gate's sockets over the unix socket `owner`: DNS over UDP, DNS over TCP, then one for each port. They are
     IPv6 sockets that accept both families, or IPv4 sockets if the kernel has no IPv6."""
@@ -93,7 +88,7 @@ def open_gate(box: int, owner: int, ports: list[int]) -> None:
 
 
 def has_ipv6() -> bool:
-    """Return whether the caller's network namespace has IPv6."""
+    """Whether the caller's network namespace has IPv6."""
     try:
         with open(_NO_IPV6, "rb") as file:
             return file.read().strip() == b"0"
@@ -102,7 +97,6 @@ def has_ipv6() -> bool:
 
 
 def _bind(family: int, kind: int, port: int) -> socket.socket:
-    """Return a socket bound to every address of the namespace."""
     listener = socket.socket(family, kind)
     if family == socket.AF_INET6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -111,8 +105,8 @@ def _bind(family: int, kind: int, port: int) -> socket.socket:
 
 
 def _configure_gate(box: int, families: list[LinkAddresses]) -> None:
-    """Make a veth pair between the current namespace (the gate) and the box's namespace. In the gate, every address
-    then counts as local, except the box's own."""
+    """Join the current namespace (the gate) and the box's by a veth pair. Every address but the box's own becomes
+    local."""
     with _Netlink() as netlink:
         netlink.add_veth("gate0", "eth0", box)
         for net in families:
@@ -127,7 +121,6 @@ def _configure_gate(box: int, families: list[LinkAddresses]) -> None:
 
 
 def _configure_box(families: list[LinkAddresses]) -> None:
-    """Give the box's end of the veth pair its addresses and the default routes."""
     with _Netlink() as netlink:
         for net in families:
             netlink.add_address("eth0", net, net.box)
@@ -137,7 +130,7 @@ def _configure_box(families: list[LinkAddresses]) -> None:
 
 
 class _Netlink:
-    """A netlink socket in the network namespace in which the socket was made. Requests that the kernel refuses raise
+    """A netlink socket in the network namespace in which it was made. Requests that the kernel refuses raise
     StepFailed."""
 
     def __init__(self) -> None:

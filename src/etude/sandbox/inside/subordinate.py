@@ -20,22 +20,21 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 FIRST = 1
-"""Id inside the user namespace that the first subordinate id is mapped to."""
+"""The id inside that the first subordinate id is mapped to."""
 STEP = "subordinate ids"
 PROGRAMS = ("newuidmap", "newgidmap")
 _FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin")
 
 
 def find_program(name: str) -> str:
-    """Return the path of the program `name` in one of the usual folders, or "" if there is none."""
     places = (os.path.join(folder, name) for folder in _FOLDERS)
     return next((place for place in places if os.access(place, os.X_OK)), "")
 
 
 def enter(users: int, groups: int, count: int) -> None:
-    """Enter a user namespace that maps the caller to root and `count` subordinate ids to the ids from FIRST. `users`
-    and `groups` are the first subordinate user and group id on the host. Raises StepFailed if the map is refused;
-    newuidmap or newgidmap has then written the reason to stderr. Only for a single-threaded process."""
+    """Map the caller to root and `count` subordinate ids to the ids from FIRST. `users` and `groups` are the first
+    subordinate ids on the host. If the map is refused, newuidmap or newgidmap has written the reason to stderr. Only
+    for a single-threaded process."""
     process = os.getpid()
     rows = ((os.getuid(), users), (os.getgid(), groups))
     entered, enter = os.pipe()
@@ -55,8 +54,7 @@ def enter(users: int, groups: int, count: int) -> None:
 
 
 def _write_map(process: int, rows: tuple[tuple[int, int], ...], count: int) -> NoReturn:
-    """Write the id maps of the process with pid `process` by newuidmap and newgidmap, and exit, with 0 on success. Runs
-    in a forked helper."""
+    """Run in a forked helper; exit with 0 on success."""
     code = 1
     try:
         for program, (own, first) in zip(PROGRAMS, rows, strict=True):

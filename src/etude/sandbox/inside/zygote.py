@@ -26,18 +26,15 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings, enter_root, enter_u
 
 _MAX_PASSED = 8
 _MAX_CELLS_TO_REMOVE = 64
-"""Maximum number of cells (folders that boxes have written to) that wait until the zygote is idle before they are
-removed. They wait because unmounting a cell is slow: it waits for all CPUs."""
+"""Cells (folders that boxes have written to) that may wait until the zygote is idle. Unmounting one is slow: it waits
+for all CPUs."""
 
 
 class Zygote:
-    """Event loop of the zygote process. It makes and ends boxes, and removes the cells (writable folders) that they
-    leave."""
-
     def __init__(self, control: socket.socket, settings: ZygoteSettings, programs: dict[int, bytes]) -> None:
         self.control, self.settings = control, settings
         self.boxes: dict[str, tuple[PreparedBox, wire.Header]] = {}
-        """Maps a box id to the box's process and the request ("order") by which the owner process asked for the box."""
+        """Box id -> the box's process and the request ("order") by which the owner asked for it."""
         self.cells_to_remove: list[str] = []
         self.watched: dict[int, Callable[[], None]] = {}
         self.poll = select.epoll()
@@ -48,7 +45,7 @@ class Zygote:
         self.poll.register(number, select.EPOLLIN)
 
     def unwatch(self, number: int) -> None:
-        """Stop watching a descriptor, if it is watched. Call this before closing the descriptor."""
+        """Stop watching a descriptor, if it is watched. Call this before closing it."""
         if self.watched.pop(number, None):
             self.poll.unregister(number)
 
@@ -98,9 +95,8 @@ class Zygote:
     # -- boxes
 
     def create(self, order: wire.Header, passed: list[int], box: PreparedBox | kernel.StepFailed) -> None:
-        """Turn the prepared `box` into the one that the request `order` describes. Close `passed`, the descriptors that
-        came with the request. If `box` is an error or a step fails, tell the owner process that the box is gone, and
-        why."""
+        """Turn the prepared `box` into the one that `order` describes, and close the descriptors that came with the
+        request. If there is no box or a step fails, tell the owner why."""
         name, cell = order["id"], order["cell"]
         try:
             if isinstance(box, kernel.StepFailed):
@@ -137,16 +133,15 @@ class Zygote:
     # -- frozen copies
 
     def untouched(self, message: wire.Header) -> bool:
-        """Return whether the box has written nothing since its cell (writable folder) was made."""
         if message["id"] not in self.boxes:
             return False
         _, order = self.boxes[message["id"]]
         return rootfs.untouched(message["cell"], rootfs.lower_layers(self.settings, order, message["layers"])[0])
 
     def restack(self, message: wire.Header) -> wire.Header:
-        """Make what a box has written read-only, and move the box to a new cell (writable folder) on top of it. Return
-        {} on success. Otherwise, return `error` (the reason) with `kind`: "busy" if processes prevent the move,
-        "failed" if the box goes on as it was, "lost" if the box has ended."""
+        """Make what a box has written read-only, and move the box to a new cell on top of it. Return {}, or `error`
+        with `kind`: "busy" if processes prevent the move, "failed" if the box goes on as it was, "lost" if it has
+        ended."""
         name, cell = message["id"], message["cell"]
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
@@ -170,24 +165,22 @@ class Zygote:
         return {}
 
     def copy(self, message: wire.Header) -> wire.Header:
-        """Merge the overlay folders `sources` and copy them to the folder `target`, both named in the message. If the
-        message also names a `cell` (a box's writable folder), make it first. Return the digest of the copied content,
-        or the error. Runs in a helper process."""
+        """Merge the overlay folders `sources` into the folder `target`, in the new cell `cell` if one is named. Runs in
+        a helper process."""
         if cell := message["cell"]:
             rootfs.make_cell(self.settings, cell, 0)
         return seal.copy_and_report(message["sources"], message["target"], named=not cell)
 
     def release(self, cell: str) -> None:
-        """Remove a cell, a folder that boxes have written to. If cells are tmpfs mounts, the removal waits until the
-        zygote is idle. A plain folder is removed in a helper process."""
+        """Remove a cell: a tmpfs when the zygote is idle, a plain folder in a helper process."""
         if self.settings.memory:
             self.cells_to_remove.append(cell)
         else:
             self.run_in_helper(lambda: rootfs.remove_cell(self.settings, cell), None)
 
     def run_in_helper(self, work: Callable[[], wire.Header | None], ticket: int | None) -> None:
-        """Run slow work in a forked helper process, so that other boxes need not wait. If a request waits for the
-        result, `ticket` is its number."""
+        """Run slow work in a forked process, so that other boxes need not wait. The request `ticket` waits for the
+        result."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -198,8 +191,6 @@ class Zygote:
         self.watch(ours.fileno(), lambda: self.helper_ended(ticket, pid, ours))
 
     def helper_ended(self, ticket: int | None, pid: int, ours: socket.socket) -> None:
-        """Reap the helper process `pid`, which has written its result to its end of a socket pair; `ours` is the other
-        end. If a request with the number `ticket` waits for that result, send it to the owner process."""
         self.unwatch(ours.fileno())
         data = ours.recv(wire.MAX_ORDER)
         ours.close()
@@ -210,8 +201,8 @@ class Zygote:
 
 
 def main(control_fd: int) -> None:
-    """Run the zygote on the socket `control_fd`. The first message on it holds the settings; the first answer says
-    whether the zygote is ready, or which step failed."""
+    """Run the zygote. The first message on the socket holds the settings; the first answer says whether the zygote is
+    ready, or which step failed."""
     control = socket.socket(fileno=control_fd)
     settings = ZygoteSettings(**json.loads(control.recv(wire.MAX_ORDER)))
     init.reset_inherited_state()

@@ -35,13 +35,13 @@ class CommandRun:
     def __init__(self, process: asyncio.subprocess.Process, leash: int, answer: int, name: str) -> None:
         self.process, self.name, self.began = process, name, time.monotonic()
         self.cpu_seconds = 0.0
-        """CPU seconds of the command's process tree; set once the command has ended."""
+        """Set once the command has ended."""
         self._leash, self._answer = leash, answer
 
     @classmethod
     async def start(cls, job: dict[str, Any], name: str, *, merged: bool = False) -> CommandRun:
-        """Start a runner process that runs the command in `job`, a JSON object described at runner.main. `name` is for
-        error messages. With `merged`, the command's stderr goes into its stdout."""
+        """Start a runner for `job` (see runner.main). `name` is for error messages. With `merged`, stderr goes into
+        stdout."""
         leash_end, leash = os.pipe()
         answer, answer_end = os.pipe()
         try:
@@ -75,8 +75,8 @@ class CommandRun:
         return cls(process, leash, answer, name)
 
     def end(self, why: str) -> None:
-        """End the command's process tree. `why` is reported as the limit that ended the command, unless it hit another
-        limit first. Safe to call twice."""
+        """End the process tree. `why` is reported as the limit that ended it, unless it hit another first. Safe to call
+        twice."""
         if self._leash >= 0:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._leash, why.encode())
@@ -84,7 +84,7 @@ class CommandRun:
             self._leash = -1
 
     async def result(self) -> tuple[int, str]:
-        """Return the command's exit code and the limit that ended it, once everything that it started has ended."""
+        """Return exit code and the limit that ended the command, once everything that it started has ended."""
         await self.process.wait()
         self.end("")
         with os.fdopen(self._answer, "rb") as file:
@@ -96,6 +96,6 @@ class CommandRun:
         return answer["code"], answer["limit"] if answer["limit"] in _LIMITS else ""
 
     def usage(self) -> tuple[int, int, float]:
-        """Return (number of processes, memory bytes, CPU seconds) of the command's living processes."""
+        """Return (number of processes, memory bytes, CPU seconds) of the living processes."""
         pids = descendants(self.process.pid)
         return len(pids), *usage(pids)
