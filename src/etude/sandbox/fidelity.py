@@ -123,7 +123,8 @@ def run_in_login(checks: list[FidelityCheck]) -> dict[str, str]:
     ours, theirs = pty.openpty()
     os.set_blocking(ours, True)
     try:
-        _set_size(theirs)
+        size = Terminal()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("=HHHH", size.rows, size.columns, 0, 0))
         process = subprocess.Popen(
             ["setsid", "--ctty", "--wait", *(ids if os.geteuid() == 0 else []), "/bin/sh", "-c", script(checks)],
             stdin=theirs,
@@ -144,11 +145,6 @@ def run_in_login(checks: list[FidelityCheck]) -> dict[str, str]:
     if missing := [check.name for check in checks if check.name not in answers]:
         raise SandboxError(f"a login as {user.pw_name} did not answer {', '.join(missing)}: {output[-200:]!r}")
     return answers
-
-
-def _set_size(terminal: int) -> None:
-    size = Terminal()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("=HHHH", size.rows, size.columns, 0, 0))
 
 
 def _ordinary_user() -> pwd.struct_passwd:

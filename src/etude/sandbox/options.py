@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Required, TypedDict
 
-from etude.sandbox.contract import NO_EGRESS, Egress, OnOutput, Terminal
+from etude.sandbox.contract import NO_EGRESS, Egress, OnOutput, RequestRefused, Terminal
 
 
 class ExecOptions(TypedDict, total=False):
@@ -38,7 +38,8 @@ class BuildOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The arguments of Box.exec or Box.start, with the contract's defaults."""
+    """The arguments of Box.exec or Box.start, with the contract's defaults. Raises RequestRefused for a command that
+    cannot run."""
 
     command: list[str] | str
     _: KW_ONLY
@@ -49,6 +50,16 @@ class Command:
     user: str = ""
     on_output: OnOutput | None = None
     terminal: Terminal | None = None
+
+    def __post_init__(self) -> None:
+        if not self.argv or self.timeout <= 0:
+            raise RequestRefused(
+                f"a command of at least one word and a positive timeout, not {self.argv!r} in {self.timeout} s"
+            )
+
+    @property
+    def argv(self) -> list[str]:
+        return ["/bin/sh", "-c", self.command] if isinstance(self.command, str) else self.command
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,6 @@ so a lost answer can be repeated. When the command ends, pid 1 sends the remaini
 nothing.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-
 from __future__ import annotations
 
 import fcntl
@@ -17,13 +15,11 @@ import termios
 import time
 from collections.abc import Callable
 
-from etude.sandbox.inside.command import Command, wide_pipe
+from etude.sandbox.inside.command import Command, Send, wide_pipe
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.files import Refused
 from etude.sandbox.inside.spawn import Launch, Spawner
-from etude.sandbox.inside.wire import Header
 
-Send = Callable[[Header, bytes], None]
 MAX_QUEUED_INPUT = 1 << 20
 """Maximum number of bytes that wait until the command reads them."""
 
@@ -68,8 +64,7 @@ class Background(Command):
     """A command that runs in the background. The owner process fetches its output by poll requests."""
 
     def __init__(self, number: int, launch: Launch, events: Events, send: Send, capacity: int) -> None:
-        super().__init__(number, launch, events)
-        self._send = send
+        super().__init__(number, launch, events, send)
         self._ring = Ring(capacity)
         self._polls: list[PendingPoll] = []
         self._kill_waiters: list[int] = []
@@ -147,7 +142,7 @@ class Background(Command):
 
     def _reply(self, poll: PendingPoll) -> None:
         first, data = self._ring.take()
-        self._send({"ticket": poll.ticket, "first": first}, data)
+        self.send({"ticket": poll.ticket, "first": first}, data)
 
     # -- input
 
@@ -213,6 +208,6 @@ class Background(Command):
 
     def answer(self, code: int) -> None:
         first, data = self._ring.take()
-        self._send({"ticket": self.number, "first": first, "end": code, "limit": self.limit}, data)
+        self.send({"ticket": self.number, "first": first, "end": code, "limit": self.limit}, data)
         for ticket in (*(poll.ticket for poll in self._polls), *self._kill_waiters):
-            self._send({"ticket": ticket, "ended": True}, b"")
+            self.send({"ticket": ticket, "ended": True}, b"")

@@ -1,8 +1,6 @@
 """One command of a box. Pid 1 watches its resource use, and kills the whole process tree when the command ends. Each
 command runs in a UTS namespace of its own (its mark), by which pid 1 recognizes the command's descendants."""
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-
 from __future__ import annotations
 
 import contextlib
@@ -10,11 +8,14 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from etude.sandbox.inside import kernel
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.spawn import CannotStart, Launch, Spawner
+from etude.sandbox.inside.wire import Header
 
+Send = Callable[[Header, bytes], None]
 PIPE_BYTES = 1 << 20
 CHUNK = 1 << 16
 
@@ -22,8 +23,8 @@ CHUNK = 1 << 16
 class Command:
     """Base class of foreground and background commands."""
 
-    def __init__(self, number: int, launch: Launch, events: Events) -> None:
-        self.number, self.events = number, events
+    def __init__(self, number: int, launch: Launch, events: Events, send: Send) -> None:
+        self.number, self.events, self.send = number, events, send
         self.began = time.monotonic()
         self.deadline = self.began + launch.timeout
         self.check_at = min(self.deadline, self.began + 0.05)

@@ -7,9 +7,6 @@ change users and make a UTS namespace for each command, but neither init nor the
 that belongs to the container.
 """
 
-# Plain strings and descriptors instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH101, PTH103, PTH108, PTH112, PTH115, PTH123
-
 from __future__ import annotations
 
 import contextlib
@@ -51,35 +48,17 @@ def _move_up(number: int) -> int:
 
 
 def enter_user_namespace() -> None:
-    """Enter a new user namespace that keeps the number of every id of the container. Only a process outside may write
-    such maps, so a helper is forked that stays outside."""
-    maps = {name: _same_ids(name) for name in ("uid_map", "gid_map")}
-    entered, enter = os.pipe()
-    helper = os.fork()
-    if helper == 0:
-        os.close(enter)
-        os.read(entered, 1)
-        try:
-            for name, text in maps.items():
-                with open(f"/proc/{os.getppid()}/{name}", "w") as file:
-                    file.write(text)
-        except OSError as error:
-            os._exit(error.errno or 1)
-        os._exit(0)
-    try:
-        kernel.unshare(kernel.CLONE_NEWUSER, "user namespace")
-    finally:
-        os.close(entered)
-        os.close(enter)
-        _, status = os.waitpid(helper, 0)
-    if status:
-        raise kernel.StepFailed("id map", os.waitstatus_to_exitcode(status))
+    """Enter a new user namespace that keeps the number of every id of the container."""
+    rows = {}
+    for name in ("uid_map", "gid_map"):
+        with open(f"/proc/self/{name}") as file:
+            rows[name] = [line.split() for line in file]
 
+    def write_maps(process: int) -> None:
+        for name, ranges in rows.items():
+            kernel.write(f"/proc/{process}/{name}", "".join(f"{id} {id} {count}\n" for id, _, count in ranges))
 
-def _same_ids(name: str) -> str:
-    with open(f"/proc/self/{name}") as file:
-        rows = [channel.split() for channel in file]
-    return "".join(f"{inside} {inside} {count}\n" for inside, _, count in rows)
+    kernel.unshare_user(write_maps, "id map")
 
 
 def hide_host() -> None:

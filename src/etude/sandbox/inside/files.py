@@ -5,9 +5,6 @@ A relative path may not leave the workdir, not even through a symbolic link. An 
 root. Only regular files are read or written, and no call blocks on a pipe or a device.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-# ruff: noqa: PTH123
-
 from __future__ import annotations
 
 import contextlib
@@ -138,57 +135,47 @@ def require_shallow(folder: str) -> None:
         raise Refused(f"folders are nested more than {MAX_DEPTH} deep")
 
 
-def _stat(name: str, folder: int) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
+def _walk(top: int) -> Iterator[tuple[str, str, int, os.stat_result]]:
+    """Yield (folder, name, open folder, stat result) of every entry below the open folder `top`. Other mounts (/proc,
+    /dev and the host's system folders) are not entered."""
+    device = os.fstat(top).st_dev
+    for folder, folders, names, number in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+        require_shallow(folder)
+        entered: list[str] = []
+        for name in (*folders, *names):
+            try:
+                info = os.stat(name, dir_fd=number, follow_symlinks=False)
+            except FileNotFoundError:  # It was removed meanwhile.
+                continue
+            yield folder, name, number, info
+            if stat.S_ISDIR(info.st_mode) and info.st_dev == device:
+                entered.append(name)
+        folders[:] = entered
 
 
 def layout_below(workdir: str, path: str) -> list[str]:
     """Return one sorted record for the folder and each entry below it: path, octal mode (with the file type) and link
     target, separated by NUL."""
-    with opened_folder(workdir, path) as number:
-        whole = os.fstat(number)
-        found = [f"{path}\0{whole.st_mode:o}\0"]
-        for folder, folders, names, folder_fd in os.fwalk(".", dir_fd=number, follow_symlinks=False):
-            require_shallow(folder)
-            entered: list[str] = []
-            for name in (*folders, *names):
-                info = _stat(name, folder_fd)
-                if info is None:
-                    continue
-                target = _target(name, folder_fd) if stat.S_ISLNK(info.st_mode) else ""
-                found.append(f"{path}/{folder}/{name}\0{info.st_mode:o}\0{target}")
-                if stat.S_ISDIR(info.st_mode) and info.st_dev == whole.st_dev:
-                    entered.append(name)
-            folders[:] = entered
+    with opened_folder(workdir, path) as top:
+        found = [f"{path}\0{os.fstat(top).st_mode:o}\0"]
+        for folder, name, number, info in _walk(top):
+            target = ""
+            if stat.S_ISLNK(info.st_mode):
+                with contextlib.suppress(OSError):  # It was removed or replaced meanwhile.
+                    target = os.readlink(name, dir_fd=number)
+            found.append(f"{path}/{folder}/{name}\0{info.st_mode:o}\0{target}")
             if len(found) > MAX_LISTED:
                 raise Refused(f"more than {MAX_LISTED} names below {path}")
     return sorted(found)
 
 
-def _target(name: str, folder: int) -> str:
-    try:
-        return os.readlink(name, dir_fd=folder)
-    except OSError:  # The entry was removed or replaced meanwhile.
-        return ""
-
-
 def list_below(workdir: str, path: str) -> list[str]:
     """Return the sorted paths of all regular files below the folder. Other mounts are not entered."""
     found: list[str] = []
-    with opened_folder(workdir, path) as number:
-        device = os.fstat(number).st_dev
-        for folder, folders, names, folder_fd in os.fwalk(".", dir_fd=number, follow_symlinks=False):
-            require_shallow(folder)
-            # Skip other mounts: /proc, /dev, and the host's system folders.
-            folders[:] = [name for name in folders if (info := _stat(name, folder_fd)) and info.st_dev == device]
-            prefix = folder.removeprefix(".").lstrip("/")
-            for name in names:
-                info = _stat(name, folder_fd)
-                if info and stat.S_ISREG(info.st_mode):
-                    found.append(f"{prefix}/{name}" if prefix else name)
+    with opened_folder(workdir, path) as top:
+        for folder, name, _, info in _walk(top):
+            if stat.S_ISREG(info.st_mode):
+                found.append(f"{folder}/{name}".removeprefix("./"))
             if len(found) > MAX_LISTED:
                 raise Refused(f"more than {MAX_LISTED} files below {path}")
     return sorted(found)

@@ -5,15 +5,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 
 from etude.sandbox.inside import processes
-from etude.sandbox.inside.command import Command, wide_pipe
+from etude.sandbox.inside.command import Command, Send, wide_pipe
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.spawn import Launch, Spawner
-from etude.sandbox.inside.wire import Header
-
-Send = Callable[[Header, bytes], None]
 
 
 class Foreground(Command):
@@ -21,8 +17,8 @@ class Foreground(Command):
     otherwise in the answer."""
 
     def __init__(self, number: int, launch: Launch, events: Events, send: Send, *, capacity: int, stream: bool) -> None:
-        super().__init__(number, launch, events)
-        self._send, self._stream = send, stream
+        super().__init__(number, launch, events, send)
+        self._stream = stream
         self._kept = {1: bytearray(), 2: bytearray()}
         self._capacity = {1: capacity, 2: capacity}
         self._names: dict[int, int] = {}
@@ -60,7 +56,7 @@ class Foreground(Command):
         if not self._stream:
             self._kept[name] += data
         elif data:
-            self._send({"ticket": self.number, "stream": name}, data)
+            self.send({"ticket": self.number, "stream": name}, data)
 
     def release(self) -> None:
         for number in self._names:
@@ -78,7 +74,7 @@ class Foreground(Command):
             "truncated": self._truncated,
             "split": len(out),
         }
-        self._send(header, bytes(out + err))
+        self.send(header, bytes(out + err))
 
 
 def _memfd_with(data: bytes) -> int:

@@ -5,9 +5,6 @@ Pid 1 has rights over the box only (through its own user namespace), and takes n
 When it ends, the kernel kills every process of the box. Neither a command nor the owner can make it block.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-# ruff: noqa: PTH116, PTH208
-
 from __future__ import annotations
 
 import errno
@@ -23,9 +20,7 @@ from etude.sandbox.inside.command import Command
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.foreground import Foreground
 from etude.sandbox.inside.memory import MemoryEvents, detached_bytes, retry_on_enomem
-from etude.sandbox.inside.users import MAX_ID, USERS, Users
-
-__all__ = ["USERS", "reset_inherited_state", "run", "take_identity"]
+from etude.sandbox.inside.users import MAX_ID, Users
 
 PYTHON_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that the Python interpreter handles or ignores by default."""

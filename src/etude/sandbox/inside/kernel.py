@@ -1,9 +1,6 @@
 """System calls that Python's library lacks. A failure raises `StepFailed`. It names the step of making a box during
 which the call was made."""
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-# ruff: noqa: PTH123
-
 from __future__ import annotations
 
 import ctypes
@@ -11,6 +8,7 @@ import errno
 import functools
 import os
 import struct
+from collections.abc import Callable
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -73,6 +71,34 @@ def clone(flags: int) -> int:
 
 def unshare(flags: int, step: str) -> None:
     _check(_libc.unshare(flags), step)
+
+
+def unshare_user(write_maps: Callable[[int], None], step: str) -> None:
+    """Move this single-threaded process into a new user namespace. Its id maps may be written only from outside, so a
+    forked helper that stays outside calls `write_maps` with this process's pid. If that raises OSError, `step` has
+    failed."""
+    process = os.getpid()
+    entered, enter = os.pipe()
+    helper = os.fork()
+    if helper == 0:
+        code = errno.EPERM
+        try:
+            os.close(enter)
+            os.read(entered, 1)  # Returns when the parent closes the pipe.
+            write_maps(process)
+            code = 0
+        except OSError as error:
+            code = error.errno or code
+        finally:
+            os._exit(code)
+    try:
+        unshare(CLONE_NEWUSER, "user namespace")
+    finally:
+        os.close(entered)
+        os.close(enter)
+        _, status = os.waitpid(helper, 0)
+    if status:
+        raise StepFailed(step, os.waitstatus_to_exitcode(status))
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None, step: str) -> None:

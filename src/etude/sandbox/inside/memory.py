@@ -6,9 +6,6 @@ process holds open, and System V segments that no process is attached to. The ke
 excess is detected only at the next check.
 """
 
-# Plain strings and descriptors instead of Path, since this runs several times a second for every command.
-# ruff: noqa: PTH116, PTH123, PTH208
-
 from __future__ import annotations
 
 import contextlib

@@ -10,9 +10,6 @@ open files or folders, file watches, sockets with a name in the file system, sha
 write, or seccomp filters that could kill it during the move.
 """
 
-# Plain strings and descriptors instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH115, PTH116, PTH123, PTH208
-
 from __future__ import annotations
 
 import os

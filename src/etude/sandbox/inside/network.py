@@ -12,9 +12,6 @@ The same holds for IPv6 if the kernel has it. Nothing listens in the box's own n
 loopback are free for the box.
 """
 
-# Plain strings instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH123
-
 from __future__ import annotations
 
 import fcntl
@@ -129,18 +126,12 @@ def _configure_box(families: list[LinkAddresses]) -> None:
             netlink.add_route(net, _UNICAST, "eth0", net.any_address, table=_TABLE_MAIN, gateway=net.gate)
 
 
-class _Netlink:
+class _Netlink(socket.socket):
     """A netlink socket in the network namespace in which it was made. Requests that the kernel refuses raise
     StepFailed."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
-
-    def __enter__(self) -> _Netlink:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
+        super().__init__(socket.AF_NETLINK, socket.SOCK_RAW, 0)
 
     def add_veth(self, here: str, there: str, namespace: int) -> None:
         """Make a veth pair with the end `here` in this namespace and the end `there` in `namespace`."""
@@ -170,8 +161,8 @@ class _Netlink:
         self._ask(_NEW_ROUTE, body, "network gate")
 
     def _ask(self, kind: int, body: bytes, step: str) -> None:
-        self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, _ACKNOWLEDGED_CREATE, 1, 0) + body)
-        answer = self._socket.recv(1 << 16)
+        self.send(struct.pack("=IHHII", 16 + len(body), kind, _ACKNOWLEDGED_CREATE, 1, 0) + body)
+        answer = self.recv(1 << 16)
         number = -struct.unpack_from("=i", answer, 16)[0]
         if number:
             raise kernel.StepFailed(step, number)

@@ -5,8 +5,6 @@ zygote puts a root file system into its mount namespace. Then it receives its or
 socket to the owner process) and becomes pid 1 of a box.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every box.
-
 from __future__ import annotations
 
 import contextlib

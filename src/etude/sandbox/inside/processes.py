@@ -5,9 +5,6 @@ Each command runs in its own UTS namespace, which serves as its mark: every desc
 since commands may not make namespaces.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-# ruff: noqa: PTH110, PTH115, PTH123, PTH208
-
 from __future__ import annotations
 
 import contextlib

@@ -1,9 +1,6 @@
 """Removes folder trees that boxes have left, even folders that deny access to their owner or are nested deeper than the
 kernel's maximum path length."""
 
-# Plain strings instead of Path, since the zygote loads this for all its boxes.
-# ruff: noqa: PTH101, PTH104, PTH106, PTH108, PTH112, PTH114
-
 from __future__ import annotations
 
 import contextlib

@@ -5,9 +5,6 @@ The same steps make the first root of a new box and the next root of a box that 
 processes of a mount namespace to the new root.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every box.
-# ruff: noqa: PTH101, PTH102, PTH116, PTH208
-
 from __future__ import annotations
 
 import contextlib

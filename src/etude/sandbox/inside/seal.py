@@ -5,9 +5,6 @@ Deletions (whiteouts), opaque folders, links, modes, owners, times and attribute
 sees the same files as a box on top of the originals.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every fork that has to copy.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH115, PTH211
-
 from __future__ import annotations
 
 import contextlib
@@ -38,16 +35,12 @@ def copy_and_report(sources: list[str], target: str, *, named: bool = True) -> H
     try:
         return {"digest": copy_layers(sources, target, named=named)}
     except OSError as error:
-        _remove(target)
+        with contextlib.suppress(OSError):
+            remove_tree(target)
         if error.errno == errno.ENAMETOOLONG:
             return {"error": f"folders are nested too deep: a path has at most {LONGEST} bytes", "kind": "refused"}
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return {"error": str(error), "kind": "disk_full" if full else "failed"}
-
-
-def _remove(target: str) -> None:
-    with contextlib.suppress(OSError):
-        remove_tree(target)
 
 
 def copy_layers(sources: list[str], target: str, *, named: bool = True) -> str:

@@ -1,9 +1,6 @@
 """Compiles the deny-list of seccomp.json to a BPF program. Calls of foreign architectures end the process, listed calls
 fail, and all others pass."""
 
-# Plain strings instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH120, PTH123
-
 from __future__ import annotations
 
 import errno

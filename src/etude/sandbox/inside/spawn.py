@@ -7,8 +7,6 @@ return to root, and other processes cannot trace it. The child's exec overwrites
 capabilities.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-
 from __future__ import annotations
 
 import errno
@@ -152,7 +150,7 @@ def find_program(name: str, path: str) -> str:
     denied = ""
     for folder in path.split(":"):
         path = f"{folder or '.'}/{name}"
-        if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
             return path
         if os.path.lexists(path):
             denied = denied or path

@@ -7,9 +7,6 @@ the thread's stack. Afterwards registers, memory and signal mask are restored.
 Invariant: whatever fails, the thread is left as it was, and stopped.
 """
 
-# Plain strings and descriptors instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH123
-
 from __future__ import annotations
 
 import contextlib

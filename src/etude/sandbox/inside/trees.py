@@ -5,9 +5,6 @@ checks what can only be checked inside the box: no path leads through a link. It
 and each path again when it is written, since processes in the box may change files in between.
 """
 
-# Plain strings and descriptors instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH116, PTH123
-
 from __future__ import annotations
 
 import contextlib

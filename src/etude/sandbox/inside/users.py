@@ -4,9 +4,6 @@
 `root` always has id 0. The users `agent` and `grader` exist in every box, even if its /etc/passwd does not list them.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-# ruff: noqa: PTH116
-
 from __future__ import annotations
 
 import os

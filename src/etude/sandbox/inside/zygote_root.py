@@ -8,9 +8,6 @@ A box's first mount namespace is a copy of this root as it was before any cell (
 boxes neither see the cells of other boxes nor spend time on copying their mounts.
 """
 
-# Plain strings and descriptors instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH102, PTH103, PTH211
-
 from __future__ import annotations
 
 import os

@@ -34,7 +34,7 @@ _SUBREAPER, _DROP_CAPABILITY = 36, 24
 _LAST_CAPABILITY = 63
 
 
-def main(job_text: str, leash: int, answer: int) -> None:
+def main(job: dict[str, Any], leash: int, answer: int) -> None:
     """Run a job and write its result to the descriptor `answer`. The job is a JSON object. Its keys `argv`, `cwd`,
     `env` and `limits` describe the command. Its key `confine` holds the paths for Landlock, or null for no Landlock. If
     its key `filter` is true, the command is bubblewrap, and gets a seccomp program to install.
@@ -42,7 +42,6 @@ def main(job_text: str, leash: int, answer: int) -> None:
     `leash` is the read end of a pipe from the process that owns the box. If the owner writes the name of a limit to
     the pipe, the command is killed and the result names that limit.
     """
-    job: dict[str, Any] = json.loads(job_text)
     kernel.prctl(_SUBREAPER, 1)
     pid = os.fork()
     if pid == 0:

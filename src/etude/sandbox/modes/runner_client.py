@@ -7,26 +7,14 @@ import asyncio
 import contextlib
 import json
 import os
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from etude.sandbox.contract import SandboxLost
+from etude.sandbox.light_python import light_command
 from etude.sandbox.modes.runner import descendants, usage
 
-# Stub packages, so that the runner loads only its own few files and none of the project's dependencies.
-_BOOT = """
-import sys, types
-for name, folder in zip(("etude", "etude.sandbox", "etude.sandbox.modes"), sys.argv[4:7]):
-    sys.modules[name] = module = types.ModuleType(name)
-    module.__path__ = [folder]
-from etude.sandbox.modes.runner import main
-main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-"""
 _LIMITS = {"time", "cpu", "memory", "file"}
-_HERE = Path(__file__).parent
-_PACKAGES = [str(_HERE.parents[1]), str(_HERE.parent), str(_HERE)]
 
 
 class CommandRun:
@@ -46,17 +34,7 @@ class CommandRun:
         answer, answer_end = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
-                *(
-                    sys.executable,
-                    "-S",
-                    "-E",
-                    "-c",
-                    _BOOT,
-                    json.dumps(job),
-                    str(leash_end),
-                    str(answer_end),
-                    *_PACKAGES,
-                ),
+                *light_command("etude.sandbox.modes.runner", "main", job, leash_end, answer_end),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT if merged else asyncio.subprocess.PIPE,

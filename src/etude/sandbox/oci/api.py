@@ -106,25 +106,6 @@ class Engine:
             raise _refusal(method, path, answer.status_code, answer.text)
         return answer.json() if answer.headers.get("content-type", "").startswith("application/json") else None
 
-    async def download(self, path: str, *, params: dict[str, Any], limit: int) -> bytes:
-        """Raise EngineError with status 413 if the response has more than `limit` bytes."""
-        parts, size = [], 0
-        try:
-            async with (
-                self._client(_TRANSFER_SECONDS) as client,
-                client.stream("GET", f"{_VERSION}{path}", params=params) as answer,
-            ):
-                if answer.is_error:
-                    raise _refusal("GET", path, answer.status_code, (await answer.aread()).decode(errors="replace"))
-                async for part in answer.aiter_raw():
-                    size += len(part)
-                    if size > limit:
-                        raise EngineError(413, f"{path}: more than {limit} bytes")
-                    parts.append(part)
-        except httpx.HTTPError as error:
-            raise self._gone(error) from error
-        return b"".join(parts)
-
     async def progress(
         self, path: str, *, params: dict[str, Any], content: Content | None = None, say: Callable[[str], None]
     ) -> None:

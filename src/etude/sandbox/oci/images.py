@@ -16,7 +16,6 @@ import secrets
 import tarfile
 import tempfile
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -150,17 +149,16 @@ class OciImages:
 
     async def import_file(self, source: Path) -> str:
         """Import a folder, a tar of a root file system, or an image archive. The content shows which of these it is."""
-        async with AsyncExitStack() as stack:
-            if source.is_dir():
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="etude-import-"))
+        if source.is_dir():
+            with tempfile.TemporaryDirectory(prefix="etude-import-") as folder:
                 tar = Path(folder, "root.tar")
                 await asyncio.to_thread(tar_of_folder, source, tar)
                 return await self._import(source, tar, archive=False)
-            try:
-                archive = await asyncio.to_thread(is_archive, source)
-            except (OSError, tarfile.TarError, EOFError) as error:
-                raise ImageError(f"{source}: expected a folder, a tar or an image archive ({error})") from error
-            return await self._import(source, source, archive=archive)
+        try:
+            archive = await asyncio.to_thread(is_archive, source)
+        except (OSError, tarfile.TarError, EOFError) as error:
+            raise ImageError(f"{source}: expected a folder, a tar or an image archive ({error})") from error
+        return await self._import(source, source, archive=archive)
 
     async def _import(self, source: Path, tar: Path, *, archive: bool) -> str:
         """Load a tar: an image archive if `archive` is set, else a root file system. `source` is named in errors."""

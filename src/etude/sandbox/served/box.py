@@ -75,13 +75,8 @@ class ServedBox:
         return process
 
     def _request(self, asked: Command) -> dict[str, Any]:
-        argv = ["/bin/sh", "-c", asked.command] if isinstance(asked.command, str) else asked.command
-        if not argv or asked.timeout <= 0:
-            raise RequestRefused(
-                f"a command of at least one word and a positive timeout, not {argv!r} in {asked.timeout} s"
-            )
         return {
-            "argv": argv,
+            "argv": asked.argv,
             "cwd": asked.cwd if asked.cwd is None or asked.cwd.startswith("/") else f"{self.spec.workdir}/{asked.cwd}",
             "env": asked.env or {},
             "timeout": asked.timeout,
