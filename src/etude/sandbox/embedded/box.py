@@ -19,8 +19,8 @@ from etude.sandbox.embedded.zygote_client import ZygoteClient
 from etude.sandbox.images.image import Image
 from etude.sandbox.images.store import ImageStore, Lease
 from etude.sandbox.inside.rootfs import IMAGE
-from etude.sandbox.served.box import ANSWER_SECONDS, ServedBox
-from etude.sandbox.served.channel import Channel
+from etude.sandbox.served.box import ServedBox
+from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
 
 
 class ForkedBox(Box, Protocol):

@@ -7,7 +7,6 @@ read.
 
 from __future__ import annotations
 
-import contextlib
 import select
 from collections.abc import Callable
 
@@ -32,22 +31,24 @@ class Events:
 
     def forget(self, number: int) -> None:
         """Stop watching the descriptor, if it is watched. Call this before closing it."""
-        self._readers.pop(number, None)
-        self._writers.pop(number, None)
-        self._register(number)
+        reader, writer = self._readers.pop(number, None), self._writers.pop(number, None)
+        if reader or writer:
+            self._register(number)
 
     def _register(self, number: int) -> None:
         wanted = select.POLLIN * (number in self._readers) | select.POLLOUT * (number in self._writers)
         if wanted:
             self._poll.register(number, wanted)
         else:
-            with contextlib.suppress(KeyError):
-                self._poll.unregister(number)
+            self._poll.unregister(number)
 
-    def wait(self, milliseconds: int | None) -> None:
-        """Wait at most `milliseconds` (None: without limit) for an event, and call all callbacks that are due."""
-        for number, event in self._poll.poll(milliseconds):
+    def wait(self, milliseconds: int | None) -> bool:
+        """Wait at most `milliseconds` (None: without limit) for an event, and call all callbacks that are due. Return
+        whether there was an event."""
+        found = self._poll.poll(milliseconds)
+        for number, event in found:
             if event & ~select.POLLOUT and number in self._readers:
                 self._readers[number]()
             if event & ~select.POLLIN and number in self._writers:
                 self._writers[number]()
+        return bool(found)

@@ -134,10 +134,6 @@ def mounts_for_first_root(settings: ZygoteSettings, base: str) -> list[tuple[str
     return [*system, ("dev", "dev"), ("own", "proc")]
 
 
-def mounts_for_next_root(settings: ZygoteSettings, base: str) -> list[tuple[str, str]]:
-    return [(target, target) for _, target in mounts_for_first_root(settings, base)]
-
-
 def replace_root(
     root: int, mount_namespace: int, own_namespace: int, moves: list[tuple[str, str]], *, seal: bool
 ) -> None:

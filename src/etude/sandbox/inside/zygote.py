@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import resource
-import select
 import signal
 import socket
 import sys
@@ -21,6 +20,7 @@ from collections.abc import Callable
 
 from etude.sandbox.inside import init, kernel, network, rootfs, seal, seccomp, subordinate, wire
 from etude.sandbox.inside.box_spawner import SINGLE_IDS, BoxSpawner
+from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.prepared_box import PreparedBox
 from etude.sandbox.inside.zygote_root import ZygoteSettings, enter_root, enter_user_namespace
 
@@ -36,18 +36,8 @@ class Zygote:
         self.boxes: dict[str, tuple[PreparedBox, wire.Header]] = {}
         """Box id -> the box's process and the request ("order") by which the owner asked for it."""
         self.cells_to_remove: list[str] = []
-        self.watched: dict[int, Callable[[], None]] = {}
-        self.poll = select.epoll()
-        self.spawner = BoxSpawner(settings, programs, self.watch, self.unwatch)
-
-    def watch(self, number: int, callback: Callable[[], None]) -> None:
-        self.watched[number] = callback
-        self.poll.register(number, select.EPOLLIN)
-
-    def unwatch(self, number: int) -> None:
-        """Stop watching a descriptor, if it is watched. Call this before closing it."""
-        if self.watched.pop(number, None):
-            self.poll.unregister(number)
+        self.events = Events()
+        self.spawner = BoxSpawner(settings, programs, self.events.read, self.events.forget)
 
     def send(self, message: wire.Header) -> None:
         try:
@@ -57,17 +47,14 @@ class Zygote:
 
     def serve(self) -> None:
         owner = os.pidfd_open(os.getppid())
-        self.watch(owner, lambda: sys.exit(0))
-        self.watch(self.control.fileno(), self.receive)
+        self.events.read(owner, lambda: sys.exit(0))
+        self.events.read(self.control.fileno(), self.receive)
         while True:
             # Spare boxes and cell removals wait until there are no requests.
-            events = self.poll.poll(0 if self.spawner.needs_spare or self.cells_to_remove else None)
-            for number, _ in events:
-                if number in self.watched:
-                    self.watched[number]()
-            if not events and self.spawner.needs_spare:
+            busy = self.events.wait(0 if self.spawner.needs_spare or self.cells_to_remove else None)
+            if not busy and self.spawner.needs_spare:
                 self.spawner.make_spare()
-            elif self.cells_to_remove and (not events or len(self.cells_to_remove) > _MAX_CELLS_TO_REMOVE):
+            elif self.cells_to_remove and (not busy or len(self.cells_to_remove) > _MAX_CELLS_TO_REMOVE):
                 rootfs.remove_cell(self.settings, self.cells_to_remove.pop(0))
 
     def receive(self) -> None:
@@ -149,7 +136,7 @@ class Zygote:
         for path in message["shared"]:
             if os.path.lexists(f"{message['layers'][0]}{path}"):
                 return {"error": f"{path} is mapped shared by a process", "kind": "busy"}
-        moves = rootfs.mounts_for_next_root(self.settings, order["base"])
+        moves = [(target, target) for _, target in rootfs.mounts_for_first_root(self.settings, order["base"])]
         try:
             rootfs.make_cell(self.settings, cell, order["limits"]["disk_mb"])
             root = rootfs.make_root(self.settings, order, cell, message["layers"])
@@ -188,10 +175,10 @@ class Zygote:
             theirs.send(json.dumps(work()).encode())
             os._exit(0)
         theirs.close()
-        self.watch(ours.fileno(), lambda: self.helper_ended(ticket, pid, ours))
+        self.events.read(ours.fileno(), lambda: self.helper_ended(ticket, pid, ours))
 
     def helper_ended(self, ticket: int | None, pid: int, ours: socket.socket) -> None:
-        self.unwatch(ours.fileno())
+        self.events.forget(ours.fileno())
         data = ours.recv(wire.MAX_ORDER)
         ours.close()
         os.waitpid(pid, 0)

@@ -12,12 +12,10 @@ from etude.sandbox.commands import shell_line
 from etude.sandbox.contract import BoxBusy, BoxSpec, BoxStats, ExecResult, Process, RequestRefused, SandboxLost
 from etude.sandbox.cpu_share import ShareMeter
 from etude.sandbox.options import Command, ExecOptions, StartOptions
-from etude.sandbox.served.channel import Channel
+from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
 from etude.sandbox.served.process import ServedProcess
 from etude.sandbox.tars import Member, Tar, pack
 
-ANSWER_SECONDS = 30.0
-"""Time for pid 1 to answer any request other than a command; after that, the box counts as lost."""
 _BATCH_BYTES = 4 << 20
 """Bytes of a file tree that are sent in one request. Pid 1 keeps them in memory meanwhile."""
 

@@ -14,6 +14,8 @@ from etude.sandbox.inside import wire
 
 Answer = tuple[wire.Header, bytes]
 OnFrame = Callable[[wire.Header, bytes], None]
+ANSWER_SECONDS = 30.0
+"""Time for pid 1 to answer any request other than a command; after that, the box counts as lost."""
 _CANCELLABLE = ("exec", "start", "poll")
 """Operations that pid 1 is asked to cancel if the caller no longer waits."""
 

@@ -7,9 +7,7 @@ from typing import Any
 
 from etude.sandbox.contract import Poll, RequestRefused
 from etude.sandbox.inside import wire
-from etude.sandbox.served.channel import Channel
-
-_ANSWER_SECONDS = 30.0
+from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
 
 
 class ServedProcess:
@@ -28,7 +26,7 @@ class ServedProcess:
     async def poll(self, *, wait: float = 0.0) -> Poll:
         if self._end is None:
             header = {"op": "poll", "process": self.id, "has": self._seen, "wait": max(0.0, wait)}
-            answer, data = await self._channel.request(header, patience=wait + _ANSWER_SECONDS)
+            answer, data = await self._channel.request(header, patience=wait + ANSWER_SECONDS)
             if self._end is None:
                 return self._take(answer["first"], data, code=None)
         data, self._rest = self._rest, b""
@@ -63,5 +61,5 @@ class ServedProcess:
         if self._end is not None:
             return True
         header = {"op": operation, "process": self.id, **more}
-        answer, _ = await self._channel.request(header, payload, patience=_ANSWER_SECONDS)
+        answer, _ = await self._channel.request(header, payload, patience=ANSWER_SECONDS)
         return bool(answer.get("ended", False))
