@@ -35,7 +35,6 @@ class Share:
     given: float = 0.0
     """CPU seconds that a process that never sleeps would have got beside all other running processes."""
     cpu_seconds: float = 0.0
-    """CPU seconds that the run and its child processes used."""
 
     def __add__(self, other: Share) -> Share:
         return Share(

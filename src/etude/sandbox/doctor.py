@@ -37,8 +37,6 @@ _FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor's report."""
-
     name: str
     good: bool
     held_by: str
@@ -69,7 +67,6 @@ class HostFacts:
     status: str = ""
     """/proc/self/status in a box."""
     devices: tuple[str, ...] = ()
-    """The network devices in a box."""
     ipv6: bool = False
 
 
@@ -98,7 +95,6 @@ def as_json(findings: list[Finding]) -> str:
 
 
 async def _inspect_host() -> HostFacts:
-    """Make one box and look at it from inside."""
     with temporary_store("etude-doctor-") as folder:
         sandboxes = EmbeddedSandboxes(folder)
         try:

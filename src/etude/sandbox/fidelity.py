@@ -33,7 +33,6 @@ class FidelityCheck:
 
     name: str
     asks: str
-    """The probe: a line of shell whose output is compared."""
     differs: str = ""
     """The known reason why a box may answer differently. Empty: the answers must be the same."""
     person: str | None = None
@@ -58,7 +57,6 @@ def compare(checks: list[FidelityCheck], box: dict[str, str], login: dict[str, s
 
 
 def fidelity() -> tuple[list[FidelityCheck], list[Difference]]:
-    """Run all checks in a box and in a login shell of this host; return the checks and the differences."""
     checks = load_checks()
     box = asyncio.run(run_in_box(checks))
     return checks, compare(checks, box, run_in_login(checks))

@@ -47,7 +47,6 @@ class UpstreamProxy:
 
     @property
     def url(self) -> str:
-        """The proxy's URL without the login."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     @property
@@ -68,7 +67,6 @@ class NoProxy:
 
     @classmethod
     def parse(cls, text: str) -> NoProxy:
-        """Parse the value of NO_PROXY: entries separated by commas or spaces."""
         names, networks = [], []
         for word in re.split(r"[,\s]+", text.lower()):
             host, port = _split_port(word)

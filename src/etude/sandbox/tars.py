@@ -37,7 +37,6 @@ class Member:
     """tarfile's own object, through which the content is read."""
 
     def entry(self) -> list[str | int]:
-        """Return the member as an entry of inside/trees.py."""
         return [self.name, self.kind, self.mode, self.uid, self.gid, self.modified, self.size, self.goal]
 
 

@@ -71,7 +71,6 @@ class EmbeddedBox(ServedBox):
         gone.add_done_callback(lambda _: channel.close() if channel.ready.done() else None)
 
     async def wait_until_ready(self) -> None:
-        """Wait until pid 1 is ready, or raise the error that kept the box from starting."""
         waiting = {self._channel.ready, self._gone}
         done, _ = await asyncio.wait(waiting, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not done:

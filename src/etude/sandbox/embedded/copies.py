@@ -84,7 +84,6 @@ async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]
 
 
 async def _seal_frozen(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
-    """Freeze the box and `_seal` it."""
     async with box.frozen(kill=kill) as still, box.sealing:
         return await _seal(box, still=still)
 

@@ -35,7 +35,6 @@ class Facts:
     cgroup_versions: frozenset[int] = frozenset({2})
     """The versions that are mounted anywhere."""
     next_subordinate: int = 100_000
-    """The first id above all ranges in /etc/subuid and /etc/subgid."""
 
     @classmethod
     def read(cls, top: Path = Path("/")) -> Facts:
@@ -86,7 +85,6 @@ def _for_user_namespaces(facts: Facts) -> str:
 
 
 def for_users(lack: MissingSubids, facts: Facts) -> str:
-    """Return what lets boxes have more than one user id."""
     if lack.what == "program":
         return "sudo apt-get install uidmap (other than on Debian and Ubuntu: the package with newuidmap)"
     if lack.what == "range":
@@ -121,7 +119,6 @@ def for_cgroups(facts: Facts) -> str:
 
 
 def for_disk_limits(facts: Facts) -> str:
-    """Return what lets the kernel enforce the disk limit of a box."""
     return f"Linux 6.6 or newer (this is {facts.kernel[0]}.{facts.kernel[1]}): its tmpfs keeps what overlayfs needs"
 
 
@@ -146,7 +143,6 @@ def number_in(path: Path) -> int | None:
 
 
 def release_of(text: str) -> tuple[int, int]:
-    """Return the major and minor version in a kernel's release name."""
     major, _, rest = text.partition(".")
     minor = rest.split(".")[0]
     return int(major), int("".join(character for character in minor if character.isdigit()) or 0)

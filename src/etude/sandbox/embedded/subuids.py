@@ -54,7 +54,6 @@ def longest(rows: list[Row], owners: set[str]) -> Row | None:
 
 
 def find_subordinate_ids(top: Path = Path("/")) -> IdRange | MissingSubids:
-    """Return the caller's range of subordinate ids, or why there is none."""
     if not all(map(subordinate.find_program, subordinate.PROGRAMS)):
         return MissingSubids("program")
     found = [longest(_rows_in(top / name), _own_names()) for name in FILES]

@@ -37,7 +37,6 @@ class Ring:
         self.forget(self._first + len(self._bytes) - self._size)
 
     def forget(self, before: int) -> None:
-        """Drop the bytes whose number is below `before`."""
         count = min(before - self._first, len(self._bytes))
         if count > 0:
             del self._bytes[:count]
@@ -61,8 +60,6 @@ class PendingPoll:
 
 
 class Background(Command):
-    """A command that runs in the background. The owner process fetches its output by poll requests."""
-
     def __init__(self, number: int, launch: Launch, events: Events, send: Send, capacity: int) -> None:
         super().__init__(number, launch, events, send)
         self._ring = Ring(capacity)

@@ -21,8 +21,6 @@ CHUNK = 1 << 16
 
 
 class Command:
-    """Base class of foreground and background commands."""
-
     def __init__(self, number: int, launch: Launch, events: Events, send: Send) -> None:
         self.number, self.events, self.send = number, events, send
         self.began = time.monotonic()
@@ -96,7 +94,6 @@ class Command:
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def reap(self) -> int | None:
-        """Return the command's wait status if it has ended, else None."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return None
@@ -115,7 +112,6 @@ class Command:
         self.answer(code)
 
     def fail(self, reason: CannotStart) -> None:
-        """Report that the command could not be started, with the reason as its output."""
         self.add_error(str(reason).encode("utf-8", "surrogateescape"))
         self.release()
         self.answer(reason.code)

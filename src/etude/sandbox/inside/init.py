@@ -403,7 +403,6 @@ class Init:
         return max(0, min(int(command.seconds_to_check() * 1000) + 1 for command in self.commands.values()))
 
     def watch(self) -> None:
-        """Enforce the deadlines and resource limits of the commands whose check is due."""
         due = [command for command in self.commands.values() if command.seconds_to_check() <= 0]
         for command in due:
             if command.expired():

@@ -119,7 +119,6 @@ def restrict_mount(target: str, attributes: int, step: str) -> None:
 
 
 def copy_mount(path: str, step: str) -> int:
-    """Copy a tree of mounts without attaching it to a path, and return its descriptor."""
     name = ctypes.c_char_p(path.encode())
     flags = ctypes.c_uint(_OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC)
     return _syscall("open_tree", step, _AT_FDCWD, name, flags)
@@ -148,13 +147,11 @@ def map_mount_ids(tree: int, user_namespace: int, step: str) -> None:
 
 
 def attach_mount(tree: int, target: str, step: str) -> None:
-    """Attach an unattached mount tree at the path `target`."""
     name, flags = ctypes.c_char_p(target.encode()), ctypes.c_uint(_MOVE_FROM_EMPTY_PATH)
     _syscall("move_mount", step, tree, ctypes.c_char_p(b""), _AT_FDCWD, name, flags)
 
 
 def move_mount(source: str, target: int, step: str) -> None:
-    """Move the mount at the path `source` onto the open folder `target`."""
     name, flags = ctypes.c_char_p(source.encode()), ctypes.c_uint(_MOVE_TO_EMPTY_PATH)
     _syscall("move_mount", step, _AT_FDCWD, name, target, ctypes.c_char_p(b""), flags)
 

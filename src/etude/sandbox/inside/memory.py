@@ -43,7 +43,6 @@ class MemoryEvents:
 
     @property
     def enforced(self) -> bool:
-        """A cgroup enforces the memory limit."""
         return self._number is not None
 
     def oom_killed(self) -> bool:

@@ -133,7 +133,6 @@ def _field(path: str, name: str) -> str:
 
 
 def _mappings(process: int) -> tuple[int, set[str]]:
-    """Return the address of the vdso, and the paths of the files that the process maps shared."""
     vdso, shared = 0, set()
     with open(f"/proc/{process}/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:

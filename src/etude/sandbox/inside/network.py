@@ -85,7 +85,6 @@ def open_gate(box: int, owner: int, ports: list[int]) -> None:
 
 
 def has_ipv6() -> bool:
-    """Whether the caller's network namespace has IPv6."""
     try:
         with open(_NO_IPV6, "rb") as file:
             return file.read().strip() == b"0"
@@ -134,7 +133,6 @@ class _Netlink(socket.socket):
         super().__init__(socket.AF_NETLINK, socket.SOCK_RAW, 0)
 
     def add_veth(self, here: str, there: str, namespace: int) -> None:
-        """Make a veth pair with the end `here` in this namespace and the end `there` in `namespace`."""
         link = struct.pack("=BxHiII", 0, 0, 0, 0, 0)
         peer = link + _attribute(_NAME, there.encode() + b"\0") + _attribute(_NAMESPACE, struct.pack("=I", namespace))
         kind = _attribute(_KIND, b"veth") + _attribute(_DATA, _attribute(_PEER, peer))

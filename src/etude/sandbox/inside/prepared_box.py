@@ -154,7 +154,6 @@ def _wait_for_order(control: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _mount_system_folders(settings: ZygoteSettings) -> None:
-    """Mount /proc, terminals and shared memory, which every box has whatever its image."""
     quiet = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     kernel.mount("proc", "own", "proc", quiet, None, "mount proc")
     owner = "" if settings.range_base is None else f",gid={settings.range_base + 5}"

@@ -122,7 +122,6 @@ def _kill_stopped(stopped: set[int], to_kill: Callable[[int], bool], own: set[in
 
 
 def _reaped(pid: int) -> bool:
-    """Try to reap the process, and return whether it no longer exists."""
     with contextlib.suppress(ChildProcessError):  # Its parent still lives. When the parent dies, it becomes our child.
         os.waitpid(pid, os.WNOHANG)
     return not os.path.exists(f"/proc/{pid}")
@@ -143,7 +142,6 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def reap_orphans(commands: set[int]) -> None:
-    """Reap dead processes, except those in `commands`."""
     for pid in _others():
         if pid not in commands:
             with contextlib.suppress(ChildProcessError):
@@ -195,12 +193,10 @@ def stop_all(stopped_before: set[int]) -> bool:
 
 
 def stopped() -> set[int]:
-    """Return the pids of processes that are stopped by a signal."""
     return {pid for pid in _others() if _states(pid) - _DEAD == {b"T"}}
 
 
 def resume_all(but: set[int]) -> None:
-    """Resume all processes except those in `but`."""
     if not but:
         signal_all(signal.SIGCONT)
         return
@@ -210,7 +206,6 @@ def resume_all(but: set[int]) -> None:
 
 
 def reaped_cpu_seconds() -> float:
-    """CPU seconds of all processes that have ended and been reaped."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

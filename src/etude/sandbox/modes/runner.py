@@ -84,7 +84,6 @@ def _exceeded_limit(limits: dict[str, int]) -> str:
 
 
 def usage(pids: list[int]) -> tuple[int, float]:
-    """Return memory bytes and CPU seconds of these processes together."""
     memory = ticks = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):

@@ -18,8 +18,6 @@ _LIMITS = {"time", "cpu", "memory", "file"}
 
 
 class CommandRun:
-    """A running command of a folder box, as seen by the box's owner."""
-
     def __init__(self, process: asyncio.subprocess.Process, leash: int, answer: int, name: str) -> None:
         self.process, self.name, self.began = process, name, time.monotonic()
         self.cpu_seconds = 0.0

@@ -152,7 +152,6 @@ class Engine:
         return attachment
 
     async def put(self, container: str, path: str, tar: Content) -> None:
-        """Unpack a tar into a folder of a container."""
         path, params = f"/containers/{container}/archive", {"path": path}
         await self.call("PUT", path, params=params, content=tar, patience=_TRANSFER_SECONDS)
 
@@ -187,7 +186,6 @@ class Engine:
         await self.call("POST", f"/images/{quote(image, safe=':/')}/tag", params={"repo": repository, "tag": tag})
 
     async def commit(self, container: str, repository: str, tag: str) -> None:
-        """Save a container's files as the image `repository:tag`."""
         # podman wants a body, even an empty one.
         params = {"container": container, "repo": repository, "tag": tag, "pause": "false"}
         await self.call("POST", "/commit", params=params, body={}, patience=_TRANSFER_SECONDS)
@@ -201,7 +199,6 @@ class Engine:
         return reports[-1].strip() if reports else ""
 
     async def list_labelled(self, kind: str, label: str) -> Iterable[dict[str, Any]]:
-        """Return the engine's descriptions of all "containers", "volumes" or "images" with this label."""
         params = {"filters": json.dumps({"label": [label]}), "all": "true"}
         path = {"containers": "/containers/json", "volumes": "/volumes", "images": "/images/json"}[kind]
         answer = await self.call("GET", path, params=params)

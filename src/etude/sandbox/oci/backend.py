@@ -116,7 +116,6 @@ class OciSandboxes:
         return box
 
     def _container(self, spec: BoxSpec, engine_image: EngineImage, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the engine's JSON request for a box's container."""
         image = replace(engine_image.image, config=replace(engine_image.image.config, workdir=spec.workdir))
         memory = (2 * spec.limits.memory_mb + _INIT_MB) << 20
         host = {
@@ -160,7 +159,6 @@ class OciSandboxes:
         return self.images.binds if engine_image.image.base == HOST else []
 
     def mount_points(self, engine_image: EngineImage) -> list[str]:
-        """The folders of a container over which host folders are mounted."""
         return [bind.split(":")[1] for bind in self._binds(engine_image)]
 
     async def _open(self, engine_image: EngineImage) -> None:
@@ -216,7 +214,6 @@ class OciSandboxes:
                 await self.release(box.fork_image)
 
     async def release(self, fork_image: ForkImage) -> None:
-        """Remove the image of a fork if no box made from it is left."""
         if fork_image.users == 0:
             await self.engine.remove("images", fork_image.engine_image.reference)
 

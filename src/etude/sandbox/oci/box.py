@@ -68,7 +68,6 @@ class OciBox(ServedBox):
         self._forgotten = False
 
     async def wait_until_ready(self) -> None:
-        """Wait until init is ready to run commands. If it fails, raise an error that says why."""
         done, _ = await asyncio.wait({self._channel.ready}, timeout=_READY_SECONDS)
         if not done:
             raise SandboxLost(f"box {self.id} was not ready in {_READY_SECONDS:.0f} s")

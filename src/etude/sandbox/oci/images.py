@@ -46,7 +46,6 @@ _ID = re.compile(r"[0-9a-f]{32}")
 @dataclass(frozen=True, slots=True)
 class EngineImage:
     reference: str
-    """The name by which the engine finds the image."""
     engine_id: str
     image: Image
     """The settings. The layers are left out, since the engine keeps them."""

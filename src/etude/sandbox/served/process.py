@@ -57,7 +57,6 @@ class ServedProcess:
         await self._ask("kill")
 
     async def _ask(self, operation: str, payload: bytes = b"", **more: Any) -> bool:
-        """Return whether the command had already ended."""
         if self._end is not None:
             return True
         header = {"op": operation, "process": self.id, **more}

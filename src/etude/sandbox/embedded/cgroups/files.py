@@ -19,9 +19,7 @@ class Settings:
     memory: tuple[tuple[str, str], ...]
     """Memory limits as (file, value); {limit} stands for the limit in bytes. All but the first file may be missing."""
     events: str
-    """The file that counts out-of-memory kills."""
     usage: str
-    """The file that holds the bytes of memory in use."""
     reclaimable: str
     """Field of memory.stat: file pages that have not been used lately."""
     files: str
@@ -66,7 +64,6 @@ class Hierarchy:
 
 
 def set_limits(hierarchy: Hierarchy, path: Path, memory_bytes: int, processes: int) -> None:
-    """Set the limits for which the hierarchy has controllers."""
     if MEMORY in hierarchy.controllers:
         (first, value), *others = hierarchy.settings.memory
         kernel.write(path / first, value.format(limit=memory_bytes))
@@ -86,5 +83,4 @@ def lines(path: Path) -> list[str]:
 
 
 def stat_of(path: Path, name: str) -> int:
-    """Return a field of the cgroup's memory.stat, or 0 if there is none."""
     return next((int(line.split()[1]) for line in lines(path / "memory.stat") if line.startswith(f"{name} ")), 0)

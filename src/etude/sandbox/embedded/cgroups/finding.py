@@ -40,7 +40,6 @@ def find_hierarchies() -> list[Hierarchy]:
 
 
 def read_mounts(mountinfo: str) -> list[Mount]:
-    """Parse the cgroup mounts in /proc/self/mountinfo."""
     mounts = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -105,6 +104,5 @@ def _trial(parent: Path) -> Iterator[Path]:
 
 
 def _can_enter(folder: Path) -> bool:
-    """Whether a child of this process can enter the cgroup. A short-lived one tries it."""
     enter = ["/bin/sh", "-c", 'echo 0 >"$1"', "sh", str(folder / "cgroup.procs")]
     return subprocess.run(enter, capture_output=True, check=False).returncode == 0
