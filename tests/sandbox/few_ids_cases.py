@@ -10,7 +10,6 @@ import pytest
 from tests.contract.sandbox.support import in_loop
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, ImageError, RequestRefused
-from etude.sandbox.doctor import doctor
 from etude.sandbox.embedded.probe import Mode
 
 
@@ -37,10 +36,3 @@ async def test_users_and_owners_within_the_range_are_there_and_others_refused(
     assert len(sandboxes.store.image(last).layers) == 1
     with pytest.raises(ImageError, match="ids below 5000"):
         await sandboxes.import_image(root_of(tmp_path / "beyond.tar", 5000))
-
-
-def test_the_doctor_says_how_to_get_more() -> None:
-    users = next(finding for finding in doctor() if finding.name == "users")
-    assert users.good
-    assert "5000 ids from 300000, of groups from 500000" in users.text
-    assert "usermod --add-subuids 505000-" in users.knob

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from etude.sandbox import cpu_share as room
 from etude.sandbox.contract import ExecResult
@@ -48,27 +46,6 @@ def test_runs_under_one_clock_are_judged_together() -> None:
     assert not second.starved
     assert (Share(29.5, 29.0, 2.0, 2.0) + second).starved
     assert not (Share(29.5, 29.0, 2.0, 0.1) + Share(0.5, 0.4, 0.05, 0.05)).starved
-
-
-numbers = st.floats(0, 1000)
-shares = st.builds(Share, numbers, numbers, numbers, numbers)
-
-
-@given(shares, shares)
-def test_two_that_were_alike_are_so_together(one: Share, other: Share) -> None:
-    if one.starved and other.starved:
-        both = one + other
-        # But for the last bit of a sum.
-        assert Share(both.seconds * 1.000001, both.waited * 1.00001, both.given / 1.00001, both.cpu_seconds).starved
-
-
-def test_a_run_that_sleeps_is_not_excused_whatever_the_host_does() -> None:
-    watch = ShareMeter()
-    time.sleep(0.05)
-    share = watch.share(0.0)
-    assert share.seconds >= 0.05
-    assert 0 < share.given <= share.seconds
-    assert not share.starved
 
 
 def test_load_is_of_the_last_minute_or_of_now_and_per_core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

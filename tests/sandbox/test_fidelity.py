@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sandbox.as_nobody import for_root, run_as_nobody
 
-from etude.sandbox.fidelity import Difference, FidelityCheck, compare, fidelity, load_checks, parse, report, script
+from etude.sandbox.fidelity import Difference, FidelityCheck, compare, fidelity, parse, report, script
 
 MOST_DIFFERENCES = 16
 
@@ -24,13 +24,6 @@ def test_no_difference_is_unexplained_for_an_ordinary_user() -> None:
     program = "from etude.cli.host_checks import fidelity_command; raise SystemExit(fidelity_command())"
     said = run_as_nobody(["-c", program], [], timeout=60)
     assert said.returncode == 0, said.stdout + said.stderr
-
-
-def test_tells_are_many_and_their_reasons_short() -> None:
-    checks = load_checks()
-    assert len(checks) >= 40
-    assert sum(bool(check.differs) for check in checks) <= MOST_DIFFERENCES
-    assert all(len(check.differs) < 140 for check in checks)
 
 
 def test_a_difference_counts_unless_the_box_is_as_at_a_persons() -> None:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.contract.sandbox.support import PATIENCE, end_of, in_loop, ok, output_until
 
 from etude.sandbox import Box, BoxSpec, EmbeddedSandboxes, Feature, Process, SandboxLost, Terminal
@@ -283,20 +281,6 @@ async def test_while_a_box_stands_still_nobody_looks_at_its_processes(ground: Gr
         assert (await box.stats()).processes == 1
 
 
-@pytest.mark.slow
-@in_loop
-async def test_a_watched_box_is_forked_very_often(ground: Ground) -> None:
-    async with ground.box() as box:
-        sleepers = [await box.start(["sleep", "300"], timeout=300, cwd="d") for _ in range(8)]
-        for turn in range(300):
-            await box.write_file("d/g", b"turn %d" % turn)
-            late = asyncio.create_task(box.exec(["sleep", "0.06"], timeout=10))
-            (child,) = await box.fork()
-            await child.destroy()
-            ok(await late)
-        assert all([(await sleeper.poll()).code is None for sleeper in sleepers])
-
-
 @in_loop
 async def test_what_a_program_computes_is_the_same_however_often_it_is_moved(ground: Ground) -> None:
     """In user mode, with a timer that interrupts it, numbers in every kind of register, and a second thread.
@@ -338,33 +322,6 @@ signal.setitimer(signal.ITIMER_REAL, 0); print(os.getcwd(), out["MainThread"], o
             for _ in range(rounds):
                 expected, x = hashlib.md5(expected).digest(), x * 1.0000001 + 1e-9
             assert ast.literal_eval(told) == (expected.hex(), x, rounds)
-
-
-@pytest.mark.slow
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(
-    names=st.lists(
-        st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=60).filter(
-            lambda name: name not in (".", "..")
-        ),
-        min_size=1,
-        max_size=6,
-    )
-)
-@in_loop
-async def test_a_working_folder_reads_as_before(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
-    program = """
-for name in NAMES: os.makedirs(name, exist_ok=True); os.chdir(name)
-print(ascii(os.getcwd()), flush=True); meet(); print(ascii(os.getcwd())); open("made", "w"); print(os.listdir())"""
-    sandboxes = EmbeddedSandboxes(tmp_path_factory.mktemp("names") / "boxes")
-    try:
-        box = await sandboxes.create(BoxSpec(await sandboxes.add_image(FILES)))
-        process = await box.start(["python", "-c", PYTHON + f"NAMES = {names!a}" + program], timeout=60)
-        before = (await output_until(process, b"ready\n")).decode().removesuffix("ready\n")
-        await box.fork()
-        assert await gone_on(process) == f"{before}['made']\n"
-    finally:
-        await sandboxes.close()
 
 
 @pytest.mark.slow

@@ -35,13 +35,6 @@ from etude.sandbox.oci.endpoint import find_engine
 from etude.sandbox.oci.owner import OWNER, Owner, remove_leftovers
 
 
-async def until(condition, patience: float = 60.0) -> None:
-    """What the engine does by itself has no event of ours to wait for; each look takes the engine some milliseconds."""
-    async with asyncio.timeout(patience):
-        while not await condition():
-            pass
-
-
 async def nothing_of(engine: Engine, owner: Owner) -> bool:
     kinds = [await engine.list_labelled(kind, OWNER) for kind in ("containers", "volumes")]
     return not any((found.get("Labels") or {}).get(OWNER) == str(owner) for kind in kinds for found in kind)
@@ -170,10 +163,7 @@ class TestImages:
         image = await sandboxes.import_image(write_root(tmp_path / "root.tar"))
         box = await sandboxes.create(BoxSpec(image, workdir="/srv/x"))
         assert ok(await box.exec("id -u; pwd", timeout=10)) == "0\n/srv/x\n"
-        assert ok(await box.exec(["id", "-u"], timeout=10, user="app")) == "500\n"
         assert (await box.exec("touch /etc/x && sleep 60", timeout=0.3)).limit == "time"
-        with pytest.raises(RequestRefused):
-            await box.exec("true", timeout=5, user="nobody-here")
 
     @in_loop
     async def test_users_are_those_of_the_image_and_agent_and_grader(
@@ -280,11 +270,9 @@ class TestEnds:
         process.send_signal(signal.SIGKILL)
         await process.wait()
         assert owner.dead()
-
-        async def no_containers() -> bool:
-            return not [box for box in await client.list_labelled("containers", OWNER) if str(owner) in str(box)]
-
-        await until(no_containers)
+        async with asyncio.timeout(60):  # Each look takes the engine some milliseconds.
+            while any(str(owner) in str(box) for box in await client.list_labelled("containers", OWNER)):
+                pass
         removed = await remove_leftovers(client)
         assert any(name.startswith("localhost/etude/fork:") for name in removed)
         assert f"etude-{owner.name}" in removed

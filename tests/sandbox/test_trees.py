@@ -5,7 +5,7 @@ import tarfile
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contract.sandbox.support import in_loop
 
@@ -66,13 +66,6 @@ def test_what_is_judged_good_stays_below_and_within_bounds(entries: list[tuple[s
     sent = [member for batch in tar.batches(10) for member in batch]
     assert [member.name for member in sent[: len(tar.members)]] == [member.name for member in tar.members]
     assert len(b"".join(tar.contents(batch) for batch in tar.batches(10))) == sum(m.size for m in tar.members)
-
-
-@given(st.binary(max_size=2000))
-@example(b"")
-@example(bytes(1024))
-def test_any_bytes_are_a_tar_or_refused(data: bytes) -> None:
-    judged(data)
 
 
 @given(st.data())

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import string
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,26 +7,10 @@ from hypothesis import strategies as st
 from etude.sandbox.inside.files import Refused
 from etude.sandbox.inside.users import MAX_ID, User, Users, parse_group, parse_passwd, resolve
 
-names = st.text(string.ascii_lowercase + "_-.ü", min_size=1, max_size=8)
-ids = st.integers(0, MAX_ID)
-people = st.dictionaries(names, st.tuples(ids, ids, st.sampled_from(["/", "/home/x"]), st.just("/bin/sh")), max_size=5)
 PASSWD = parse_passwd(
     "root:x:0:0:root:/root:/bin/sh\napp:x:70:71::/srv:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/sh\n"
 )
 GROUPS = parse_group("root:x:0:\nweb:x:33:app,other\napp:x:71:app\nlog:x:4:app\n")
-
-
-@given(people)
-def test_what_is_written_is_read(entries: dict[str, tuple[int, int, str, str]]) -> None:
-    text = "".join(f"{name}:x:{uid}:{gid}:a b:{home}:{shell}\n" for name, (uid, gid, home, shell) in entries.items())
-    found = parse_passwd(text)
-    assert {name: (user.uid, user.gid, user.home, user.shell) for name, user in found.items()} == entries
-
-
-@given(st.dictionaries(names, st.tuples(ids, st.frozensets(names, max_size=3)), max_size=5))
-def test_groups_that_are_written_are_read(entries: dict[str, tuple[int, frozenset[str]]]) -> None:
-    text = "\n".join(f"{name}:x:{gid}:{','.join(sorted(members))}" for name, (gid, members) in entries.items())
-    assert {name: (group.gid, group.members) for name, group in parse_group(text).items()} == entries
 
 
 @given(st.text())

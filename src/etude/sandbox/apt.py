@@ -30,7 +30,7 @@ def apt_addresses(sources: Path = SOURCES) -> list[str]:
 
 def proxy_variables() -> dict[str, str]:
     """Return `http_proxy` and `https_proxy` for a program that fetches packages: from this host's environment, or else
-    from apt's own settings. The names are in lower case, which every program understands."""
+    from apt's settings. Every program understands the lower-case names."""
     found = {}
     for kind in ("http", "https"):
         ask = ["apt-config", "dump", "--no-empty", "--format", "%v%n", f"Acquire::{kind}::Proxy"]
@@ -44,14 +44,14 @@ def proxy_variables() -> dict[str, str]:
 
 
 def _urls_of_lines(lines: list[str]) -> list[str]:
-    """Return the URLs of a sources.list file, which has one source per line: `deb [options] URL suite components`."""
+    """Parse sources.list: one `deb [options] URL suite components` per line."""
     matches = (_LINE.match(line.partition("#")[0].strip()) for line in lines)
     return [match[1] for match in matches if match]
 
 
 def _urls_of_stanzas(lines: list[str]) -> list[str]:
-    """Return the URLs of a deb822 .sources file. Each source is a stanza of fields that ends at a blank line; indented
-    lines continue a field. Disabled stanzas are skipped."""
+    """Parse a deb822 .sources file: stanzas of fields that end at a blank line; indented lines continue a field.
+    Disabled stanzas are skipped."""
     found: list[str] = []
     fields: dict[str, str] = {}
     name = ""

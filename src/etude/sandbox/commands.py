@@ -14,7 +14,7 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PAGER": "cat",
 }
-"""Default environment variables of every command. The image's own variables override them."""
+"""Default variables of every command. The image's own override them."""
 
 
 def shell_line(command: list[str] | str, cwd: str | None, env: dict[str, str] | None) -> str:

@@ -62,8 +62,7 @@ class BuildFailed(ImageError):
 
 
 class Feature(StrEnum):
-    """A feature that a backend may support beyond running commands and accessing files. `Sandboxes.features` holds the
-    features of a backend."""
+    """A feature that a backend may support beyond running commands and accessing files."""
 
     FORK = "fork"
     SNAPSHOT = "snapshot"
@@ -93,14 +92,13 @@ class Limits:
     memory_mb: int = 512
     processes: int = 64
     cpu_seconds: int = 60
-    """Maximum CPU time of all processes that one command starts, taken together."""
+    """CPU time of all processes that one command starts, taken together."""
     file_mb: int = 64
-    """Maximum size of any single file, in MB."""
+    """Maximum size of any single file."""
     disk_mb: int = 256
-    """Maximum size of what the box writes on top of its image, in MB."""
+    """Maximum size of what the box writes on top of its image."""
     output_bytes: int = 1_000_000
-    """Maximum bytes kept of stdout, and the same of stderr. Further output is discarded, and the result is marked as
-    truncated."""
+    """Bytes kept of stdout, and the same of stderr. Further output is discarded and the result marked as truncated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +112,10 @@ class Egress:
     name: str = "none"
     allow: tuple[str, ...] = ()
     credentials: bool = False
-    """Whether Authorization headers, cookies and the like are passed on. By default, they are removed from every
-    request."""
+    """Pass on Authorization headers, cookies and the like. By default they are removed from every request."""
     private: bool = False
-    """Whether requests to allowed names are passed on even if the name resolves to a private address or to the host
-    itself. By default, they are refused."""
+    """Pass on requests to allowed names that resolve to a private address or to the host itself. By default they are
+    refused."""
     proxy: str = field(default="", repr=False)
     """The HTTP proxy through which all allowed hosts are reached (http://[user:password@]host:port). Empty: use the
     proxy variables of the host's environment. The box never sees this address."""
@@ -129,8 +126,6 @@ NO_EGRESS = Egress()
 
 @dataclass(frozen=True, slots=True)
 class BoxSpec:
-    """The specification of a new box: its image, environment, limits and egress policy."""
-
     image: str
     """The image's id in the backend's image store."""
     workdir: str = ""
@@ -155,23 +150,23 @@ class ExecResult:
     """Wall-clock time the command took."""
     timed_out: bool = False
     truncated: bool = False
-    """Whether output was discarded because it exceeded `output_bytes`."""
+    """Output was discarded because it exceeded `output_bytes`."""
     limit: str = ""
     """The limit that ended the command: "time", "cpu", "memory" or "file"; empty if the command ended by itself."""
     share: Share = field(default_factory=Share)
-    """What the host offered the command in CPU time while the command ran, and how much of that the command used."""
+    """CPU time that the host offered while the command ran, and how much of it the command used."""
 
     @property
     def starved(self) -> bool:
-        """Whether the command timed out because its host gave it too little CPU time, so that its result says nothing
-        about the command. False for a command that wrote more than `output_bytes`: the host reads all output, so such a
-        command may itself have kept the host busy."""
+        """The command timed out because its host gave it too little CPU time, so its result says nothing about the
+        command. False if it wrote more than `output_bytes`: the host reads all output, so the command may itself have
+        kept it busy."""
         return self.timed_out and self.share.starved and not self.truncated
 
 
 OnOutput = Callable[[int, bytes], None]
-"""Callback that receives output as it arrives, with a stream number (1 for stdout, 2 for stderr) and bytes. It gets at
-most `output_bytes` per stream."""
+"""Receives output as it arrives: stream number (1 for stdout, 2 for stderr) and bytes, at most `output_bytes` per
+stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +180,7 @@ class Poll:
     code: int | None
     """Exit code; None while the command runs, 128 + signal number if it was killed."""
     limit: str = ""
-    """The limit that ended the command: "time", "cpu", "memory" or "file"; empty if the command still runs or no limit
-    ended it."""
+    """As in `ExecResult.limit`; empty while the command runs."""
 
 
 @runtime_checkable
@@ -233,8 +227,6 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class BoxStats:
-    """Resource use of a box at one moment."""
-
     processes: int
     memory_bytes: int
     cpu_seconds: float
@@ -318,9 +310,7 @@ class Box(Protocol):
         a device, a member outside the folder or below a symbolic link, or more than `max_bytes` or `max_files`."""
         ...
 
-    async def stats(self) -> BoxStats:
-        """Measure what the box uses now."""
-        ...
+    async def stats(self) -> BoxStats: ...
 
     async def snapshot(self) -> str:
         """Save the box's files as a new image and return its id. The box keeps running on top of that image."""
@@ -412,9 +402,8 @@ class TriedBuild:
     image: str
     """Image id; empty if the build failed."""
     failure: BuildFailed | None
-    """The Dockerfile's failure; None if the build succeeded."""
     share: Share
-    """What the host offered the build in CPU time, over all steps, and how much of that the steps used."""
+    """CPU time that the host offered the build, over all steps, and how much of it the steps used."""
     memory_bytes: int
     """Peak memory use of any single step."""
 

@@ -37,13 +37,11 @@ _FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding about this host: a line of the doctor's report."""
-
     name: str
     good: bool
     held_by: str
-    """What enforces a limit: kernel, cgroup, watch (pid 1 of the box checks periodically) or nobody. If the finding is
-    not about a limit: one word for what was found."""
+    """What enforces a limit: kernel, cgroup, watch (pid 1 of the box checks periodically) or nobody. For other
+    findings, one word for what was found."""
     text: str
     knob: str = ""
     """The command or setting that would improve this finding; empty if nothing would."""
@@ -51,31 +49,28 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """Facts about this host as the embedded backend sees it, and about one of its boxes as seen from inside."""
+    """What the embedded backend finds on this host, and what one of its boxes looks like from inside."""
 
     mode: Mode | None = None
-    """Where the boxes' user ids come from on this host; None if no box can be made."""
+    """None if no box can be made."""
     ids: IdRange | None = None
-    """The range of user ids that boxes get; None if each box has only one user id."""
+    """The user ids that boxes get; None if each box has only one."""
     lack: MissingSubids | None = None
-    """What this host lacks for boxes to have more than one user id; None if no lack was found."""
+    """What is missing for boxes to have more than one user id; None if nothing is."""
     refusal: str = ""
-    """Why no box can be made; empty if one can. The last part of the text is the setting that would help."""
+    """Why no box can be made, ending with the setting that would help; empty if one can."""
     features: frozenset[Feature] = frozenset()
     controllers: frozenset[str] = frozenset()
-    """The cgroup controllers that can be used for boxes."""
     python: str = ""
-    """Version of Python in a box. Empty if Python does not start there; `python_error` then holds the reason."""
+    """Version of Python in a box. Empty if it does not start there; `python_error` then holds the reason."""
     python_error: str = ""
     status: str = ""
-    """The text of /proc/self/status in a box."""
+    """/proc/self/status in a box."""
     devices: tuple[str, ...] = ()
-    """The network devices in a box."""
     ipv6: bool = False
 
 
 def doctor() -> list[Finding]:
-    """Inspect this host and return the findings."""
     try:
         host = asyncio.run(_inspect_host())
     except SandboxUnavailable as error:
@@ -84,7 +79,7 @@ def doctor() -> list[Finding]:
 
 
 def report(findings: list[Finding]) -> str:
-    """Format the findings as aligned text. The setting that would improve a finding is on a second line."""
+    """Format the findings as aligned text, the setting that would improve one on a second line."""
     first, second = (max(len(getattr(finding, name)) for finding in findings) for name in ("name", "held_by"))
     lines = []
     for finding in findings:
@@ -96,13 +91,10 @@ def report(findings: list[Finding]) -> str:
 
 
 def as_json(findings: list[Finding]) -> str:
-    """Format the findings as a JSON list."""
     return json.dumps([{**dataclasses.asdict(each), "name": each.name.strip()} for each in findings], indent=2)
 
 
 async def _inspect_host() -> HostFacts:
-    """Make one box, look at it from inside, and return what was found. Raise SandboxUnavailable if no box can be
-    made."""
     with temporary_store("etude-doctor-") as folder:
         sandboxes = EmbeddedSandboxes(folder)
         try:
@@ -128,8 +120,7 @@ async def _inspect_host() -> HostFacts:
 
 
 def judge(host: HostFacts, facts: Facts, others: list[ModeOption]) -> list[Finding]:
-    """Turn facts about this host into the findings of the doctor's report. `others` are the modes that could be used
-    instead of the embedded backend."""
+    """Turn facts into findings. `others` are the modes that could be used instead of the embedded backend."""
     findings = _mode(host, others)
     if host.mode is not None:
         findings += [*_isolation(host), *_limits(host, facts), _users(host, facts)]
@@ -137,8 +128,7 @@ def judge(host: HostFacts, facts: Facts, others: list[ModeOption]) -> list[Findi
 
 
 def _mode(host: HostFacts, others: list[ModeOption]) -> list[Finding]:
-    """Return the findings about sandbox modes: the mode that `auto` picks, and every other mode that can be requested
-    by name."""
+    """The mode that `auto` picks, and every other mode that can be requested by name."""
     findings = []
     if host.mode is not None:
         findings.append(Finding("mode", True, host.mode, _MODES[host.mode]))
@@ -153,7 +143,6 @@ def _mode(host: HostFacts, others: list[ModeOption]) -> list[Finding]:
 
 
 def _isolation(host: HostFacts) -> list[Finding]:
-    """Return the findings about Python, network and system calls in a box."""
     filtered = "Seccomp:\t2" in host.status and "NoNewPrivs:\t1" in host.status
     python = f"{host.python} at /opt/python" if host.python else f"does not start in a box: {host.python_error}"
     return [
@@ -165,7 +154,6 @@ def _isolation(host: HostFacts) -> list[Finding]:
 
 
 def _limits(host: HostFacts, facts: Facts) -> list[Finding]:
-    """Return the findings about limits and what enforces them."""
     disk = Feature.DISK_LIMIT in host.features
     memory = Finding("memory", True, "cgroup", "the box as a whole, with what it writes in memory")
     if MEMORY not in host.controllers:
@@ -191,7 +179,6 @@ def _limits(host: HostFacts, facts: Facts) -> list[Finding]:
 
 
 def _users(host: HostFacts, facts: Facts) -> Finding:
-    """Return the finding that says whether boxes have many users (root, agent, grader and those of an image) or one."""
     if host.ids is None:
         text = "one per box: grading uses a fresh box; commands of root and grader are refused"
         return Finding("users", False, "one", text, knobs.for_users(host.lack, facts) if host.lack else "")

@@ -29,50 +29,41 @@ _NOBODY = 65534
 
 @dataclass(frozen=True, slots=True)
 class FidelityCheck:
-    """One shell probe by which an agent could notice that it is in a box. fidelity.toml has one table per check."""
+    """One shell probe by which an agent could notice that it is in a box: a table of fidelity.toml."""
 
     name: str
     asks: str
-    """The probe: a line of shell whose output is compared."""
     differs: str = ""
-    """The known reason why the probe's output in a box may differ from its output in a login shell of this host. Empty
-    if there is none, so that the outputs must be the same."""
+    """The known reason why a box may answer differently. Empty: the answers must be the same."""
     person: str | None = None
-    """The probe's output on most people's machines. The box may give it even if the output in a login shell of this
-    host differs. None: only the output of the login shell will do."""
+    """The answer of most people's machines, which the box may give too. None: only the login shell's will do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A check whose answer in the box differs from that in a login shell of this host."""
-
     check: FidelityCheck
     box: str
     login: str
 
 
 def load_checks() -> list[FidelityCheck]:
-    """Read the checks of fidelity.toml."""
     text = (resources.files("etude.sandbox") / "fidelity.toml").read_text(encoding="utf-8")
     return [FidelityCheck(name, **fields) for name, fields in tomllib.loads(text).items()]
 
 
 def compare(checks: list[FidelityCheck], box: dict[str, str], login: dict[str, str]) -> list[Difference]:
-    """Return the checks whose answer in the box is neither that of a login shell of this host nor
-    `FidelityCheck.person`, the answer of most people's machines."""
+    """Return the checks to which the box answers neither as the login shell nor as `FidelityCheck.person`."""
     return [Difference(t, box[t.name], login[t.name]) for t in checks if box[t.name] not in (login[t.name], t.person)]
 
 
 def fidelity() -> tuple[list[FidelityCheck], list[Difference]]:
-    """Run all checks in a box and in a login shell of this host; return the checks and the differences."""
     checks = load_checks()
     box = asyncio.run(run_in_box(checks))
     return checks, compare(checks, box, run_in_login(checks))
 
 
 def report(checks: list[FidelityCheck], differences: list[Difference]) -> str:
-    """Format the differences as text. Those whose check gives no reason for them (`FidelityCheck.differs`) come
-    first."""
+    """Format the differences as text, unexplained ones first."""
     width = max(len(check.name) for check in checks)
     lines = []
     for difference in sorted(differences, key=lambda difference: bool(difference.check.differs)):
@@ -85,15 +76,14 @@ def report(checks: list[FidelityCheck], differences: list[Difference]) -> str:
 
 
 def script(checks: list[FidelityCheck]) -> str:
-    """Return a shell script that prints the answer of each check between two marker bytes, since a terminal adds output
-    of its own."""
+    """Return a shell script that prints each answer between two marker bytes, since a terminal adds output of its
+    own."""
     asked = (f"printf '\\001%s ' {check.name}; ({check.asks}\n) 2>/dev/null; printf '\\002\\n'" for check in checks)
     return "\n".join(asked)
 
 
 def parse(output: str) -> dict[str, str]:
-    """Parse the output of the script that asks all checks (see `script`), with the answers between marker bytes. Return
-    the answers by check name."""
+    """Return the answers in the output of `script`, by check name."""
     answers = {}
     for part in output.replace("\r\n", "\n").split(_BEGIN)[1:]:
         name, _, answer = part.partition(_END)[0].partition(" ")
@@ -102,7 +92,6 @@ def parse(output: str) -> dict[str, str]:
 
 
 async def run_in_box(checks: list[FidelityCheck]) -> dict[str, str]:
-    """Run the checks in a new box; return the answers by check name."""
     with temporary_store("etude-fidelity-") as folder:
         sandboxes = EmbeddedSandboxes(folder)
         try:
@@ -117,7 +106,7 @@ async def run_in_box(checks: list[FidelityCheck]) -> dict[str, str]:
 
 
 def run_in_login(checks: list[FidelityCheck]) -> dict[str, str]:
-    """Run the checks as an ordinary user of this host, on a terminal; return the answers by check name."""
+    """Run the checks as an ordinary user of this host, on a terminal."""
     user = _ordinary_user()
     environment = {
         "HOME": user.pw_dir,
@@ -132,7 +121,8 @@ def run_in_login(checks: list[FidelityCheck]) -> dict[str, str]:
     ours, theirs = pty.openpty()
     os.set_blocking(ours, True)
     try:
-        _set_size(theirs)
+        size = Terminal()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("=HHHH", size.rows, size.columns, 0, 0))
         process = subprocess.Popen(
             ["setsid", "--ctty", "--wait", *(ids if os.geteuid() == 0 else []), "/bin/sh", "-c", script(checks)],
             stdin=theirs,
@@ -153,11 +143,6 @@ def run_in_login(checks: list[FidelityCheck]) -> dict[str, str]:
     if missing := [check.name for check in checks if check.name not in answers]:
         raise SandboxError(f"a login as {user.pw_name} did not answer {', '.join(missing)}: {output[-200:]!r}")
     return answers
-
-
-def _set_size(terminal: int) -> None:
-    size = Terminal()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("=HHHH", size.rows, size.columns, 0, 0))
 
 
 def _ordinary_user() -> pwd.struct_passwd:

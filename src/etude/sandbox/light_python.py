@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# Stub packages replace `etude` and `etude.sandbox`, so that their __init__ files import nothing.
+# Stub packages replace the packages above the module, so that their __init__ files import nothing.
 _BOOT = """
 import importlib, json, sys, types
 packages, path, module, function, arguments = json.loads(sys.argv[1])
@@ -20,10 +20,10 @@ getattr(importlib.import_module(module), function)(*arguments)
 """
 
 
-def light_command(module: str, function: str, *arguments: int | str, path: Sequence[str] = ()) -> list[str]:
-    """Return the command that starts a new interpreter and calls `function` of `module` with these arguments. `path`
+def light_command(module: str, function: str, *arguments: object, path: Sequence[str] = ()) -> list[str]:
+    """Return the command that starts a new interpreter and calls `function` of `module` with these JSON values. `path`
     becomes sys.path; if empty, only the standard library and this project can be imported."""
-    here = Path(__file__).parent
-    packages = {"etude": str(here.parent), "etude.sandbox": str(here)}
+    source, names = Path(__file__).parents[2], module.split(".")
+    packages = {".".join(names[:depth]): str(source.joinpath(*names[:depth])) for depth in range(1, len(names))}
     job = json.dumps([packages, list(path), module, function, arguments])
     return [sys.executable, "-S", "-E", "-c", _BOOT, job]

@@ -13,19 +13,15 @@ from etude.sandbox.oci import OciSandboxes
 
 
 class OpenFleet(Protocol):
-    """The part of a fleet that `open_sandboxes` uses. A fleet runs boxes on the nodes of a cluster (see
-    fleet/open_fleet.py)."""
+    """The part of a fleet (fleet/open_fleet.py) that `open_sandboxes` uses."""
 
     def sandboxes(self) -> Sandboxes: ...
 
 
 def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: OpenFleet | None = None) -> Sandboxes:
-    """Open the backend that the recipe names, with its images in `root`. Raise SandboxUnavailable if this host cannot
-    run it; the message says what the host lacks.
-
-    If the recipe sets `sandbox.hosts`, boxes run on the cluster's nodes. The backend then comes from `fleet`, which the
-    owner of the cluster has opened.
-    """
+    """Open the backend that the recipe names, with its images in `root`. Raise SandboxUnavailable, which says what this
+    host lacks, if it cannot run here. With `sandbox.hosts`, boxes run on the cluster's nodes and the backend comes from
+    `fleet`."""
     if recipe.hosts:
         if fleet is None:
             raise SandboxUnavailable(
@@ -44,11 +40,9 @@ def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: OpenFleet | None = 
 
 
 def without_fleet(recipe: SandboxRecipe) -> SandboxRecipe:
-    """Return a copy of the recipe in which boxes run on this host instead of a fleet. It is for the fleet's own hosts,
-    and for running without a cluster."""
+    """Return a copy of the recipe in which boxes run on this host: for the fleet's own hosts, and without a cluster."""
     return recipe.model_copy(update={"hosts": 0})
 
 
 def limits_of(recipe: SandboxRecipe) -> Limits:
-    """Return the limits that the recipe sets for each box."""
     return Limits(memory_mb=recipe.memory_mb, processes=recipe.processes, cpu_seconds=math.ceil(recipe.command_seconds))

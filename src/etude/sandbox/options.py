@@ -8,12 +8,10 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Required, TypedDict
 
-from etude.sandbox.contract import NO_EGRESS, Egress, OnOutput, Terminal
+from etude.sandbox.contract import NO_EGRESS, Egress, OnOutput, RequestRefused, Terminal
 
 
 class ExecOptions(TypedDict, total=False):
-    """The keyword arguments of Box.exec."""
-
     timeout: Required[float]
     cwd: str | None
     env: dict[str, str] | None
@@ -23,8 +21,6 @@ class ExecOptions(TypedDict, total=False):
 
 
 class StartOptions(TypedDict, total=False):
-    """The keyword arguments of Box.start."""
-
     timeout: Required[float]
     cwd: str | None
     env: dict[str, str] | None
@@ -33,8 +29,6 @@ class StartOptions(TypedDict, total=False):
 
 
 class BuildOptions(TypedDict, total=False):
-    """The keyword arguments of Sandboxes.build_image."""
-
     dockerfile: Path | None
     target: str
     arguments: dict[str, str] | None
@@ -44,7 +38,8 @@ class BuildOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The arguments of a Box.exec or Box.start call, with the contract's defaults filled in."""
+    """The arguments of Box.exec or Box.start, with the contract's defaults. Raises RequestRefused for a command that
+    cannot run."""
 
     command: list[str] | str
     _: KW_ONLY
@@ -56,10 +51,20 @@ class Command:
     on_output: OnOutput | None = None
     terminal: Terminal | None = None
 
+    def __post_init__(self) -> None:
+        if not self.argv or self.timeout <= 0:
+            raise RequestRefused(
+                f"a command of at least one word and a positive timeout, not {self.argv!r} in {self.timeout} s"
+            )
+
+    @property
+    def argv(self) -> list[str]:
+        return ["/bin/sh", "-c", self.command] if isinstance(self.command, str) else self.command
+
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """The arguments of a Sandboxes.build_image call, with the contract's defaults filled in."""
+    """The arguments of Sandboxes.build_image, with the contract's defaults."""
 
     context: Path
     _: KW_ONLY

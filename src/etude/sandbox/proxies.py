@@ -23,20 +23,15 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class UpstreamProxy:
-    """An HTTP proxy that this host uses: its address, and the login if the proxy needs one."""
-
     host: str
     port: int
     login: str = field(default="", repr=False)
-    """The login as "user:password"; empty if the proxy needs none."""
+    """"user:password"; empty if the proxy needs none."""
 
     @classmethod
     def parse(cls, text: str, where: str) -> UpstreamProxy:
-        """Parse a proxy address such as http://user:password@host:port. `where` is the variable or setting that holds
-        it, and is named in errors.
-
-        Raise RequestRefused for a bad address. The message quotes no part of the address, since it could hold a login.
-        """
+        """Parse an address such as http://user:password@host:port. `where` is the variable or setting that holds it.
+        Raise RequestRefused for a bad one, without quoting it, since it could hold a login."""
         address = text if "://" in text else f"http://{text}"
         try:
             parts = urlsplit(address)
@@ -52,7 +47,6 @@ class UpstreamProxy:
 
     @property
     def url(self) -> str:
-        """The proxy's URL without the login."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     @property
@@ -63,12 +57,9 @@ class UpstreamProxy:
 
 @dataclass(frozen=True, slots=True)
 class NoProxy:
-    """The hosts that NO_PROXY lists: they are reached directly although a proxy is set.
-
-    A listed name covers itself and all its subdomains, with or without a leading dot or "*."; "*" covers every host. A
-    listed address or network ("10.0.0.0/8") covers hosts whose address lies in it. An entry with a port covers that
-    port only.
-    """
+    """The hosts that NO_PROXY lists, which are reached directly. A name covers itself and its subdomains, with or
+    without a leading dot or "*."; "*" covers every host. An address or network ("10.0.0.0/8") covers the addresses in
+    it. An entry with a port covers that port only."""
 
     names: tuple[tuple[str, int | None], ...] = ()
     """(host name, port) of each entry that is a name; port None covers all ports."""
@@ -76,7 +67,6 @@ class NoProxy:
 
     @classmethod
     def parse(cls, text: str) -> NoProxy:
-        """Parse the value of NO_PROXY: entries separated by commas or spaces."""
         names, networks = [], []
         for word in re.split(r"[,\s]+", text.lower()):
             host, port = _split_port(word)
@@ -88,7 +78,7 @@ class NoProxy:
         return cls(tuple(names), tuple(networks))
 
     def cover(self, host: str, port: int) -> bool:
-        """Return whether connections to this host (a name or an address) and port bypass the proxy."""
+        """Whether connections to this host (a name or an address) and port bypass the proxy."""
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
@@ -107,19 +97,16 @@ class NoProxy:
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """The proxies of this host, per protocol, and the hosts that bypass them."""
+    """The proxies of this host; None means to connect directly."""
 
     http: UpstreamProxy | None = None
-    """Proxy for plain HTTP; None: connect directly."""
     https: UpstreamProxy | None = None
-    """Proxy for TLS; None: connect directly."""
     exceptions: NoProxy = field(default_factory=NoProxy)
-    """Hosts that bypass both proxies."""
 
     @classmethod
     def of_host(cls) -> Proxies:
-        """Read the proxies from HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, preferring the variables with
-        lower-case names. Raise RequestRefused for an address that cannot be used."""
+        """Read HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, preferring lower-case names. Raise RequestRefused for
+        an address that cannot be used."""
         found = getproxies_environment()
 
         def from_variables(kind: str) -> UpstreamProxy | None:
@@ -129,8 +116,8 @@ class Proxies:
         return cls(from_variables("http"), from_variables("https"), NoProxy.parse(found.get("no", "")))
 
     def proxy_for(self, host: str, port: int, *, tls: bool, addresses: Sequence[str] = ()) -> UpstreamProxy | None:
-        """Return the proxy for connections to this host; None means to connect directly. `addresses` are the host's
-        resolved addresses, which are checked against the networks of NO_PROXY."""
+        """Return the proxy for connections to this host. Its resolved `addresses` are checked against the networks of
+        NO_PROXY."""
         proxy = self.https if tls else self.http
         if proxy is None or self.exceptions.cover(host, port):
             return None
@@ -138,7 +125,7 @@ class Proxies:
 
 
 def _split_port(word: str) -> tuple[str, int | None]:
-    """Split "host:80" or "[::1]:80" into host and port. An IPv6 address without brackets has no port."""
+    """Split "host:80" or "[::1]:80". An IPv6 address without brackets has no port."""
     host, colon, port = word.rpartition(":")
     if colon and port.isascii() and port.isdigit() and (":" not in host or host.endswith("]")):
         return host, int(port)

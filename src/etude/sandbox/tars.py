@@ -21,8 +21,6 @@ _BROKEN = (tarfile.TarError, ValueError, OverflowError, EOFError, OSError, Recur
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of a tar: a file, folder or link."""
-
     name: str
     kind: str
     """"file", "folder", "link" (symbolic) or "hard" (a hard link)."""
@@ -30,22 +28,20 @@ class Member:
     uid: int = 0
     gid: int = 0
     modified: int = 0
-    """Modification time, in seconds since the epoch."""
+    """Seconds since the epoch."""
     size: int = 0
     goal: str = ""
-    """Target of a symbolic link, unchanged. For a hard link, the name of the earlier file in the tar that it links
+    """Target of a symbolic link, unchanged; of a hard link, the name of the earlier file in the tar that it links
     to."""
     source: tarfile.TarInfo | None = None
-    """Python's tarfile object for this member, through which the content is read."""
+    """tarfile's own object, through which the content is read."""
 
     def entry(self) -> list[str | int]:
-        """Return the member as an entry for inside/trees.py: a list of its name, kind, mode, ids, time, size and
-        target."""
         return [self.name, self.kind, self.mode, self.uid, self.gid, self.modified, self.size, self.goal]
 
 
 class Tar:
-    """A tar that has passed all checks. If the tar is bad, the constructor raises RequestRefused with the reason."""
+    """A tar that has passed all checks. The constructor raises RequestRefused, with the reason, for a bad one."""
 
     def __init__(self, data: bytes, *, max_bytes: int, max_files: int) -> None:
         if len(data) > max_bytes + (max_files + 2) * 4 * tarfile.RECORDSIZE:
@@ -58,7 +54,6 @@ class Tar:
         self._check_members(max_bytes, max_files)
 
     def _check_members(self, max_bytes: int, max_files: int) -> None:
-        """Fill `members` with the tar's members, checking each on its own and against those before it."""
         kinds: dict[str, str] = {}
         total = 0
         for info in self._infos():
@@ -94,9 +89,9 @@ class Tar:
             yield info
 
     def batches(self, size: int) -> Iterator[list[Member]]:
-        """Yield all members in order, in batches of at most `size` bytes; a larger file is a batch of its own. At
-        first, folders give their owner full access, so that they can be filled. A last batch repeats them with their
-        real modes."""
+        """Yield all members in order, in batches of at most `size` bytes; a larger file is a batch of its own. Folders
+        first give their owner full access, so that they can be filled; a last batch repeats them with their real
+        modes."""
         batch: list[Member] = []
         room = size
         for member in self.members:
@@ -110,7 +105,7 @@ class Tar:
         yield [member for member in reversed(self.members) if member.kind == "folder"]
 
     def contents(self, batch: list[Member]) -> bytes:
-        """Return the contents of all files in a batch, joined in order."""
+        """Return the contents of a batch's files, joined in order."""
         return b"".join(self._content(member) for member in batch if member.kind == "file")
 
     def _content(self, member: Member) -> bytes:
@@ -126,8 +121,7 @@ class Tar:
 
 
 def _member(info: tarfile.TarInfo) -> Member | None:
-    """Check one entry of a tar and return it as a Member. Return None if the entry is the packed folder itself
-    (".")."""
+    """Check one entry of a tar. None: it is the packed folder itself (".")."""
     name = _name(info.name)
     if name is None:
         return None
@@ -149,8 +143,8 @@ def _member(info: tarfile.TarInfo) -> Member | None:
 
 
 def _name(name: str) -> str | None:
-    """Return the name of a tar's member without "." and doubled slashes. Return None if the member is the packed folder
-    itself ("."). Raise RequestRefused if the name leads outside that folder."""
+    """Return the name without "." and doubled slashes; None for the packed folder itself ("."). Raise RequestRefused if
+    it leads outside."""
     if name.startswith("/") or "\0" in name:
         raise RequestRefused(f"member {name!r}: expected a path relative to the folder")
     steps = [step for step in name.split("/") if step not in ("", ".")]
@@ -162,7 +156,7 @@ def _name(name: str) -> str | None:
 
 
 def _require_folders_above(name: str, kinds: dict[str, str]) -> None:
-    """Raise RequestRefused if an earlier member makes a parent folder of `name` a file or a link."""
+    """Raise RequestRefused if an earlier member makes a parent of `name` a file or a link."""
     above = name.rpartition("/")[0]
     while above:
         if kinds.get(above, "folder") != "folder":
@@ -173,8 +167,6 @@ def _require_folders_above(name: str, kinds: dict[str, str]) -> None:
 
 
 def _require_same_kind(member: Member, kinds: dict[str, str]) -> None:
-    """Raise RequestRefused if the member is a folder and an earlier member of the same name was not, or the other way
-    round."""
     before = kinds.get(member.name, member.kind)
     if (before == "folder") != (member.kind == "folder"):
         raise RequestRefused(f"member {member.name!r} is a {member.kind}, but was a {before} before")

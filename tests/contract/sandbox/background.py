@@ -213,15 +213,3 @@ class BackgroundCases:
         with pytest.raises(RequestRefused, match="terminal"):
             await process.resize(10, 10)
         await process.kill()
-
-    @in_a_box(Limits(processes=60), needs=NEEDS)
-    async def test_many_in_the_background_and_commands_beside_them(self, box: Box) -> None:
-        many = [await box.start(f"read x; echo {number} $x", timeout=60) for number in range(12)]
-        results = await asyncio.gather(*(box.exec(f"echo {number}", timeout=10) for number in range(8)))
-        assert [result.stdout for result in results] == [b"%d\n" % number for number in range(8)]
-        assert len({process.id for process in many}) == 12
-        for process in many:
-            await process.write(b"go\n")
-        assert await asyncio.gather(*(end_of(process) for process in many)) == [
-            (0, b"%d go\n" % number) for number in range(12)
-        ]

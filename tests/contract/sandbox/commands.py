@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Awaitable
 
 import pytest
 from tests.contract.sandbox.support import (
@@ -127,25 +128,21 @@ class CommandCases:
 
     @in_a_box(Limits())
     async def test_bad_requests_are_refused(self, sandboxes: Sandboxes, image: str, box: Box) -> None:
-        with pytest.raises(RequestRefused):
-            await box.exec([], timeout=5)
-        with pytest.raises(RequestRefused):
-            await box.exec("true", timeout=0)
-        for words in (["a\0b"], ["echo", "a\0b"]):
+        requests: list[Awaitable[object]] = [
+            box.exec([], timeout=5),
+            box.exec("true", timeout=0),
+            box.exec(["a\0b"], timeout=5),
+            box.exec(["echo", "a\0b"], timeout=5),
+            box.exec("true", timeout=5, env={"A=B": "c"}),
+            sandboxes.create(BoxSpec("nosuchimage")),
+            sandboxes.create(BoxSpec(image, workdir="/proc")),
+            sandboxes.add_image({"../x": b""}),
+            sandboxes.add_image({"a": b"", "a/b": b""}),
+            box.fork(0),
+        ]
+        for request in requests:
             with pytest.raises(RequestRefused):
-                await box.exec(words, timeout=5)
-        with pytest.raises(RequestRefused):
-            await box.exec("true", timeout=5, env={"A=B": "c"})
-        with pytest.raises(RequestRefused):
-            await sandboxes.create(BoxSpec("nosuchimage"))
-        with pytest.raises(RequestRefused):
-            await sandboxes.create(BoxSpec(image, workdir="/proc"))
-        with pytest.raises(RequestRefused):
-            await sandboxes.add_image({"../x": b""})
-        with pytest.raises(RequestRefused):
-            await sandboxes.add_image({"a": b"", "a/b": b""})
-        with pytest.raises(RequestRefused):
-            await box.fork(0)
+                await request
 
     @in_a_box()
     async def test_output_is_passed_on_as_it_comes(self, box: Box) -> None:
@@ -198,13 +195,6 @@ class CommandCases:
         words = ["a b", "", "$HOME", "new\nline", "ü", "odd\udcff", "'", "-n"]
         shown = await box.exec(["printf", "<%s>", *words], timeout=5)
         assert shown.stdout == "".join(f"<{word}>" for word in words).encode("utf-8", "surrogateescape")
-
-    @in_a_box(Limits())
-    async def test_pagers_do_not_wait_for_anybody(self, box: Box) -> None:
-        history = "git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m only && git log"
-        assert "only" in ok(await box.exec(history, timeout=10))
-        assert ok(await box.exec("echo text >t; ${PAGER:-more} t", timeout=10)) == "text\n"
-        assert ok(await box.exec("test -t 0 || test -t 1 || echo no terminal", timeout=5)) == "no terminal\n"
 
     @in_a_box()
     async def test_a_command_may_close_its_streams_and_go_on(self, box: Box) -> None:

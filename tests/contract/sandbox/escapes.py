@@ -147,14 +147,6 @@ class EscapeCases:
 
     # -- network and other ways to talk
 
-    @in_a_box()
-    async def test_own_loopback_works(self, box: Box) -> None:
-        code = (
-            "import socket\nl = socket.create_server(('127.0.0.1', 0))\n"
-            "c = socket.create_connection(l.getsockname()); s, _ = l.accept(); c.send(b'hi'); print(s.recv(2).decode())"
-        )
-        assert ok(await box.exec(["python", "-c", code], timeout=10)) == "hi\n"
-
     @in_loop
     async def test_services_of_the_host_are_out_of_reach(self, make: Make, tmp_path: Path) -> None:
         listeners = [socket.create_server(("127.0.0.1", 0))]

@@ -7,10 +7,8 @@ import asyncio
 import pytest
 from tests.contract.sandbox.support import (
     FILES,
-    end_of,
     in_a_box,
     ok,
-    output_until,
     processes_in,
 )
 
@@ -91,24 +89,6 @@ class ForkCases:
         assert await processes_in(child) == []
 
     @in_a_box(Limits())
-    async def test_who_stands_in_a_folder_goes_on_there(self, box: Box) -> None:
-        """By relative names, in the parent alone; the next fork finds what it wrote."""
-        ok(await box.exec("mkdir -p d/e; echo old >d/e/f", timeout=5))
-        shell = await box.start(["sh"], timeout=60, cwd="d/e")
-        children = []
-        for turn in range(3):
-            children += await box.fork()
-            await shell.write(b"echo %d >>f; mkdir m%d; echo said\n" % (turn, turn))
-            assert await output_until(shell, b"said\n") == b"said\n"
-        children += await box.fork()
-        for turn, child in enumerate(children):
-            said = "".join(f"{earlier}\n" for earlier in range(turn))
-            assert (await child.read_file("d/e/f")).decode() == f"old\n{said}"
-            assert ok(await child.exec("ls d/e", timeout=5)).split() == ["f", *(f"m{n}" for n in range(turn))]
-        await shell.write(b"exit 7\n")
-        assert (await end_of(shell))[0] == 7
-
-    @in_a_box(Limits())
     async def test_requests_during_a_fork_wait_and_forks_may_overlap(self, box: Box) -> None:
         await box.write_file("blob", bytes(30 << 20))
         forks = [asyncio.create_task(box.fork()) for _ in range(3)]
@@ -173,15 +153,6 @@ class ForkCases:
         assert await grandchild.read_file("same") == b"old\nchild\n"
         ok(await grandchild.exec("rm -r d same", timeout=5))
         assert await child.read_file("d/e/k") == b"keep\n"
-
-    @in_a_box()
-    async def test_many_children_at_once(self, box: Box) -> None:
-        await box.write_file("blob", bytes(1 << 20))
-        children = await box.fork(32)
-        await asyncio.gather(*(child.write_file("mine", str(n).encode()) for n, child in enumerate(children)))
-        for number, child in enumerate(children):
-            assert await child.read_file("mine") == str(number).encode()
-        assert len({child.id for child in children}) == 32
 
     @pytest.mark.slow
     @in_a_box(Limits())

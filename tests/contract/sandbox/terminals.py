@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.contract.sandbox.background import refused_at_last
-from tests.contract.sandbox.support import end_of, in_a_box, ok, output_until, processes_in
+from tests.contract.sandbox.support import end_of, in_a_box, ok, output_until
 
 from etude.sandbox import Box, Feature, Process, RequestRefused, Terminal
 
@@ -103,24 +103,6 @@ class TerminalCases:
         assert await run(process, "jobs") == "jobs\n"
         await process.write(b"\x04")
         assert (await end_of(process))[0] in (0, 130)
-
-    @in_a_box(needs=NEEDS)
-    async def test_a_secret_is_not_echoed(self, box: Box) -> None:
-        ask = "import getpass; print('got', len(getpass.getpass('secret: ')))"
-        process = await box.start(["python", "-c", ask], timeout=20, terminal=Terminal())
-        await output_until(process, b"secret: ")
-        await process.write(b"hunter2\n")
-        code, said = await end_of(process)
-        assert (code, said) == (0, b"\r\ngot 7\r\n")
-
-    @in_a_box(needs=NEEDS)
-    async def test_a_shell_takes_its_jobs_along(self, box: Box) -> None:
-        process = await shell(box)
-        await run(process, "sleep 60 &")
-        await run(process, "nohup setsid sleep 60 >/dev/null 2>&1 &")
-        await process.write(b"exit 6\n")
-        assert (await end_of(process))[0] == 6
-        assert await processes_in(box) == []
 
     @in_a_box(needs=NEEDS)
     async def test_history_in_a_terminal_does_not_wait_for_a_pager(self, box: Box) -> None:

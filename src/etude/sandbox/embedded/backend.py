@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from etude.sandbox.egress.gate import BoxEgress, EgressGate
 
 _INIT_MB = 16
-"""MiB of memory for pid 1 and for what the kernel keeps per box."""
+"""Memory for pid 1 and for what the kernel keeps per box."""
 
 
 class EmbeddedSandboxes:
     """The embedded sandbox backend; it implements `contract.Sandboxes`."""
 
     def __init__(self, root: Path, *, memory_cells: bool | None = None, upstream: Upstream | None = None) -> None:
-        """Start the zygote, which takes about 60 ms. `root` is the folder for images and boxes. `memory_cells`: whether
-        files that boxes write are kept in memory; by default, if the host supports it. `upstream` makes the egress
-        connections to real hosts, and may redirect some of them (for mirrors and tests)."""
+        """Start the zygote, which takes about 60 ms. `root` is the folder for images and boxes. `memory_cells`: keep
+        files that boxes write in memory; by default, if the host supports it. `upstream` makes the egress connections
+        to real hosts, and may redirect some of them (for mirrors and tests)."""
         self.host: Host = probe_host()
         self.memory_cells = self.host.memory_cells if memory_cells is None else memory_cells
         self.store = ImageStore(Path(root).absolute(), self.host.ids)
@@ -130,8 +130,8 @@ class EmbeddedSandboxes:
         arguments: dict[str, str] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> AsyncIterator[TriedBuild]:
-        """Build an image in a separate store with a zygote of its own, and yield the result. That store lies in the
-        scratch folder of this backend's store and is removed at the end."""
+        """Build in a separate store with a zygote of its own, in this store's scratch folder. All of it is removed at
+        the end."""
         folder = self.store.scratch / f"trial-{secrets.token_hex(6)}"
         try:
             trial = EmbeddedSandboxes(folder, memory_cells=self.memory_cells, upstream=self._upstream)
@@ -218,18 +218,17 @@ class EmbeddedSandboxes:
         return box
 
     def _new_cgroup(self, name: str, limits: Limits) -> BoxCgroup:
-        """Make the cgroup of a box. Its memory limit includes all that the box may write to files in memory (tmpfs),
-        since these files count towards the limit and outlive the commands that wrote them. Otherwise the files could
-        fill the limit, and the kernel would have to kill pid 1 instead of a command."""
+        """The memory limit includes all that the box may write to files in memory (tmpfs), since these count towards it
+        and outlive the commands that wrote them. Otherwise they could fill the limit, and the kernel would have to kill
+        pid 1 instead of a command."""
         if self.cgroups is None:
             return BoxCgroup([])
         mib = limits.memory_mb + _INIT_MB + SHM_MB + (limits.disk_mb if self.memory_cells else 0)
         return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
 
     def _open_egress(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[BoxEgress, Lease]:
-        """Return the box's network access, and a copy of the image's lease with one more layer on top. That layer makes
-        programs in the box trust this backend's own certificate authority. It also makes them use the name server of
-        the EgressGate, which gives all boxes of this backend their network access."""
+        """Return the box's network access, and the image's lease with one more layer on top, which makes programs in
+        the box trust this backend's certificate authority and use the gate's name server."""
         if self._egress is None:
             # Imported here because it loads cryptography, which is slow.
             from etude.sandbox.egress.gate import EgressGate
@@ -240,7 +239,7 @@ class EmbeddedSandboxes:
         return self._egress.for_box(egress, box), replace(lease, paths=(str(layer), *lease.paths))
 
     def new_cell(self, zygote: ZygoteClient) -> Cell:
-        """Return a new cell (a folder for what a box writes) with a random name; the zygote makes the folder."""
+        """Name a new cell (a folder for what a box writes); the zygote makes it."""
         folder = "cells" if self.memory_cells else f"store/owners/{self.store.owner}/cells"
         # The box can read this name, so it must not reveal how many other boxes there are.
         return Cell(f"{folder}/{secrets.token_hex(6)}", zygote.release)
@@ -255,8 +254,8 @@ class EmbeddedSandboxes:
         return self._zygote
 
     async def store_cell(self, zygote: ZygoteClient, cell: Cell) -> str:
-        """Copy a sealed cell (written files that no process changes any more) into the store as a layer. Return the
-        layer's name."""
+        """Copy a sealed cell (written files that no process changes any more) into the store. Return the layer's
+        name."""
         # The name is random, because ext4 chooses the disk region of a folder by its name: this distributes the copies
         # over the disk.
         fresh = f"keep-{secrets.token_hex(6)}"
@@ -275,7 +274,6 @@ class EmbeddedSandboxes:
         await asyncio.to_thread(self._finish)
 
     def _finish(self) -> None:
-        """End the zygote, remove the cgroups and close the store."""
         if self._zygote.alive:
             self._zygote.end()
         if self.cgroups is not None:

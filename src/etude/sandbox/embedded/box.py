@@ -19,8 +19,8 @@ from etude.sandbox.embedded.zygote_client import ZygoteClient
 from etude.sandbox.images.image import Image
 from etude.sandbox.images.store import ImageStore, Lease
 from etude.sandbox.inside.rootfs import IMAGE
-from etude.sandbox.served.box import ANSWER_SECONDS, ServedBox
-from etude.sandbox.served.channel import Channel
+from etude.sandbox.served.box import ServedBox
+from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
 
 
 class ForkedBox(Box, Protocol):
@@ -30,7 +30,7 @@ class ForkedBox(Box, Protocol):
 
 
 class Backend(Protocol):
-    """The attributes and methods of the embedded backend that a box uses."""
+    """What a box uses of the embedded backend."""
 
     memory_cells: bool
     store: ImageStore
@@ -65,13 +65,12 @@ class EmbeddedBox(ServedBox):
         self.cells, self.cgroup = cells, cgroup
         self.backend, self._gone = backend, gone
         self.sealing = asyncio.Lock()
-        """Lock by which overlapping forks seal the box (make its written files read-only) one after the other. The
-        later ones find nothing left to seal."""
+        """Overlapping forks seal the box (make its written files read-only) one after the other. The later ones find
+        nothing left to seal."""
         # If the zygote dies, close the box's socket, so that the box ends even if its death signal did not arrive.
         gone.add_done_callback(lambda _: channel.close() if channel.ready.done() else None)
 
     async def wait_until_ready(self) -> None:
-        """Wait until pid 1 reports that it is ready, or raise the error that kept the box from starting."""
         waiting = {self._channel.ready, self._gone}
         done, _ = await asyncio.wait(waiting, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not done:
@@ -94,9 +93,8 @@ class EmbeddedBox(ServedBox):
         raise SandboxUnavailable(advice(step, error))
 
     async def stats(self) -> BoxStats:
-        """Return the box's resource use. Memory is that of its cgroup if there is one, since pid 1 knows only the
-        memory of its processes. If written files are in plain folders, their size is measured here, since pid 1 would
-        report the whole disk."""
+        """Memory is that of the cgroup if there is one, since pid 1 knows only the memory of its processes. The size of
+        plain folders is measured here, since pid 1 would report the whole disk."""
         found = await super().stats()
         if (measured := self.cgroup.memory_bytes()) is not None:
             found = replace(found, memory_bytes=measured)
@@ -106,8 +104,7 @@ class EmbeddedBox(ServedBox):
         return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, folders))
 
     async def rehearse(self) -> list[str] | None:
-        """Check whether the processes of the frozen box can be moved to another root directory. Return the files that
-        they have mapped shared, or None if they cannot be moved."""
+        """Return the files that the frozen processes map shared, or None if they cannot be moved to another root."""
         answer, _ = await self._ask({"op": "rehearse"})
         return answer.get("shared")
 

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A folder with the files that a box has written, and the number of boxes and operations that hold it."""
+    """A folder with the files that a box has written."""
 
     path: str
-    """Path of the cell (a folder with files that a box has written) in the zygote's root directory."""
+    """Path in the zygote's root directory."""
     remove: Callable[[str], None]
     holders: int = 0
     layer: str = ""
-    """Name of the store layer that holds a copy of this cell's files. It is empty until a snapshot needs the copy. Set
-    for sealed (read-only) cells only."""
+    """The store layer with a copy of this sealed cell's files; empty until a snapshot needs it."""
 
     @property
     def upper(self) -> str:
@@ -28,14 +27,12 @@ class Cell:
 
 
 def hold(cells: list[Cell]) -> None:
-    """Add one to the number of holders (boxes and operations that use the files) of each cell."""
     for cell in cells:
         cell.holders += 1
 
 
 def drop(cells: list[Cell]) -> None:
-    """Subtract one from the number of holders (boxes and operations that use the files) of each cell. Remove the cells
-    that have no holder left."""
+    """Let go of these cells, and remove those that nothing holds any more."""
     for cell in cells:
         cell.holders -= 1
         if cell.holders == 0:
@@ -43,6 +40,6 @@ def drop(cells: list[Cell]) -> None:
 
 
 def layers_of(sealed: list[Cell], image: tuple[str, ...]) -> list[str]:
-    """Return the paths of a box's lower layers in the zygote's root, topmost first: the sealed cells, then the layers
-    of the image. `image` are paths relative to the store."""
+    """Return a box's lower layers in the zygote's root, topmost first: the sealed cells, then the image's layers
+    (relative to the store)."""
     return [*(cell.upper for cell in sealed), *(f"store/{path}" for path in image)]

@@ -19,14 +19,11 @@ from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
 
 T = TypeVar("T")
 MAX_STACKED_LAYERS = 32
-"""Maximum number of overlay layers of a box. With more, the first access to a file becomes slow, and at some number the
-mount is refused. A fork that would reach the maximum merges all cells (folders of written files) of the box into one,
-which takes as long as copying them."""
+"""With more overlay layers, the first access to a file becomes slow, and at some number the mount is refused. A fork
+that would reach this merges all cells of the box into one, which takes as long as copying them."""
 
 
 class CopyableBox(EmbeddedBox):
-    """A box that can be forked and saved as an image."""
-
     async def snapshot(self) -> str:
         top, below = await _uncancelled(_copied_cell(self), lambda kept: drop(kept[1]))
         layers = [top]
@@ -61,9 +58,8 @@ class CopyableBox(EmbeddedBox):
 
 
 async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
-    """Freeze the box, and copy into a layer of the store what the box has written since its last fork. Return the
-    layer's name and the box's older cells (folders of written files). These cells are held for the caller, who must
-    `drop` them."""
+    """Copy what the box has written since its last fork into a layer of the store. Return the layer and the box's older
+    cells, which are held for the caller, who must `drop` them."""
     async with box.frozen(kill=False):
         below = box.cells[1:]
         hold(below)
@@ -75,8 +71,8 @@ async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
 
 
 async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]) -> T:
-    """Run `work` to its end even if the caller is cancelled: a half-done `work` would leave a box in an unknown state.
-    If the caller was cancelled, call `undo` with the result."""
+    """Run `work` to its end even if the caller is cancelled: half-done, it would leave a box in an unknown state. If
+    the caller was cancelled, call `undo` with the result."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -88,17 +84,14 @@ async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]
 
 
 async def _seal_frozen(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
-    """Freeze the box and seal what it has written (make it read-only); if processes prevent that, copy it instead.
-    Return the cells (folders of written files) that the box's children use as lower layers. The cells are held for the
-    caller, who must `drop` them."""
     async with box.frozen(kill=kill) as still, box.sealing:
         return await _seal(box, still=still)
 
 
 async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
-    """Seal what the frozen box has written (make it read-only); if processes prevent that, copy it instead. Return the
-    cells (folders of written files) that the box's children use as lower layers. The cells are held for the caller, who
-    must `drop` them. `still` is True if no process of the box is alive."""
+    """Make what the frozen box has written read-only; if processes prevent that, copy it instead. Return the cells that
+    the box's children use as lower layers, held for the caller, who must `drop` them. `still`: no process of the box is
+    alive."""
     below = list(box.cells)
     if await box.zygote.untouched(box.id, below[0].path, layers_of(below[1:], box.lease.paths)):
         hold(below[1:])
@@ -117,8 +110,7 @@ async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
 
 
 async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
-    """Merge the first `count` cells of `below` (folders of written files) by copying them into one new cell. Return
-    `below` with the new cell instead of the merged ones. The hold on the merged cells passes to the new cell."""
+    """Return `below` with its first `count` cells copied into one new cell. The hold on them passes to the new cell."""
     merged = box.backend.new_cell(box.zygote)
     hold([merged])
     try:
@@ -131,8 +123,7 @@ async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[
 
 
 async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
-    """Move the frozen box to a new cell (folder for written files) on top of the cells `below`. Return False if living
-    processes prevent that. `still` is True if no process of the box is alive."""
+    """Move the frozen box to a new cell on top of `below`. Return False if living processes prevent that."""
     shared = [] if still else await box.rehearse()
     if shared is None:
         return False

@@ -22,8 +22,7 @@ _CONTAINER = "start the container with --security-opt seccomp=unconfined --secur
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about the host, from which this module derives its advice on what to install or set. A number is None if
-    the host has no such setting."""
+    """What the advice depends on. A number is None if the host has no such setting."""
 
     root: bool = False
     user: str = "user"
@@ -34,9 +33,8 @@ class Facts:
     userns_clone: int | None = None
     max_namespaces: int | None = None
     cgroup_versions: frozenset[int] = frozenset({2})
-    """The cgroup versions that are mounted anywhere."""
+    """The versions that are mounted anywhere."""
     next_subordinate: int = 100_000
-    """The first id above all ranges of subordinate ids in /etc/subuid and /etc/subgid."""
 
     @classmethod
     def read(cls, top: Path = Path("/")) -> Facts:
@@ -58,7 +56,7 @@ class Facts:
 
 
 def for_failure(step: str, facts: Facts) -> str:
-    """Return advice for a failed step of starting a box. `step` is the step's name in a StepFailed error."""
+    """Return advice for a failed step of starting a box (`StepFailed.step`)."""
     if step in _USERNS_STEPS:
         return _for_user_namespaces(facts)
     if step == STEP:
@@ -87,7 +85,6 @@ def _for_user_namespaces(facts: Facts) -> str:
 
 
 def for_users(lack: MissingSubids, facts: Facts) -> str:
-    """Return the command or setting that lets boxes have more than one user id. `lack` says what is missing."""
     if lack.what == "program":
         return "sudo apt-get install uidmap (other than on Debian and Ubuntu: the package with newuidmap)"
     if lack.what == "range":
@@ -100,7 +97,7 @@ def for_users(lack: MissingSubids, facts: Facts) -> str:
 
 
 def for_cgroups(facts: Facts) -> str:
-    """Return the command or setting that lets the kernel enforce the memory limit of a whole box."""
+    """Return what lets the kernel enforce the memory limit of a whole box."""
     if facts.container:
         return "start the container with --cgroupns=private and a writable /sys/fs/cgroup (--privileged has both)"
     if 2 not in facts.cgroup_versions:
@@ -122,7 +119,6 @@ def for_cgroups(facts: Facts) -> str:
 
 
 def for_disk_limits(facts: Facts) -> str:
-    """Return what this host needs so that the kernel enforces the disk limit of a box."""
     return f"Linux 6.6 or newer (this is {facts.kernel[0]}.{facts.kernel[1]}): its tmpfs keeps what overlayfs needs"
 
 
@@ -147,7 +143,6 @@ def number_in(path: Path) -> int | None:
 
 
 def release_of(text: str) -> tuple[int, int]:
-    """Return the major and minor version in a kernel's release name."""
     major, _, rest = text.partition(".")
     minor = rest.split(".")[0]
     return int(major), int("".join(character for character in minor if character.isdigit()) or 0)

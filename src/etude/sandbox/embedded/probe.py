@@ -25,32 +25,29 @@ class Mode(StrEnum):
     """How boxes get their user ids."""
 
     ROOT = "root"
-    """The backend is run by root. Boxes get a range of unprivileged host ids, so a box has every user that its image
-    defines."""
+    """Run by root. Boxes get a range of unprivileged host ids, so a box has every user that its image defines."""
     SUBUID = "subuid"
-    """The backend is run by an ordinary user with subordinate ids, which are used as the boxes' range of ids."""
+    """Run by an ordinary user with subordinate ids, which are the boxes' range of ids."""
     USER = "user"
-    """The backend is run by a user without subordinate ids. That user's own id is the only id in a box. There it
-    belongs to the agent or to root, and no second user exists."""
+    """Run by a user without subordinate ids, whose own id is the only one in a box. There it belongs to the agent or to
+    root, and no second user exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """How boxes can be made on this host, as found by `probe_host`."""
-
     mode: Mode
     memory_cells: bool
-    """Whether what a box writes can be kept in a tmpfs of limited size. Otherwise it is kept in plain folders, and only
-    the size of single files is limited."""
+    """What a box writes can be kept in a tmpfs of limited size. Otherwise it is kept in plain folders, and only the
+    size of single files is limited."""
     ids: IdRange | None = None
-    """The range of ids for boxes. None: boxes have one id, the caller's own."""
+    """None: boxes have one id, the caller's own."""
     lack: MissingSubids | None = None
-    """Why the ordinary user who runs the backend has no subordinate ids for boxes; None in any other case."""
+    """Why an ordinary user has no subordinate ids for boxes; None in any other case."""
 
 
 def probe_host() -> Host:
-    """Find out how boxes can be made on this host. Raises SandboxUnavailable if it is certain that none can be made.
-    Other obstacles show when the zygote starts."""
+    """Raise SandboxUnavailable if it is certain that no box can be made. Other obstacles show when the zygote
+    starts."""
     if platform.system() != "Linux" or kernel.MACHINE not in ("x86_64", "aarch64"):
         raise SandboxUnavailable(
             f"boxes need Linux on x86_64 or aarch64; this is {platform.system()} on {kernel.MACHINE}"
@@ -76,13 +73,12 @@ def probe_host() -> Host:
 
 
 def advice(step: str, error: str) -> str:
-    """Return an error message of one line: the `error` that occurred, and the setting that fixes it. `step` is the name
-    of the failed step in a StepFailed error."""
+    """Return one line: the `error`, and the setting that fixes it. `step` is that of a StepFailed error."""
     return f"the sandbox cannot start ({error}): {knobs.for_failure(step, knobs.Facts.read())}"
 
 
 def _free_range() -> IdRange:
-    """Return a range of consecutive host ids that are mapped in this user namespace and belong to nobody."""
+    """Return a range of host ids that are mapped in this user namespace and belong to nobody."""
     mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     for base, count in _RANGES:
         if any(first <= base and base + count <= first + length for first, _, length in mapped):
@@ -93,7 +89,7 @@ def _free_range() -> IdRange:
 
 
 def _memory_cells() -> bool:
-    """Return whether tmpfs supports extended attributes user.*, which overlayfs needs. Linux does from 6.6 on. But
+    """Whether tmpfs supports extended attributes user.*, which overlayfs needs. Linux does from 6.6 on. But
     distributions patch kernels, so if /dev/shm is writable, an attribute is set there to find out."""
     if not Path("/dev/shm").is_dir() or not os.access("/dev/shm", os.W_OK):
         return knobs.release_of(platform.release()) >= (6, 6)

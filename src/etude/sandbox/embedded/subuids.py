@@ -19,31 +19,27 @@ from etude.sandbox.inside.users import MAX_ID, USERS
 from etude.sandbox.light_python import light_command
 
 FEWEST = max(USERS.values()) + 1
-"""Minimum number of ids that a box needs, since the users in USERS exist in every box."""
+"""Ids that a box needs at least, since the users in USERS exist in every box."""
 FILES = ("etc/subuid", "etc/subgid")
 _TRY_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class MissingSubids:
-    """The reason why the caller has no subordinate ids to use."""
-
     what: str
-    """What is missing: "range" (no suitable range is granted) or "program" (newuidmap or newgidmap). If neither is
-    missing but the range could not be mapped, the error message of that attempt."""
+    """"range" (no suitable one is granted), "program" (newuidmap or newgidmap), or the error message of a trial
+    mapping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of /etc/subuid or /etc/subgid."""
-
     owner: str
     first: int
     count: int
 
 
 def read_rows(text: str) -> list[Row]:
-    """Parse the text of /etc/subuid or /etc/subgid. Malformed lines are skipped."""
+    """Parse /etc/subuid or /etc/subgid. Malformed lines are skipped."""
     rows = []
     for line in text.splitlines():
         fields = line.split(":")
@@ -53,14 +49,11 @@ def read_rows(text: str) -> list[Row]:
 
 
 def longest(rows: list[Row], owners: set[str]) -> Row | None:
-    """Return the row that grants the longest range of ids to one of the names in `owners`, or None if no row names any
-    of them. Of several equally long ranges, the first is returned."""
+    """Return the longest range of these owners, the first of equally long ones; None if they have none."""
     return max((row for row in rows if row.owner in owners), key=lambda row: row.count, default=None)
 
 
 def find_subordinate_ids(top: Path = Path("/")) -> IdRange | MissingSubids:
-    """Return the caller's range of subordinate ids, or why there is none. `top` is the root folder whose etc/ is
-    read."""
     if not all(map(subordinate.find_program, subordinate.PROGRAMS)):
         return MissingSubids("program")
     found = [longest(_rows_in(top / name), _own_names()) for name in FILES]
@@ -73,8 +66,7 @@ def find_subordinate_ids(top: Path = Path("/")) -> IdRange | MissingSubids:
 
 
 def next_free(top: Path = Path("/")) -> int:
-    """Return the first id above all ranges in /etc/subuid and /etc/subgid, where a new range can be granted. `top` is
-    the root folder whose etc/ is read."""
+    """Return the first id above all ranges in /etc/subuid and /etc/subgid, where a new range can be granted."""
     return max([100_000, *(row.first + row.count for name in FILES for row in _rows_in(top / name))])
 
 
@@ -86,7 +78,7 @@ def _rows_in(path: Path) -> list[Row]:
 
 
 def _own_names() -> set[str]:
-    """Return the names under which /etc/subuid and /etc/subgid may list the caller: its user id and its user name."""
+    """The names under which these files may list the caller: user id and user name."""
     uid = os.getuid()
     try:
         return {str(uid), pwd.getpwuid(uid).pw_name}
@@ -96,8 +88,7 @@ def _own_names() -> set[str]:
 
 @functools.cache
 def _try(users: int, groups: int, count: int) -> str:
-    """Try once, in a subprocess, to map `count` subordinate ids in a user namespace, beginning with the user id `users`
-    and the group id `groups`. Return the error message, or "" on success."""
+    """Map the ids once, in a subprocess. Return the error message, or "" on success."""
     command = light_command("etude.sandbox.inside.subordinate", "enter", users, groups, count)
     try:
         subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TRY_SECONDS, check=True)

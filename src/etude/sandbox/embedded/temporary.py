@@ -13,8 +13,8 @@ from etude.sandbox.images.store import remove_store
 
 @contextmanager
 def temporary_store(prefix: str) -> Iterator[Path]:
-    """Make a temporary folder for a backend, and remove it at the end, including files that are owned by the boxes'
-    user ids. Close the backend before the end."""
+    """Make a temporary folder for a backend, and remove it at the end, including files of the boxes' user ids. Close
+    the backend before the end."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield folder
@@ -24,8 +24,7 @@ def temporary_store(prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def store_in(folder: Path) -> Iterator[Path]:
-    """Make the folder `folder` for a backend, and remove it at the end. A folder that a killed process has left at this
-    path is removed first."""
+    """Make `folder` for a backend, and remove it at the end. What a killed process has left there is removed first."""
     forget_store(folder)
     folder.mkdir(parents=True, mode=0o700)
     try:

@@ -22,11 +22,9 @@ _START_SECONDS = 20.0
 
 
 class ZygoteClient:
-    """A running zygote process, and the requests that wait for its answers."""
-
     def __init__(self, settings: ZygoteSettings) -> None:
-        """Start the zygote and wait until it is ready, which takes about 60 ms. If it does not start, raise
-        SandboxUnavailable, which names what the host lacks."""
+        """Start the zygote and wait until it is ready, about 60 ms. Raise SandboxUnavailable, which names what the host
+        lacks."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
@@ -120,10 +118,9 @@ class ZygoteClient:
     async def create(
         self, message: dict[str, Any], passed: Sequence[int], ended: Callable[[], None]
     ) -> asyncio.Future[dict[str, Any]]:
-        """Request a box. `passed` are the descriptors that the zygote receives. The first is the box's end of its
-        socket to this process; the last ones are the entry files of the box's cgroups. If the box has egress (the
-        message has `ports`), the second is the socket over which the zygote sends the listening sockets of the box's
-        network.
+        """Request a box. The zygote receives the descriptors `passed`: the box's end of its socket to this process; for
+        a box with egress (the message has `ports`), the socket over which the zygote sends the listening sockets of the
+        box's network; the entry files of the box's cgroups.
 
         Return a future that resolves when no process of the box is left. At that time `ended` is called in any case,
         even if the future's event loop is closed."""
@@ -141,8 +138,8 @@ class ZygoteClient:
         await self._send({"op": "destroy", "id": box})
 
     async def copy(self, sources: list[str], target: str, *, cell: str = "") -> str:
-        """Merge the overlay folders `sources` (paths as the zygote sees them) and copy them to `target`. If `cell` is
-        given, a new cell (writable folder) is made at that path first. Return the digest of the content."""
+        """Merge the overlay folders `sources` (paths as the zygote sees them) into `target`, in a new cell if one is
+        named. Return the digest of the content."""
         answer = await self._ask({"op": "copy", "sources": sources, "target": target, "cell": cell})
         if "error" in answer:
             kinds = {"lost": SandboxLost, "disk_full": DiskFull, "refused": RequestRefused}
@@ -150,13 +147,13 @@ class ZygoteClient:
         return str(answer["digest"])
 
     async def untouched(self, box: str, cell: str, layers: list[str]) -> bool:
-        """Return whether the box has written nothing to its cell (writable folder) on top of `layers`."""
+        """Whether the box has written nothing to its cell on top of `layers`."""
         return bool((await self._ask({"op": "untouched", "id": box, "cell": cell, "layers": layers})).get("untouched"))
 
     async def restack(self, box: str, cell: str, layers: list[str], shared: list[str]) -> str:
-        """Move the box to a new cell (writable folder) on top of `layers`. Return "", or the reason why the box's
-        processes prevent the move. `shared` are the files that these processes map shared. The move is refused if the
-        topmost of `layers` holds one of those files."""
+        """Move the box to a new cell on top of `layers`. Return "", or the reason why the box's processes prevent the
+        move. It is refused if the topmost of `layers` holds one of the files `shared`, which these processes map
+        shared."""
         answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers, "shared": shared})
         if answer.get("kind") == "lost":
             raise SandboxLost(f"box {box} ended while it was forked: {answer['error']}")
@@ -172,8 +169,7 @@ class ZygoteClient:
         return await future
 
     def release(self, cell: str) -> None:
-        """Request the removal of a cell, a folder that boxes have written to. If the zygote is dead, the cell is gone
-        already."""
+        """Have a cell removed. If the zygote is dead, it is gone already."""
         message = {"op": "release", "cell": cell}
         try:
             self._control.send(json.dumps(message).encode())

@@ -6,8 +6,6 @@ so a lost answer can be repeated. When the command ends, pid 1 sends the remaini
 nothing.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-
 from __future__ import annotations
 
 import fcntl
@@ -17,15 +15,13 @@ import termios
 import time
 from collections.abc import Callable
 
-from etude.sandbox.inside.command import Command, wide_pipe
+from etude.sandbox.inside.command import Command, Send, wide_pipe
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.files import Refused
 from etude.sandbox.inside.spawn import Launch, Spawner
-from etude.sandbox.inside.wire import Header
 
-Send = Callable[[Header, bytes], None]
 MAX_QUEUED_INPUT = 1 << 20
-"""Maximum number of input bytes that may be queued until the command reads them."""
+"""Maximum number of bytes that wait until the command reads them."""
 
 
 class Ring:
@@ -41,7 +37,6 @@ class Ring:
         self.forget(self._first + len(self._bytes) - self._size)
 
     def forget(self, before: int) -> None:
-        """Drop the bytes whose number is below `before`, because they have been received or the buffer is full."""
         count = min(before - self._first, len(self._bytes))
         if count > 0:
             del self._bytes[:count]
@@ -52,33 +47,29 @@ class Ring:
         return self._first + len(self._bytes)
 
     def take(self) -> tuple[int, bytes]:
-        """Return the bytes in the buffer, and the position of the first of them in the whole stream. The bytes stay in
-        the buffer."""
+        """Return the number of the first byte in the buffer, and the bytes, which stay in the buffer."""
         return self._first, bytes(self._bytes)
 
 
 class PendingPoll:
-    """A poll request that waits for new output. `has` is the number of output bytes that its sender has received,
-    `until` the (monotonic) time by which the request must be answered."""
+    """A poll that waits for output. Its sender has received the first `has` bytes; it is answered by the monotonic time
+    `until`."""
 
     def __init__(self, ticket: int, has: int, until: float) -> None:
         self.ticket, self.has, self.until = ticket, has, until
 
 
 class Background(Command):
-    """A command that runs in the background. The owner process fetches its output by poll requests."""
-
     def __init__(self, number: int, launch: Launch, events: Events, send: Send, capacity: int) -> None:
-        super().__init__(number, launch, events)
-        self._send = send
+        super().__init__(number, launch, events, send)
         self._ring = Ring(capacity)
         self._polls: list[PendingPoll] = []
         self._kill_waiters: list[int] = []
-        """Tickets (numbers) of kill requests, which are answered when the command has ended."""
+        """Tickets of kill requests, which are answered when the command has ended."""
         self._input = bytearray()
         self._output_at = self._input_at = self._slave = -1
         self._closing = False
-        """Whether to close the command's input as soon as the queue is empty."""
+        """Close the command's input as soon as the queue is empty."""
 
     @property
     def has_terminal(self) -> bool:
@@ -133,7 +124,6 @@ class Background(Command):
         return min([super().seconds_to_check(), *(poll.until - now for poll in self._polls)])
 
     def answer_expired_polls(self) -> None:
-        """Answer the polls whose waiting time is over."""
         now = time.monotonic()
         self._answer_polls(lambda poll: poll.until <= now)
 
@@ -149,7 +139,7 @@ class Background(Command):
 
     def _reply(self, poll: PendingPoll) -> None:
         first, data = self._ring.take()
-        self._send({"ticket": poll.ticket, "first": first}, data)
+        self.send({"ticket": poll.ticket, "first": first}, data)
 
     # -- input
 
@@ -215,6 +205,6 @@ class Background(Command):
 
     def answer(self, code: int) -> None:
         first, data = self._ring.take()
-        self._send({"ticket": self.number, "first": first, "end": code, "limit": self.limit}, data)
+        self.send({"ticket": self.number, "first": first, "end": code, "limit": self.limit}, data)
         for ticket in (*(poll.ticket for poll in self._polls), *self._kill_waiters):
-            self._send({"ticket": ticket, "ended": True}, b"")
+            self.send({"ticket": ticket, "ended": True}, b"")

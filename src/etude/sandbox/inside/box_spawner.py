@@ -19,26 +19,20 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings
 Watch = Callable[[int, Callable[[], None]], None]
 Then = Callable[[PreparedBox | kernel.StepFailed], None]
 SINGLE_IDS = (1000, 0)
-"""User ids that a box with a single id can have: the agent's, or root's for a box of an image with its own root file
-system."""
+"""User ids of boxes with a single id: the agent's, or root's if the image has its own root file system."""
 _MIN_SPARE, _MAX_SPARE = 2, 32
-"""Minimum and maximum number of prepared boxes that are kept ready. All are made for the `single_id` of the last
-request (the user id that a box gets if it has only one)."""
+"""Number of prepared boxes kept ready, all for the `single_id` of the last request."""
 _MAX_PARALLEL = 8
-"""Maximum number of boxes prepared at the same time. More would only wait for each other in the kernel."""
+"""Boxes prepared at the same time. More would only wait for each other in the kernel."""
 _MAX_REPORT = 1 << 12
 
 
 class BoxSpawner:
-    """Keeps prepared boxes (processes with namespaces, but without a root file system) ready, and hands them out on
-    request."""
-
     def __init__(
         self, settings: ZygoteSettings, programs: dict[int, bytes], watch: Watch, unwatch: Callable[[int], None]
     ) -> None:
         """Create the spawner only when the zygote's root is complete, because boxes do not see later mounts. `programs`
-        maps each id in SINGLE_IDS (the ids that the only user of a box can have) to the seccomp program for boxes with
-        that id. `watch` registers a callback for a readable descriptor, and `unwatch` removes it."""
+        maps each of SINGLE_IDS to a seccomp program. `watch` registers a callback for a readable descriptor."""
         self._settings, self._programs, self._watch, self._unwatch = settings, programs, watch, unwatch
         self._template_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         kernel.unshare(kernel.CLONE_NEWNS, "mount namespace")
@@ -51,8 +45,8 @@ class BoxSpawner:
         self._spare = self._fewest_left = _MIN_SPARE
 
     def request(self, single_id: int, then: Then) -> None:
-        """Call `then` with a prepared box as soon as there is one (perhaps at once), or with the StepFailed error if
-        none can be made."""
+        """Call `then` with a prepared box as soon as there is one (perhaps at once), or with the reason why none can be
+        made."""
         self._single_id, self._make_ahead = single_id, True
         if ready := self._ready[single_id]:
             box = ready.popleft()
@@ -66,7 +60,6 @@ class BoxSpawner:
 
     @property
     def needs_spare(self) -> bool:
-        """Whether another box should be prepared ahead of requests."""
         starting = len(self._starting[self._single_id])
         return (
             self._make_ahead and starting < _MAX_PARALLEL and len(self._ready[self._single_id]) + starting < self._spare
@@ -93,7 +86,6 @@ class BoxSpawner:
         self._watch(box.pidfd, lambda: self._reap(box))
 
     def _receive_report(self, box: PreparedBox) -> None:
-        """Handle a report of a box that is being prepared: map its ids, hand it out, or record its failure."""
         report = box.control.recv(_MAX_REPORT)
         if report == UNMAPPED:
             try:
@@ -116,7 +108,6 @@ class BoxSpawner:
             self._fail(box, **json.loads(report or b'{"step": "lost", "number": 0}'))
 
     def _fail(self, box: PreparedBox, step: str, number: int) -> None:
-        """Record why the box cannot be made, and kill its process."""
         box.failure = kernel.StepFailed(step, number)
         self._unwatch(box.control.fileno())
         box.kill()
@@ -135,8 +126,7 @@ class BoxSpawner:
             self._report_failure(box.single_id, box.failure)
 
     def _report_failure(self, single_id: int, why: kernel.StepFailed) -> None:
-        """Report the failure `why` to one of the requests that wait for a box with this `single_id`. Then prepare no
-        spare boxes until the next request."""
+        """Give one waiting request the reason, and prepare no spare boxes until the next request."""
         self._make_ahead = False
         if self._requests[single_id]:
             self._requests[single_id].popleft()(why)

@@ -1,8 +1,6 @@
 """One command of a box. Pid 1 watches its resource use, and kills the whole process tree when the command ends. Each
 command runs in a UTS namespace of its own (its mark), by which pid 1 recognizes the command's descendants."""
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-
 from __future__ import annotations
 
 import contextlib
@@ -10,20 +8,21 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from etude.sandbox.inside import kernel
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.spawn import CannotStart, Launch, Spawner
+from etude.sandbox.inside.wire import Header
 
+Send = Callable[[Header, bytes], None]
 PIPE_BYTES = 1 << 20
 CHUNK = 1 << 16
 
 
 class Command:
-    """Base class of foreground commands (foreground.py) and background commands (background.py)."""
-
-    def __init__(self, number: int, launch: Launch, events: Events) -> None:
-        self.number, self.events = number, events
+    def __init__(self, number: int, launch: Launch, events: Events, send: Send) -> None:
+        self.number, self.events, self.send = number, events, send
         self.began = time.monotonic()
         self.deadline = self.began + launch.timeout
         self.check_at = min(self.deadline, self.began + 0.05)
@@ -43,7 +42,7 @@ class Command:
     # -- its output
 
     def take_output(self, number: int) -> None:
-        """Read the output that is available from descriptor `number`. At the end of the stream, stop watching it."""
+        """Read the output that is available. At the end of the stream, stop watching it."""
         for _ in range(16):  # Bounded: a command that prints without end must not delay pid 1's deadlines.
             try:
                 data = os.read(number, CHUNK)
@@ -55,8 +54,8 @@ class Command:
             self.add_output(number, data)
 
     def take_rest(self, number: int) -> None:
-        """Read the remaining output from descriptor `number` and close it. At most PIPE_BYTES are read, since a process
-        of another command may still have the other end open and write to it forever."""
+        """Read the remaining output and close the descriptor. At most PIPE_BYTES are read, since a process of another
+        command may still have the other end open and write to it forever."""
         self.events.forget(number)
         for _ in range(PIPE_BYTES // CHUNK):
             try:
@@ -69,7 +68,6 @@ class Command:
         os.close(number)
 
     def add_output(self, number: int, data: bytes) -> None:
-        """Handle output that was read from descriptor `number`."""
         raise NotImplementedError
 
     # -- its end
@@ -78,9 +76,9 @@ class Command:
         return self.check_at - time.monotonic()
 
     def schedule_check(self, pause: float) -> None:
-        """Set the time of the next check of resource use, at least `pause` seconds from now. Each check walks /proc, so
-        the pause is longer (up to a quarter of a second) for a command that has run for long. The check comes at the
-        deadline at the latest, unless the command is being killed already."""
+        """Set the next check of resource use, at least `pause` seconds from now. A check walks /proc, so it is rarer
+        (up to a quarter of a second) for a command that has run for long. It comes at the deadline at the latest,
+        unless the command is being killed already."""
         now = time.monotonic()
         pause = max(pause, min(0.25, (now - self.began) / 10))
         self.check_at = now + pause if self.limit else min(self.deadline, now + pause)
@@ -89,14 +87,13 @@ class Command:
         return time.monotonic() >= self.deadline
 
     def kill(self, limit: str) -> None:
-        """Kill the command's main process. Once pid 1 has reaped that process, it kills the processes that the command
-        started. `limit` is the reason to report, such as "time" or "memory"."""
+        """Kill the main process. Pid 1 kills its descendants once it has reaped it. `limit` is the reason to report,
+        such as "time"."""
         self.limit = self.limit or limit
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def reap(self) -> int | None:
-        """Return the command's wait status if it has ended, else None."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return None
@@ -105,8 +102,7 @@ class Command:
         return status
 
     def finish(self, status: int) -> None:
-        """Read the rest of the output and answer the command's request. `status` is the wait status. Called when all
-        processes of the command have ended."""
+        """Answer the command's request. Called when all processes of the command have ended."""
         code = os.waitstatus_to_exitcode(status)
         code = code if code >= 0 else 128 - code
         # The kernel may send the signal of a limit before our own check sees the excess. A shell reports the signal
@@ -116,8 +112,6 @@ class Command:
         self.answer(code)
 
     def fail(self, reason: CannotStart) -> None:
-        """Report that the command could not be started: answer its request with the reason as output, and with an exit
-        code."""
         self.add_error(str(reason).encode("utf-8", "surrogateescape"))
         self.release()
         self.answer(reason.code)
@@ -129,7 +123,7 @@ class Command:
         raise NotImplementedError
 
     def release(self) -> None:
-        """Read what is left in the command's streams and close its descriptors. Subclasses extend this method."""
+        """Read what is left in the command's streams and close its descriptors."""
         os.close(self.mark_fd)
 
 

@@ -7,9 +7,6 @@ change users and make a UTS namespace for each command, but neither init nor the
 that belongs to the container.
 """
 
-# Plain strings and descriptors instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH101, PTH103, PTH108, PTH112, PTH115, PTH123
-
 from __future__ import annotations
 
 import contextlib
@@ -33,12 +30,11 @@ _CLOSED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 _OWNERS_FILES = ("/proc/1/oom_score_adj", "/proc/1/oom_adj", "/proc/1/coredump_filter")
 _OWNERS_FOLDERS = ("/proc/1/fd", "/proc/1/fdinfo", "/proc/1/task")
 _UNREADABLE = "/proc/1/map_files"
-"""A folder that can be listed only with the right to trace pid 1. It is mounted over other folders to hide them."""
+"""Can be listed only with the right to trace pid 1. It is mounted over other folders to hide them."""
 
 
 def take_channel() -> tuple[int, int]:
-    """Move the container's stdin and stdout, which are the control channel, to other descriptors, and open 0 and 1 on
-    /dev/null. Return the new descriptors. Commands get streams of their own."""
+    """Move the control channel from stdin and stdout to other descriptors, and open 0 and 1 on /dev/null."""
     channel = _move_up(0), _move_up(1)
     nothing = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1):
@@ -48,51 +44,30 @@ def take_channel() -> tuple[int, int]:
 
 
 def _move_up(number: int) -> int:
-    """Duplicate descriptor `number` to a free one at or above _FIRST_FREE."""
     return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
 
 
 def enter_user_namespace() -> None:
-    """Enter a new user namespace whose id maps keep the number of every id of the container.
+    """Enter a new user namespace that keeps the number of every id of the container."""
+    rows = {}
+    for name in ("uid_map", "gid_map"):
+        with open(f"/proc/self/{name}") as file:
+            rows[name] = [line.split() for line in file]
 
-    Only a process outside the new namespace may write such maps, so a helper is forked that stays outside."""
-    maps = {name: _same_ids(name) for name in ("uid_map", "gid_map")}
-    entered, enter = os.pipe()
-    helper = os.fork()
-    if helper == 0:
-        os.close(enter)
-        os.read(entered, 1)
-        try:
-            for name, text in maps.items():
-                with open(f"/proc/{os.getppid()}/{name}", "w") as file:
-                    file.write(text)
-        except OSError as error:
-            os._exit(error.errno or 1)
-        os._exit(0)
-    try:
-        kernel.unshare(kernel.CLONE_NEWUSER, "user namespace")
-    finally:
-        os.close(entered)
-        os.close(enter)
-        _, status = os.waitpid(helper, 0)
-    if status:
-        raise kernel.StepFailed("id map", os.waitstatus_to_exitcode(status))
+    def write_maps(process: int) -> None:
+        for name, ranges in rows.items():
+            kernel.write(f"/proc/{process}/{name}", "".join(f"{id} {id} {count}\n" for id, _, count in ranges))
 
-
-def _same_ids(name: str) -> str:
-    """Return the id map that maps each id of the current namespace to itself. `name` is uid_map or gid_map."""
-    with open(f"/proc/self/{name}") as file:
-        rows = [channel.split() for channel in file]
-    return "".join(f"{inside} {inside} {count}\n" for inside, _, count in rows)
+    kernel.unshare_user(write_maps, "id map")
 
 
 def hide_host() -> None:
     """Hide or close what container engines leave accessible. Set-uid programs lose their effect, and /dev becomes
-    read-only. The following are hidden: /sys, the container's name in /proc/self/cgroup, files of /proc that only the
-    host's root may read, and files of pid 1 that only their owner may read.
+    read-only. Hidden are /sys, the container's name in /proc/self/cgroup, files of /proc that only the host's root may
+    read, and files of pid 1 that only their owner may read.
 
     The mounts that hide all this are made in a new mount namespace, and no process of the box can return to the
-    engine's mount namespace."""
+    engine's."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
     kernel.restrict_mount("/", kernel.MOUNT_ATTR_NOSUID, "no set-uid programs")
@@ -115,9 +90,9 @@ def hide_host() -> None:
 
 
 class ContainerInit(init.Init):
-    """Init for containers. It adds the request `digest`, which hashes files, since the engine reports which paths have
-    changed but not their content. If the box's root has the id of the host's root, this init refuses to run commands as
-    root, unless root is the image's default user."""
+    """Adds the request `digest`, which hashes files, since the engine reports which paths have changed but not their
+    content. If the box's root has the id of the host's root, no command runs as root unless root is the image's default
+    user."""
 
     def serve(self) -> None:
         with contextlib.suppress(files.Refused):  # The image lacks this user, which `super().serve()` reports.
@@ -147,7 +122,7 @@ class ContainerInit(init.Init):
 
 
 def digest_of(paths: list[bytes]) -> str:
-    """Return a digest of the names, kinds, modes, owners, link counts and content of these files, but not of their
+    """Return a digest of the names, kinds, modes, owners, link counts and content of these files, but not their
     times."""
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:

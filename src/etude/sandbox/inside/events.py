@@ -7,14 +7,11 @@ read.
 
 from __future__ import annotations
 
-import contextlib
 import select
 from collections.abc import Callable
 
 
 class Events:
-    """Event loop that uses poll() and calls one callback per readable and one per writable descriptor."""
-
     def __init__(self) -> None:
         self._poll = select.poll()
         self._readers: dict[int, Callable[[], None]] = {}
@@ -33,24 +30,25 @@ class Events:
             self._register(number)
 
     def forget(self, number: int) -> None:
-        """Stop watching the descriptor, if it is watched. Call this before closing the descriptor."""
-        self._readers.pop(number, None)
-        self._writers.pop(number, None)
-        self._register(number)
+        """Stop watching the descriptor, if it is watched. Call this before closing it."""
+        reader, writer = self._readers.pop(number, None), self._writers.pop(number, None)
+        if reader or writer:
+            self._register(number)
 
     def _register(self, number: int) -> None:
         wanted = select.POLLIN * (number in self._readers) | select.POLLOUT * (number in self._writers)
         if wanted:
             self._poll.register(number, wanted)
         else:
-            with contextlib.suppress(KeyError):
-                self._poll.unregister(number)
+            self._poll.unregister(number)
 
-    def wait(self, milliseconds: int | None) -> None:
-        """Run one round: wait for the first event, at most `milliseconds` (None: without limit), and call all callbacks
-        that are due."""
-        for number, event in self._poll.poll(milliseconds):
+    def wait(self, milliseconds: int | None) -> bool:
+        """Wait at most `milliseconds` (None: without limit) for an event, and call all callbacks that are due. Return
+        whether there was an event."""
+        found = self._poll.poll(milliseconds)
+        for number, event in found:
             if event & ~select.POLLOUT and number in self._readers:
                 self._readers[number]()
             if event & ~select.POLLIN and number in self._writers:
                 self._writers[number]()
+        return bool(found)

@@ -5,9 +5,6 @@ A relative path may not leave the workdir, not even through a symbolic link. An 
 root. Only regular files are read or written, and no call blocks on a pipe or a device.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-# ruff: noqa: PTH123
-
 from __future__ import annotations
 
 import contextlib
@@ -21,13 +18,12 @@ MAX_LISTED, MAX_DEPTH = 100_000, 500
 
 
 class Refused(Exception):
-    """Raised when a request breaks a rule of the box, for example with a path outside the workdir."""
+    """A request breaks a rule of the box, for example with a path outside the workdir."""
 
 
 @contextlib.contextmanager
 def _base_of(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
-    """Yield what openat2 needs to open `path`: the descriptor of the folder to resolve from (workdir or root), the path
-    relative to it, and the resolve flag."""
+    """Yield what openat2 needs: the folder to resolve from, the path relative to it, and the resolve flag."""
     if not path or "\0" in path:
         raise Refused(f"{path!r} is not a path")
     absolute = path.startswith("/")
@@ -40,7 +36,6 @@ def _base_of(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
 
 @contextlib.contextmanager
 def opened_folder(workdir: str, path: str) -> Iterator[int]:
-    """Open the folder for the duration of the block, and yield its descriptor."""
     with _base_of(workdir, path) as (base, rest, rule):
         number = _open(base, rest, os.O_RDONLY | os.O_DIRECTORY, rule)
     try:
@@ -50,7 +45,6 @@ def opened_folder(workdir: str, path: str) -> Iterator[int]:
 
 
 def make_folder(workdir: str, path: str) -> None:
-    """Make the folder and its missing parents."""
     with _base_of(workdir, path) as (base, rest, rule):
         _make_parents(base, f"{rest}/below", rule)
 
@@ -72,8 +66,7 @@ def _open(base: int, path: str, flags: int, rule: int, mode: int = 0) -> int:
 
 
 def _require_regular(number: int, path: str, proc: int) -> os.stat_result:
-    """Return the stat result of descriptor `number`, or raise if it is no regular file or lies in /proc, whose device
-    number is `proc`."""
+    """Raise if the descriptor is no regular file or lies in /proc, whose device number is `proc`."""
     info = os.fstat(number)
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(21, os.strerror(21), path)
@@ -83,14 +76,12 @@ def _require_regular(number: int, path: str, proc: int) -> os.stat_result:
 
 
 def read(workdir: str, path: str, max_bytes: int, proc: int) -> bytes:
-    """Return the file's content. Refuse files of more than `max_bytes`. `proc` is the device number of /proc, whose
-    files are refused."""
+    """Return the file's content. Refuse files of more than `max_bytes` or in /proc, whose device number is `proc`."""
     return read_with_facts(workdir, path, max_bytes, proc)[1]
 
 
 def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple[os.stat_result, bytes]:
-    """Return the file's stat result and content. Refuse files of more than `max_bytes`, and files in /proc, whose
-    device number is `proc`."""
+    """Like `read`, with the file's stat result."""
     with _base_of(workdir, path) as (base, rest, rule):
         number = _open(base, rest, os.O_RDONLY, rule)
     with open(number, "rb") as file:
@@ -103,7 +94,7 @@ def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple
 
 
 def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) -> None:
-    """Write `data` to the file, making missing parent folders. `proc` is the device number of /proc, whose files are
+    """Write `data` to the file, making missing parent folders. Files in /proc, whose device number is `proc`, are
     refused."""
     with _base_of(workdir, path) as (base, rest, rule):
         _make_parents(base, rest, rule)
@@ -120,8 +111,8 @@ def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) 
 
 
 def _make_parents(base: int, path: str, rule: int) -> None:
-    """Make the missing parent folders of `path`. Each parent is opened with the resolve flag `rule` before a folder is
-    made in it, so no path leads outside."""
+    """Make the missing parents of `path`. Each is opened with `rule` before a folder is made in it, so no path leads
+    outside."""
     steps = [step for step in path.split("/") if step not in ("", ".")]
     flags = os.O_PATH | os.O_DIRECTORY
     for depth in range(1, len(steps)):
@@ -138,66 +129,53 @@ def _make_parents(base: int, path: str, rule: int) -> None:
 
 
 def require_shallow(folder: str) -> None:
-    """Raise Refused if the path `folder` has more than MAX_DEPTH levels. A walk recurses and keeps every parent open,
-    so unlimited depth could crash pid 1."""
+    """Refuse a path of more than MAX_DEPTH levels: a walk recurses and keeps every parent open, which could crash pid
+    1."""
     if folder.count("/") > MAX_DEPTH:
         raise Refused(f"folders are nested more than {MAX_DEPTH} deep")
 
 
-def _stat(name: str, folder: int) -> os.stat_result | None:
-    """Return the stat result of the entry `name` of an open folder, or None if it has been removed meanwhile."""
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
+def _walk(top: int) -> Iterator[tuple[str, str, int, os.stat_result]]:
+    """Yield (folder, name, open folder, stat result) of every entry below the open folder `top`. Other mounts (/proc,
+    /dev and the host's system folders) are not entered."""
+    device = os.fstat(top).st_dev
+    for folder, folders, names, number in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+        require_shallow(folder)
+        entered: list[str] = []
+        for name in (*folders, *names):
+            try:
+                info = os.stat(name, dir_fd=number, follow_symlinks=False)
+            except FileNotFoundError:  # It was removed meanwhile.
+                continue
+            yield folder, name, number, info
+            if stat.S_ISDIR(info.st_mode) and info.st_dev == device:
+                entered.append(name)
+        folders[:] = entered
 
 
 def layout_below(workdir: str, path: str) -> list[str]:
-    """Return a sorted list with one record for the folder and for each entry below it: path, mode in octal (with the
-    file type) and link target, separated by NUL."""
-    with opened_folder(workdir, path) as number:
-        whole = os.fstat(number)
-        found = [f"{path}\0{whole.st_mode:o}\0"]
-        for folder, folders, names, folder_fd in os.fwalk(".", dir_fd=number, follow_symlinks=False):
-            require_shallow(folder)
-            entered: list[str] = []
-            for name in (*folders, *names):
-                info = _stat(name, folder_fd)
-                if info is None:
-                    continue
-                target = _target(name, folder_fd) if stat.S_ISLNK(info.st_mode) else ""
-                found.append(f"{path}/{folder}/{name}\0{info.st_mode:o}\0{target}")
-                if stat.S_ISDIR(info.st_mode) and info.st_dev == whole.st_dev:
-                    entered.append(name)
-            folders[:] = entered
+    """Return one sorted record for the folder and each entry below it: path, octal mode (with the file type) and link
+    target, separated by NUL."""
+    with opened_folder(workdir, path) as top:
+        found = [f"{path}\0{os.fstat(top).st_mode:o}\0"]
+        for folder, name, number, info in _walk(top):
+            target = ""
+            if stat.S_ISLNK(info.st_mode):
+                with contextlib.suppress(OSError):  # It was removed or replaced meanwhile.
+                    target = os.readlink(name, dir_fd=number)
+            found.append(f"{path}/{folder}/{name}\0{info.st_mode:o}\0{target}")
             if len(found) > MAX_LISTED:
                 raise Refused(f"more than {MAX_LISTED} names below {path}")
     return sorted(found)
 
 
-def _target(name: str, folder: int) -> str:
-    """Return the target of the symbolic link `name` of an open folder, or "" if it is no link any more."""
-    try:
-        return os.readlink(name, dir_fd=folder)
-    except OSError:  # The entry was removed or replaced meanwhile.
-        return ""
-
-
 def list_below(workdir: str, path: str) -> list[str]:
-    """Return the paths of all regular files below the folder, relative to it and sorted. Other mounts are not
-    entered."""
+    """Return the sorted paths of all regular files below the folder. Other mounts are not entered."""
     found: list[str] = []
-    with opened_folder(workdir, path) as number:
-        device = os.fstat(number).st_dev
-        for folder, folders, names, folder_fd in os.fwalk(".", dir_fd=number, follow_symlinks=False):
-            require_shallow(folder)
-            # Skip other mounts: /proc, /dev, and the host's system folders.
-            folders[:] = [name for name in folders if (info := _stat(name, folder_fd)) and info.st_dev == device]
-            prefix = folder.removeprefix(".").lstrip("/")
-            for name in names:
-                info = _stat(name, folder_fd)
-                if info and stat.S_ISREG(info.st_mode):
-                    found.append(f"{prefix}/{name}" if prefix else name)
+    with opened_folder(workdir, path) as top:
+        for folder, name, _, info in _walk(top):
+            if stat.S_ISREG(info.st_mode):
+                found.append(f"{folder}/{name}".removeprefix("./"))
             if len(found) > MAX_LISTED:
                 raise Refused(f"more than {MAX_LISTED} files below {path}")
     return sorted(found)

@@ -5,28 +5,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 
 from etude.sandbox.inside import processes
-from etude.sandbox.inside.command import Command, wide_pipe
+from etude.sandbox.inside.command import Command, Send, wide_pipe
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.spawn import Launch, Spawner
-from etude.sandbox.inside.wire import Header
-
-Send = Callable[[Header, bytes], None]
 
 
 class Foreground(Command):
-    """A command whose request is answered when the command has ended. At most `capacity` bytes of stdout, and as many
-    of stderr, are passed on: as they arrive if `stream` is set, otherwise in the answer."""
+    """At most `capacity` bytes of stdout, and as many of stderr, are passed on: as they arrive if `stream` is set,
+    otherwise in the answer."""
 
     def __init__(self, number: int, launch: Launch, events: Events, send: Send, *, capacity: int, stream: bool) -> None:
-        super().__init__(number, launch, events)
-        self._send, self._stream = send, stream
+        super().__init__(number, launch, events, send)
+        self._stream = stream
         self._kept = {1: bytearray(), 2: bytearray()}
         self._capacity = {1: capacity, 2: capacity}
         self._names: dict[int, int] = {}
-        """Maps the descriptor of an output pipe to 1 (stdout) or 2 (stderr)."""
+        """Output pipe -> 1 (stdout) or 2 (stderr)."""
         self._truncated = False
         self._reaped_cpu_before = processes.reaped_cpu_seconds()
 
@@ -60,7 +56,7 @@ class Foreground(Command):
         if not self._stream:
             self._kept[name] += data
         elif data:
-            self._send({"ticket": self.number, "stream": name}, data)
+            self.send({"ticket": self.number, "stream": name}, data)
 
     def release(self) -> None:
         for number in self._names:
@@ -78,12 +74,11 @@ class Foreground(Command):
             "truncated": self._truncated,
             "split": len(out),
         }
-        self._send(header, bytes(out + err))
+        self.send(header, bytes(out + err))
 
 
 def _memfd_with(data: bytes) -> int:
-    """Write a command's stdin to a memfd and return its descriptor. Unlike a pipe, this never blocks pid 1, even if the
-    command does not read its stdin."""
+    """Write a command's stdin to a memfd. Unlike a pipe, this never blocks pid 1 if the command does not read it."""
     number = os.memfd_create("stdin")
     try:
         view = memoryview(data)

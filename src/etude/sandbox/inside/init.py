@@ -5,9 +5,6 @@ Pid 1 has rights over the box only (through its own user namespace), and takes n
 When it ends, the kernel kills every process of the box. Neither a command nor the owner can make it block.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-# ruff: noqa: PTH116, PTH208
-
 from __future__ import annotations
 
 import errno
@@ -23,9 +20,7 @@ from etude.sandbox.inside.command import Command
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.foreground import Foreground
 from etude.sandbox.inside.memory import MemoryEvents, detached_bytes, retry_on_enomem
-from etude.sandbox.inside.users import MAX_ID, USERS, Users
-
-__all__ = ["USERS", "reset_inherited_state", "run", "take_identity"]
+from etude.sandbox.inside.users import MAX_ID, Users
 
 PYTHON_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that the Python interpreter handles or ignores by default."""
@@ -36,8 +31,8 @@ _DEFERRED = ("exec", "start", "write", "write_tree", "stats")
 
 
 def take_identity(*, many_ids: bool) -> None:
-    """Make this process root of the box's user namespace. Limit the capabilities that commands can get to those in
-    kernel.BOX_ROOT. If the box has a single user id (`many_ids` is False), the process keeps that id."""
+    """Become root of the box's user namespace, and limit the capabilities that commands can get to kernel.BOX_ROOT.
+    Without `many_ids`, the process keeps its only id."""
     kernel.drop_bounding_set(kernel.BOX_ROOT)
     if many_ids:
         os.setgroups([])
@@ -62,9 +57,8 @@ def run(
     memory: MemoryEvents,
     kind: type[Init] | None = None,
 ) -> None:
-    """Run pid 1: install the seccomp filter `program`, and serve requests until the owner process closes the
-    connection. `channel` is (descriptor for requests, descriptor for answers). `message` describes the box. `kind` is
-    the class of init to run."""
+    """Install the seccomp filter `program`, and serve until the owner closes the connection. `channel` is (descriptor
+    for requests, descriptor for answers). `message` describes the box."""
     spawn.set_lasting_limits(message["limits"])
     kernel.install_filter(program)
     # If the owner closes the connection while an answer is sent, the box ends as if it had been closed between two
@@ -88,12 +82,10 @@ def reset_inherited_state() -> None:
 
 
 class OwnerGone(Exception):
-    """Raised when the process that uses the box has closed its end of the connection."""
+    """The process that uses the box has closed its end of the connection."""
 
 
 class Init:
-    """Request loop of a box's pid 1. It keeps the state of all commands that run in the box."""
-
     def __init__(self, channel: tuple[int, int], message: wire.Header, *, many_ids: bool, memory: MemoryEvents) -> None:
         self.requests, answers = channel
         self.memory = memory
@@ -107,17 +99,15 @@ class Init:
         self.frames = wire.Unpacker()
         self.sender = wire.Sender(answers)
         self.frozen = 0
-        """Number of freezes in effect, one for each copy of the box under way. While the box is frozen, requests in
-        _DEFERRED wait in `deferred`, and ended commands wait in `ended`: files must not change, and /proc is missing
-        while the box is moved to another root."""
+        """Number of copies of the box under way. While it is not 0, requests in _DEFERRED wait in `deferred` and ended
+        commands in `ended`: files must not change, and /proc is missing while the box is moved to another root."""
         self.deferred: list[tuple[wire.Header, bytes]] = []
         self.ended: list[Command] = []
         self.stopped_before: set[int] = set()
-        """Pids of processes that were already stopped before the box was frozen, by themselves or by their shell. They
-        stay stopped when the box is thawed."""
+        """Pids that were stopped before the freeze, by themselves or their shell. They stay stopped afterwards."""
         self.working_folders: list[moving.WorkingFolder] = []
-        """Working folders that the box's threads had when it was frozen. If the box has been moved to a new root,
-        `thaw` makes each thread change to the folder of the same path there."""
+        """Working folders of the frozen threads. If the box has got a new root, `thaw` makes each thread change to the
+        folder of the same path there."""
         self.proc_device = os.stat("/proc").st_dev
         os.set_blocking(self.requests, False)
         self.many_ids = many_ids
@@ -182,7 +172,7 @@ class Init:
             self.send({"ticket": ticket, "error": error.strerror or str(error), "kind": kind})
 
     def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """Handle a request and return its answer, or None if the answer is sent later or the request has none."""
+        """Return the answer, or None if it is sent later or the request has none."""
         match header["op"]:
             case "exec":
                 self.execute(header, payload)
@@ -249,8 +239,8 @@ class Init:
         }
 
     def measure(self) -> list[processes.Usage]:
-        """Return the resource use of all processes. Unless a cgroup enforces the memory limit, pid 1 acts as root
-        meanwhile, since only root can see the unnamed files that other users' processes hold open."""
+        """Return the resource use of all processes. Unless a cgroup enforces the memory limit, this needs root, who
+        alone can see the unnamed files that other users' processes hold open."""
         if self.memory.enforced:
             return processes.measure(files=False)
         self.identity.be_root()
@@ -262,9 +252,8 @@ class Init:
     # -- freezing
 
     def freeze(self, *, kill: bool) -> list[str]:
-        """Stop all processes of the box. Return a description of each process that has a file open for writing. If some
-        process does not stop, return one text that says so. Whenever something is returned, this freeze has been undone
-        already. With `kill`, kill all processes instead and return []."""
+        """Stop all processes and return []. If some have a file open for writing, or do not stop, undo the freeze and
+        describe them. With `kill`, kill all instead."""
         self.frozen += 1
         if kill:
             processes.signal_all(signal.SIGKILL)
@@ -281,9 +270,8 @@ class Init:
         return writers
 
     def rehearse(self) -> wire.Header:
-        """Check whether the stopped processes can be moved to another root directory. Keep a list of their working
-        folders for `thaw`, which restores them after the move. The answer holds `shared` (files that processes map
-        shared), or `stays` (why no move is possible)."""
+        """Check whether the stopped processes can be moved to another root, and keep their working folders for `thaw`.
+        The answer holds `shared` (files that processes map shared), or `stays` (why no move is possible)."""
         self.identity.be_root()
         try:
             self.working_folders, shared = moving.rehearse()
@@ -353,8 +341,7 @@ class Init:
             self.events.read(command.pidfd, lambda: self.finish(command))
 
     def cancel(self, number: int) -> None:
-        """Kill the command, or drop the poll, whose request has the ticket `number`, since the owner process no longer
-        waits for it."""
+        """Kill the command, or drop the poll, of this ticket, since the owner no longer waits for it."""
         if number in self.commands:
             self.commands[number].kill("cancelled")
         for command in self.commands.values():
@@ -362,8 +349,8 @@ class Init:
                 command.drop_poll(number)
 
     def handle_process_request(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """Handle a request about a background command. If that command has ended, the answer is only `ended`, since its
-        last output has been sent already."""
+        """For a background command that has ended, the answer is only `ended`: its last output has been sent
+        already."""
         command = self.commands.get(header["process"])
         if not isinstance(command, Background):
             return {"ended": True}, b""
@@ -383,8 +370,8 @@ class Init:
         return {}, b""
 
     def finish(self, command: Command) -> None:
-        """Finish a command whose main process has ended: kill its other processes, read the rest of its output, and
-        answer its request. While the box is frozen, this is put off."""
+        """Called when the main process has ended: kill its other processes and answer its request. Put off while the
+        box is frozen."""
         if self.frozen:
             self.events.forget(command.pidfd)
             self.ended.append(command)
@@ -399,7 +386,6 @@ class Init:
         command.finish(status)
 
     def kill_descendants(self, command: Command) -> None:
-        """Kill and reap all processes that the command started."""
         if self.commands:
             others = {other.pid for other in self.commands.values()}
             processes.kill_marked(command.mark, others)
@@ -411,14 +397,12 @@ class Init:
     # -- limits
 
     def poll_timeout(self) -> int | None:
-        """Return the milliseconds until the next deadline or check of memory and CPU time, or None if no command
-        runs."""
+        """Milliseconds until the next deadline or check; None if no command runs."""
         if not self.commands:
             return None
         return max(0, min(int(command.seconds_to_check() * 1000) + 1 for command in self.commands.values()))
 
     def watch(self) -> None:
-        """Enforce the deadlines and resource limits of the commands whose check is due."""
         due = [command for command in self.commands.values() if command.seconds_to_check() <= 0]
         for command in due:
             if command.expired():
@@ -436,8 +420,8 @@ class Init:
                 command.schedule_check(pause)
 
     def check_usage(self) -> None:
-        """Kill each command that exceeds its CPU time, and the command that uses most memory if the box exceeds its
-        memory limit."""
+        """Kill each command that exceeds its CPU time, and the one that uses most memory if the box exceeds its memory
+        limit."""
         usage = self.measure()
         used = sum(process.memory for process in usage) + (0 if self.memory.enforced else detached_bytes())
         full = self.memory.oom_killed() or used > self.limits["memory_mb"] << 20

@@ -1,9 +1,6 @@
 """System calls that Python's library lacks. A failure raises `StepFailed`. It names the step of making a box during
 which the call was made."""
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-# ruff: noqa: PTH123
-
 from __future__ import annotations
 
 import ctypes
@@ -11,6 +8,7 @@ import errno
 import functools
 import os
 import struct
+from collections.abc import Callable
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -34,8 +32,8 @@ _NUMBERS = {
 }
 LONGEST_OPTION = 255
 _TRIES = 1000
-"""Maximum number of attempts of openat2. The kernel gives up on resolving ".." (EAGAIN) whenever a process of the
-machine renames or mounts anything."""
+"""Attempts of openat2: the kernel gives up on ".." (EAGAIN) whenever a process of the machine renames or mounts
+anything."""
 MACHINE = os.uname().machine
 _CALL = _NUMBERS.get(MACHINE, {})
 # PyDLL keeps the GIL during the call: after a raw clone, the child must hold it.
@@ -44,8 +42,8 @@ _libc.syscall.restype = ctypes.c_long
 
 
 class StepFailed(Exception):
-    """Raised when a step of making a box failed. `step` is a stable name that embedded/probe.py turns into advice;
-    `number` is the errno."""
+    """A step of making a box failed. `step` is a stable name that embedded/probe.py turns into advice; `number` is the
+    errno."""
 
     def __init__(self, step: str, number: int) -> None:
         super().__init__(f"{step}: {os.strerror(number)} (errno {number})")
@@ -65,15 +63,42 @@ def _syscall(name: str, step: str, *arguments: object) -> int:
 
 
 def clone(flags: int) -> int:
-    """Fork into new namespaces in one call, and return the child's pid, or 0 in the child. `flags` are CLONE_NEW* bits.
-    Only for a single-threaded process."""
+    """Fork into new namespaces (CLONE_NEW* bits); return the child's pid, or 0 in the child. Only for a single-threaded
+    process."""
     zero = ctypes.c_long(0)
     return _syscall("clone", "namespaces", ctypes.c_long(flags | _SIGCHLD), zero, zero, zero, zero)
 
 
 def unshare(flags: int, step: str) -> None:
-    """Move this process into new namespaces; `flags` are CLONE_NEW* bits."""
     _check(_libc.unshare(flags), step)
+
+
+def unshare_user(write_maps: Callable[[int], None], step: str) -> None:
+    """Move this single-threaded process into a new user namespace. Its id maps may be written only from outside, so a
+    forked helper that stays outside calls `write_maps` with this process's pid. If that raises OSError, `step` has
+    failed."""
+    process = os.getpid()
+    entered, enter = os.pipe()
+    helper = os.fork()
+    if helper == 0:
+        code = errno.EPERM
+        try:
+            os.close(enter)
+            os.read(entered, 1)  # Returns when the parent closes the pipe.
+            write_maps(process)
+            code = 0
+        except OSError as error:
+            code = error.errno or code
+        finally:
+            os._exit(code)
+    try:
+        unshare(CLONE_NEWUSER, "user namespace")
+    finally:
+        os.close(entered)
+        os.close(enter)
+        _, status = os.waitpid(helper, 0)
+    if status:
+        raise StepFailed(step, os.waitstatus_to_exitcode(status))
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None, step: str) -> None:
@@ -86,23 +111,22 @@ def unmount(target: str, step: str) -> None:
 
 
 def restrict_mount(target: str, attributes: int, step: str) -> None:
-    """Add attributes (MOUNT_ATTR_*) to the mount at `target` and all mounts below it. No attribute is ever cleared, so
-    this also works on locked mounts."""
+    """Add MOUNT_ATTR_* to the mount and all mounts below it. None is ever cleared, so this also works on locked
+    mounts."""
     wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
     path = ctypes.c_char_p(target.encode())
     _syscall("mount_setattr", step, _AT_FDCWD, path, _AT_RECURSIVE, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
 
 
 def copy_mount(path: str, step: str) -> int:
-    """Copy a tree of mounts without attaching it to a path, and return its descriptor."""
     name = ctypes.c_char_p(path.encode())
     flags = ctypes.c_uint(_OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC)
     return _syscall("open_tree", step, _AT_FDCWD, name, flags)
 
 
 def make_mount(kind: str, options: dict[str, str], attributes: int, step: str) -> int:
-    """Make a file system without attaching it to a path, and return its descriptor. An option with an empty value is
-    set as a flag; other values have at most LONGEST_OPTION bytes."""
+    """Make a file system without attaching it to a path. An empty option value sets a flag; others have at most
+    LONGEST_OPTION bytes."""
     nothing, zero = ctypes.c_char_p(None), ctypes.c_int(0)
     context = _syscall("fsopen", step, ctypes.c_char_p(kind.encode()), ctypes.c_uint(_FSOPEN_CLOEXEC))
     try:
@@ -116,39 +140,34 @@ def make_mount(kind: str, options: dict[str, str], attributes: int, step: str) -
 
 
 def map_mount_ids(tree: int, user_namespace: int, step: str) -> None:
-    """Make the files of a mount tree appear with other owners: each owner's id is replaced by the id that the user
-    namespace maps it to. The tree must not be attached to a path yet."""
+    """Show the files of an unattached mount tree with other owners: the ids that the user namespace maps them to."""
     wanted = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
     flags = ctypes.c_uint(_AT_EMPTY_PATH | _AT_RECURSIVE)
     _syscall("mount_setattr", step, tree, ctypes.c_char_p(b""), flags, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
 
 
 def attach_mount(tree: int, target: str, step: str) -> None:
-    """Attach a mount tree that is not mounted anywhere yet, given as an open descriptor, at the path `target`."""
     name, flags = ctypes.c_char_p(target.encode()), ctypes.c_uint(_MOVE_FROM_EMPTY_PATH)
     _syscall("move_mount", step, tree, ctypes.c_char_p(b""), _AT_FDCWD, name, flags)
 
 
 def move_mount(source: str, target: int, step: str) -> None:
-    """Move the mount at the path `source` onto the open folder `target`."""
     name, flags = ctypes.c_char_p(source.encode()), ctypes.c_uint(_MOVE_TO_EMPTY_PATH)
     _syscall("move_mount", step, _AT_FDCWD, name, target, ctypes.c_char_p(b""), flags)
 
 
 def enter_mounts(namespace: int) -> None:
-    """Enter a mount namespace, given as an open descriptor. This process's root and working directory become those of
-    the namespace."""
+    """Enter a mount namespace. This process's root and working directory become those of the namespace."""
     _check(_libc.setns(namespace, CLONE_NEWNS), "setns")
 
 
 def enter_network(namespace: int) -> None:
-    """Enter a network namespace, given as an open descriptor."""
     _check(_libc.setns(namespace, CLONE_NEWNET), "network gate")
 
 
 def pivot_into(root: str | int) -> None:
-    """Make `root`, a path or an open folder, the root directory of this mount namespace and of all processes in it. The
-    old root and everything mounted below it are detached."""
+    """Make `root`, a path or an open folder, the root of this mount namespace and all its processes. The old root and
+    all mounts below it are detached."""
     os.chdir(root)
     here = ctypes.c_char_p(b".")
     _syscall("pivot_root", "pivot_root", here, here)
@@ -157,7 +176,7 @@ def pivot_into(root: str | int) -> None:
 
 
 def forbid_writing(path: str, step: str) -> None:
-    """Make the whole file system mounted at `path` read-only. Fails with EBUSY if a file is open for writing."""
+    """Make the whole file system at `path` read-only. Fails with EBUSY if a file is open for writing."""
     mount("none", path, None, _MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, None, step)
 
 
@@ -171,8 +190,7 @@ def write(path: str | os.PathLike[str], text: str) -> None:
 
 
 def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> int:
-    """Open a file like os.open, with resolve flags (RESOLVE_*). Magic links are never followed. Raises OSError, as
-    os.open does."""
+    """Open a file with resolve flags (RESOLVE_*). Magic links are never followed. Raises OSError, as os.open does."""
     how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve | RESOLVE_NO_MAGICLINKS)
     name = ctypes.c_char_p(os.fsencode(path))
     tries = 0
@@ -186,7 +204,6 @@ def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> i
 
 
 def ptrace(request: int, thread: int, address: int, data: int | bytes | ctypes.Array[ctypes.c_char]) -> None:
-    """Call ptrace; raises OSError on failure."""
     value = ctypes.c_void_p(data) if isinstance(data, int) else data
     try:
         _syscall("ptrace", "ptrace", ctypes.c_long(request), ctypes.c_long(thread), ctypes.c_void_p(address), value)
@@ -200,16 +217,14 @@ def prctl(option: int, value: int) -> None:
 
 
 def act_as(uid: int, gid: int) -> None:
-    """Make this process access files as the given user, while it keeps its other rights.
-
-    The kernel clears the parent-death signal at every change of identity, so it is set again."""
+    """Access files as the given user, with all other rights kept. The kernel clears the parent-death signal at every
+    change of identity, so it is set again."""
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
     prctl(PR_SET_PDEATHSIG, _SIGKILL)
 
 
 def install_filter(program: bytes) -> None:
-    """Install a seccomp program for this process and all its descendants."""
     block = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(block))
     one, zero = ctypes.c_ulong(1), ctypes.c_ulong(0)
@@ -217,8 +232,7 @@ def install_filter(program: bytes) -> None:
 
 
 def rename_process(name: str) -> None:
-    """Replace the process's name and the command line that /proc shows, so that a box cannot read host paths from its
-    pid 1."""
+    """Replace the process's name and the command line in /proc, so that a box cannot read host paths from its pid 1."""
     _check(_libc.prctl(15, ctypes.c_char_p(name.encode())), "name")
     start, end = _command_line()
     ctypes.memset(start, 0, end - start)
@@ -227,8 +241,7 @@ def rename_process(name: str) -> None:
 
 @functools.cache
 def _command_line() -> tuple[int, int]:
-    """Return the start and end address of this process's command line in memory. They are the same in forked
-    children."""
+    """Start and end address of this process's command line in memory, the same in forked children."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     return int(fields[45]), int(fields[46])
@@ -247,8 +260,7 @@ _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
 
 
 def drop_bounding_set(kept: frozenset[int]) -> None:
-    """Forbid all programs started from now on to get a capability outside `kept`. This process keeps its own
-    capabilities."""
+    """Forbid programs started from now on all capabilities outside `kept`. This process keeps its own."""
     zero = ctypes.c_ulong(0)
     for number in range(64):
         if number in kept:

@@ -6,9 +6,6 @@ process holds open, and System V segments that no process is attached to. The ke
 excess is detected only at the next check.
 """
 
-# Plain strings and descriptors instead of Path, since this runs several times a second for every command.
-# ruff: noqa: PTH116, PTH123, PTH208
-
 from __future__ import annotations
 
 import contextlib
@@ -22,8 +19,8 @@ _SEGMENTS = "/proc/sysvipc/shm"
 
 
 def retry_on_enomem(act: Callable[[], None], seconds: float = 5.0) -> None:
-    """Call `act`, and repeat it for up to `seconds` while it fails with ENOMEM. Killed processes may hold the box's
-    memory for a moment longer, and then even listing processes can fail. `act` must be safe to repeat."""
+    """Repeat `act` for up to `seconds` while it fails with ENOMEM: killed processes may hold the box's memory for a
+    moment longer, and then even listing processes can fail."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -39,19 +36,18 @@ class MemoryEvents:
     """Counter of the kernel's out-of-memory kills in the box's cgroup."""
 
     def __init__(self, number: int | None) -> None:
-        """`number` is the descriptor of the cgroup's memory-events file, which the box itself cannot open; None if no
-        cgroup enforces the memory limit."""
+        """`number` is the cgroup's memory-events file, which the box itself cannot open; None if no cgroup limits
+        memory."""
         self._number, self._seen = number, 0
         self._seen = self._kills()
 
     @property
     def enforced(self) -> bool:
-        """Whether a cgroup enforces the memory limit."""
         return self._number is not None
 
     def oom_killed(self) -> bool:
-        """Return whether the kernel has killed a process of the box for lack of memory since the last call. The kernel
-        kills a single process; init then ends the whole command."""
+        """Whether the kernel has killed a process of the box since the last call. It kills a single one; init then ends
+        the command."""
         before, self._seen = self._seen, self._kills()
         return self._seen > before
 
@@ -66,8 +62,8 @@ class MemoryEvents:
 
 
 def memfd_bytes(threads: list[str], seen: set[int]) -> int:
-    """Return the size in bytes of the unnamed files (memfd) that a process holds open, except those in `seen`, and add
-    them to `seen`. `threads` are the /proc folders of the process's threads, since each may hold files of its own."""
+    """Return the bytes of the unnamed files (memfd) that a process holds open and are not in `seen`, and add them to
+    `seen`. `threads` are its threads' /proc folders, since each may hold files of its own."""
     total = 0
     for thread in threads:
         with contextlib.suppress(OSError):
@@ -82,7 +78,7 @@ def memfd_bytes(threads: list[str], seen: set[int]) -> int:
 
 @functools.cache
 def _device() -> int:
-    """Return the device number of all memfd files. They lie on one file system, which is not mounted in the box."""
+    """Device number of all memfd files. They lie on one file system, which is not mounted in the box."""
     number = os.memfd_create("device", os.MFD_CLOEXEC)
     try:
         return os.fstat(number).st_dev
@@ -91,14 +87,12 @@ def _device() -> int:
 
 
 def detached_bytes() -> int:
-    """Return the bytes in System V shared memory segments that no process is attached to."""
+    """Bytes in System V shared memory segments that no process is attached to."""
     with open(_SEGMENTS) as file:
         return detached_bytes_in(file.read())
 
 
 def detached_bytes_in(table: str) -> int:
-    """Return the bytes in System V shared memory segments that no process is attached to. `table` is the text of
-    /proc/sysvipc/shm."""
     head, *rows = (line.split() for line in table.splitlines())
     attached, size = head.index("nattch"), head.index("rss")
     return sum(int(row[size]) for row in rows if row[attached] == "0")

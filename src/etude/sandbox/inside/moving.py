@@ -10,9 +10,6 @@ open files or folders, file watches, sockets with a name in the file system, sha
 write, or seccomp filters that could kill it during the move.
 """
 
-# Plain strings and descriptors instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH115, PTH116, PTH123, PTH208
-
 from __future__ import annotations
 
 import os
@@ -22,14 +19,12 @@ from etude.sandbox.inside import kernel, processes, tracing
 
 
 class CannotMove(Exception):
-    """Raised when a process of the box cannot be moved to another root directory, because it would notice the move. The
-    message names the process and the reason."""
+    """A process of the box would notice a move to another root. The message names the process and the reason."""
 
 
 class WorkingFolder:
-    """A thread's working folder. When the box has got a new root, the thread is made to change into the folder that has
-    the same path there. `vdso` is the address, in the thread's memory, of the page of code that the kernel maps into
-    every process."""
+    """A thread's working folder, by path, so that the thread can be moved to the folder of that path under a new root.
+    `vdso` is the address of the kernel's page of code in the thread's memory."""
 
     __slots__ = ("link", "path", "thread", "vdso")
 
@@ -38,8 +33,7 @@ class WorkingFolder:
         self.link = f"/proc/{thread}/cwd"
 
     def is_current(self) -> bool:
-        """Return whether the thread is already in the folder that its path leads to under the current root. True if the
-        thread has ended."""
+        """The thread is in the folder that its path leads to under the current root, or has ended."""
         try:
             current = os.stat(self.link)
         except (FileNotFoundError, ProcessLookupError):
@@ -50,20 +44,18 @@ class WorkingFolder:
             return False
 
     def change(self) -> None:
-        """Make the thread change to the folder that its path leads to under the current root."""
         tracing.change_folder(self.thread, self.path, self.vdso)
 
 
 def rehearse() -> tuple[list[WorkingFolder], list[str]]:
-    """Check that all processes of the box can be moved to a new root directory, without moving them. Raises CannotMove
-    if one cannot. Return the working folders that threads would have to change, and the files that processes map
-    shared.
+    """Check that all processes of the box, which must be stopped, can be moved to a new root, or raise CannotMove.
+    Return the working folders to change, and the files that processes map shared.
 
-    If the box has written one of these shared files since its last fork, the caller must not move the box: the mapping
-    would go on showing the old file and miss later changes. Files that the box has not written never change.
+    If the box has written one of these shared files since its last fork, the caller must not move it: the mapping would
+    go on showing the old file and miss later changes.
 
-    All threads must be stopped. To prove that threads can be made to change their working folders, one thread of each
-    process is made to change to the folder it is already in."""
+    To prove that threads can be made to change their working folders, one of each process changes to the folder it is
+    in."""
     if not tracing.KNOWN:
         raise CannotMove(f"moving processes is not supported on {kernel.MACHINE}")
     folders: list[WorkingFolder] = []
@@ -85,8 +77,8 @@ def rehearse() -> tuple[list[WorkingFolder], list[str]]:
 
 
 def move_to_new_root(folders: list[WorkingFolder]) -> None:
-    """Make the thread of each `WorkingFolder` change to that folder's path under the box's current root. Raises
-    CannotMove if a thread does not get there."""
+    """Make each thread change to its folder's path under the current root. Raises CannotMove if one does not get
+    there."""
     for folder in folders:
         with suppress(OSError):
             if not folder.is_current():
@@ -96,9 +88,6 @@ def move_to_new_root(folders: list[WorkingFolder]) -> None:
 
 
 class _View:
-    """Examines threads before a move: finds each thread's working folder, and raises CannotMove for a thread that
-    cannot be moved, for example because it has a file on the box's root mount open."""
-
     def __init__(self) -> None:
         self._device = os.stat("/").st_dev
         root = os.open("/", os.O_PATH | os.O_CLOEXEC)
@@ -109,9 +98,8 @@ class _View:
         self._filters = _field("/proc/self/status", "Seccomp_filters")
 
     def working_folder(self, thread: int, vdso: int) -> WorkingFolder | None:
-        """Return the thread's working folder. Return None if the thread can keep it in a move, because the folder is
-        the root or lies outside the box's files. Raises CannotMove if the thread cannot be moved, for example because
-        it has files open."""
+        """Return the thread's working folder; None if the thread can keep it, because it is the root or lies outside
+        the box's files. Raises CannotMove for a thread that cannot be moved."""
         if _field(f"/proc/{thread}/status", "Seccomp_filters") != self._filters:
             raise CannotMove(f"thread {thread} has seccomp filters of its own")
         self._require_no_open_files(thread)
@@ -135,7 +123,6 @@ class _View:
 
 
 def _threads(process: int) -> list[int]:
-    """Return the ids of a process's threads, the main thread first."""
     return sorted(map(int, os.listdir(f"/proc/{process}/task")))
 
 
@@ -146,8 +133,6 @@ def _field(path: str, name: str) -> str:
 
 
 def _mappings(process: int) -> tuple[int, set[str]]:
-    """Return the address of the process's vdso (the kernel's own page in its memory), and the paths of the files that
-    it maps shared."""
     vdso, shared = 0, set()
     with open(f"/proc/{process}/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
@@ -160,8 +145,7 @@ def _mappings(process: int) -> tuple[int, set[str]]:
 
 
 def _require_no_named_socket() -> None:
-    """Raise CannotMove if a socket is bound to a path: after the move, it could be reached through the old files
-    only."""
+    """A socket that is bound to a path could be reached through the old files only."""
     with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as sockets:
         for line in sockets:
             name = line.split(maxsplit=7)[7:]

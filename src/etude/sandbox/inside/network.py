@@ -12,9 +12,6 @@ The same holds for IPv6 if the kernel has it. Nothing listens in the box's own n
 loopback are free for the box.
 """
 
-# Plain strings instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH123
-
 from __future__ import annotations
 
 import fcntl
@@ -26,16 +23,12 @@ from etude.sandbox.inside import kernel
 
 
 class LinkAddresses:
-    """The addresses, in one address family, of the veth pair that links a box's network to its gate. The gate is the
-    network namespace in which the owner process accepts the box's connections."""
+    """The addresses, in one family, of the veth pair that links a box to its gate."""
 
     __slots__ = ("any_address", "box", "family", "gate", "prefix")
 
     def __init__(self, family: int, box: str, gate: str, prefix: int, any_address: str) -> None:
-        """`box` and `gate` are the addresses of the two ends of the veth pair. The gate is the network namespace in
-        which the owner process accepts the box's connections. `prefix` is the length of the network prefix. If it is as
-        long as the address, the box has no neighbours and sends all its traffic to the gate. `any_address` is the
-        wildcard address of the family."""
+        """With a `prefix` as long as the address, the box has no neighbours and sends all its traffic to the gate."""
         self.family, self.box, self.gate = family, box, gate
         self.prefix, self.any_address = prefix, any_address
 
@@ -58,15 +51,14 @@ _UNICAST, _LOCAL = 1, 2
 
 
 def raise_device(name: str) -> None:
-    """Bring a network device up."""
     set_flags, up_and_running = 0x8914, 0x41
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, set_flags, struct.pack("16sh14x", name.encode(), up_and_running))
 
 
 def open_gate(box: int, owner: int, ports: list[int]) -> None:
-    """Make the gate of a box: a network namespace, joined to the box's by a veth pair, whose sockets accept connections
-    to any address. `box` is a descriptor of the box's network namespace, over which the caller must have all rights.
+    """Make the gate of a box. `box` is a descriptor of its network namespace, over which the caller must have all
+    rights.
 
     Send the gate's sockets over the unix socket `owner`: DNS over UDP, DNS over TCP, then one for each port. They are
     IPv6 sockets that accept both families, or IPv4 sockets if the kernel has no IPv6."""
@@ -93,7 +85,6 @@ def open_gate(box: int, owner: int, ports: list[int]) -> None:
 
 
 def has_ipv6() -> bool:
-    """Return whether the caller's network namespace has IPv6."""
     try:
         with open(_NO_IPV6, "rb") as file:
             return file.read().strip() == b"0"
@@ -102,7 +93,6 @@ def has_ipv6() -> bool:
 
 
 def _bind(family: int, kind: int, port: int) -> socket.socket:
-    """Return a socket bound to every address of the namespace."""
     listener = socket.socket(family, kind)
     if family == socket.AF_INET6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -111,8 +101,8 @@ def _bind(family: int, kind: int, port: int) -> socket.socket:
 
 
 def _configure_gate(box: int, families: list[LinkAddresses]) -> None:
-    """Make a veth pair between the current namespace (the gate) and the box's namespace. In the gate, every address
-    then counts as local, except the box's own."""
+    """Join the current namespace (the gate) and the box's by a veth pair. Every address but the box's own becomes
+    local."""
     with _Netlink() as netlink:
         netlink.add_veth("gate0", "eth0", box)
         for net in families:
@@ -127,7 +117,6 @@ def _configure_gate(box: int, families: list[LinkAddresses]) -> None:
 
 
 def _configure_box(families: list[LinkAddresses]) -> None:
-    """Give the box's end of the veth pair its addresses and the default routes."""
     with _Netlink() as netlink:
         for net in families:
             netlink.add_address("eth0", net, net.box)
@@ -136,21 +125,14 @@ def _configure_box(families: list[LinkAddresses]) -> None:
             netlink.add_route(net, _UNICAST, "eth0", net.any_address, table=_TABLE_MAIN, gateway=net.gate)
 
 
-class _Netlink:
-    """A netlink socket in the network namespace in which the socket was made. Requests that the kernel refuses raise
+class _Netlink(socket.socket):
+    """A netlink socket in the network namespace in which it was made. Requests that the kernel refuses raise
     StepFailed."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
-
-    def __enter__(self) -> _Netlink:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
+        super().__init__(socket.AF_NETLINK, socket.SOCK_RAW, 0)
 
     def add_veth(self, here: str, there: str, namespace: int) -> None:
-        """Make a veth pair with the end `here` in this namespace and the end `there` in `namespace`."""
         link = struct.pack("=BxHiII", 0, 0, 0, 0, 0)
         peer = link + _attribute(_NAME, there.encode() + b"\0") + _attribute(_NAMESPACE, struct.pack("=I", namespace))
         kind = _attribute(_KIND, b"veth") + _attribute(_DATA, _attribute(_PEER, peer))
@@ -177,8 +159,8 @@ class _Netlink:
         self._ask(_NEW_ROUTE, body, "network gate")
 
     def _ask(self, kind: int, body: bytes, step: str) -> None:
-        self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, _ACKNOWLEDGED_CREATE, 1, 0) + body)
-        answer = self._socket.recv(1 << 16)
+        self.send(struct.pack("=IHHII", 16 + len(body), kind, _ACKNOWLEDGED_CREATE, 1, 0) + body)
+        answer = self.recv(1 << 16)
         number = -struct.unpack_from("=i", answer, 16)[0]
         if number:
             raise kernel.StepFailed(step, number)

@@ -5,8 +5,6 @@ zygote puts a root file system into its mount namespace. Then it receives its or
 socket to the owner process) and becomes pid 1 of a box.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every box.
-
 from __future__ import annotations
 
 import contextlib
@@ -30,8 +28,7 @@ _MAX_PASSED = 8
 _MAX_DESCRIPTORS = 1 << 20
 _CONTROL_FD = 3
 UNMAPPED, STANDING = b"unmapped", b"standing"
-"""Reports that a box sends while it is being prepared: UNMAPPED when it waits for its id map, STANDING when it is
-ready. Any other report is a failure, as JSON."""
+"""Reports of a box that is being prepared: it waits for its id map; it is ready. Any other is a failure, as JSON."""
 
 
 class PreparedBox:
@@ -41,12 +38,11 @@ class PreparedBox:
         self, settings: ZygoteSettings, single_id: int, template: int, own_namespace: int, program: bytes
     ) -> None:
         """Clone the box's process. `template` is the mount namespace to copy, `own_namespace` the zygote's own.
-        `single_id` is the box's user id if boxes have only one. `program` is the box's seccomp program."""
+        `single_id` is the box's user id if boxes have only one."""
         self.settings, self.single_id = settings, single_id
         self.mount_namespace = self.network_namespace = -1
         self.failure = kernel.StepFailed("lost", 0)
-        """Why the box could not be prepared. It stays "lost" if the box's process dies without reporting a failed
-        step."""
+        """Stays "lost" if the box's process dies without reporting a failed step."""
         self.at_end: Callable[[], None] | None = None
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -65,8 +61,8 @@ class PreparedBox:
         self.pidfd = os.pidfd_open(self.pid)
 
     def map_ids(self) -> None:
-        """Write the id map of the box's user namespace and let the box continue. The descriptors of its mount and
-        network namespaces are opened first, since pid 1 soon denies access to them."""
+        """Let the box continue with its id map. Its namespaces are opened first, since pid 1 soon denies access to
+        them."""
         process = f"/proc/{self.pid}"
         self.mount_namespace, self.network_namespace = (
             os.open(f"{process}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mnt", "net")
@@ -76,8 +72,8 @@ class PreparedBox:
         self.control.send(b"go")
 
     def order(self, message: wire.Header, numbers: list[int]) -> None:
-        """Send `message`, the order that turns the prepared box into a box (user, limits, environment). `numbers` are
-        the descriptors to pass: the box's end of the owner process's socket, and the files of its cgroups."""
+        """Send the order that turns this into a box (user, limits, environment), with the box's end of the owner's
+        socket and the files of its cgroups."""
         socket.send_fds(self.control, [json.dumps(message).encode()], numbers)
         self.control.close()
         os.close(self.network_namespace)
@@ -86,15 +82,13 @@ class PreparedBox:
     def kill(self) -> None:
         """Kill pid 1, and with it the whole box.
 
-        The descriptors of the box's namespaces are closed first, because an open one would keep the box's mounts alive.
-        Once all are closed, the kernel frees the mounts before pid 1 counts as ended. So whoever waits for the end of
-        pid 1 finds the mounts freed."""
+        The descriptors of its namespaces are closed first: once all are closed, the kernel frees the box's mounts
+        before pid 1 counts as ended. So whoever waits for the end of pid 1 finds the mounts freed."""
         self._close_namespaces()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Reap pid 1 after it has ended, and close all descriptors."""
         self.control.close()
         os.waitpid(self.pid, 0)
         self._close_namespaces()
@@ -108,8 +102,7 @@ class PreparedBox:
 
 
 def _become_pid_1(settings: ZygoteSettings, single_id: int, control_fd: int, program: bytes) -> NoReturn:
-    """Run in the cloned child: set up the box, wait for the order, and serve as pid 1. Ends the process instead of
-    returning or raising into the zygote's code."""
+    """Run in the cloned child, which never returns or raises into the zygote's code."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         os.dup2(control_fd, _CONTROL_FD)
@@ -152,8 +145,7 @@ def _become_pid_1(settings: ZygoteSettings, single_id: int, control_fd: int, pro
 
 
 def _wait_for_order(control: socket.socket) -> tuple[bytes, list[int]]:
-    """Return the order (the description of the box to become) and its descriptors, or (b"", []) if the zygote has
-    ended."""
+    """Return the order and its descriptors, or (b"", []) if the zygote has ended."""
     try:
         data, numbers, _, _ = socket.recv_fds(control, wire.MAX_ORDER, _MAX_PASSED)
     except ConnectionError:
@@ -162,8 +154,6 @@ def _wait_for_order(control: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _mount_system_folders(settings: ZygoteSettings) -> None:
-    """Mount /proc, terminals (/dev/pts) and shared memory (/dev/shm), which every box has whatever its image. Set the
-    host name and start the loopback device."""
     quiet = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     kernel.mount("proc", "own", "proc", quiet, None, "mount proc")
     owner = "" if settings.range_base is None else f",gid={settings.range_base + 5}"

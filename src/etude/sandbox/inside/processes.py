@@ -5,9 +5,6 @@ Each command runs in its own UTS namespace, which serves as its mark: every desc
 since commands may not make namespaces.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-# ruff: noqa: PTH110, PTH115, PTH123, PTH208
-
 from __future__ import annotations
 
 import contextlib
@@ -21,15 +18,13 @@ from etude.sandbox.inside import memory
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 UNREADABLE = "?"
-"""Returned by `mark_of` for a process whose program file is unreadable. The kernel hides the UTS namespace of such a
-process, by which its command is recognized otherwise."""
+"""The mark of a process whose program file is unreadable: the kernel hides its UTS namespace."""
 _UNREACHABLE = (FileNotFoundError, ProcessLookupError, PermissionError)
 _DEAD, _STOPPED = {b"Z", b"X"}, {b"T", b"t"}
 
 
 class Usage:
-    """Resource use of one process. `mark` is the UTS namespace of the command that the process belongs to (see
-    `mark_of`), and so identifies the command. `memory` is in bytes."""
+    """Resource use of one process. `mark` identifies its command; `memory` is in bytes."""
 
     __slots__ = ("cpu_seconds", "mark", "memory")
 
@@ -41,28 +36,25 @@ _oom_score_fd = -1
 
 
 def open_oom_score() -> None:
-    """Open pid 1's oom_score_adj and keep the descriptor. Call this while pid 1 is still dumpable, since it cannot open
-    the file afterwards."""
+    """Open pid 1's oom_score_adj while pid 1 is still dumpable, since it cannot open the file afterwards."""
     global _oom_score_fd
     _oom_score_fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
 
 
 def prefer_for_oom_kill(offer: bool) -> None:
-    """Set pid 1's oom_score_adj, which the processes that it starts inherit: 200 with `offer`, as desktop programs
-    have, else 0. Pid 1 sets 200 only while it starts a command. So when memory runs out, the kernel kills commands
-    before pid 1."""
+    """With `offer`, give processes started from now on the score 200, as desktop programs have. Pid 1 does so only
+    while it starts a command, so when memory runs out, the kernel kills commands before pid 1."""
     if _oom_score_fd >= 0:
         os.write(_oom_score_fd, b"200" if offer else b"0")
 
 
 def _others() -> list[int]:
-    """Return the pids of all processes but pid 1."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
 
 
 def _threads(pid: int) -> list[str]:
-    """Return the /proc folders of the process's threads. A process whose main thread has ended looks like a zombie, but
-    its other threads may still run."""
+    """Return the /proc folders of the threads. A process whose main thread has ended looks like a zombie, but its other
+    threads may still run."""
     try:
         return [f"/proc/{pid}/task/{number}" for number in os.listdir(f"/proc/{pid}/task")]
     except _UNREACHABLE:
@@ -70,9 +62,7 @@ def _threads(pid: int) -> list[str]:
 
 
 def mark_of(pid: int) -> str:
-    """Return the UTS namespace of a process. It is the mark that shows to which command the process belongs, since
-    every command runs in a UTS namespace of its own. Return "" if the process has ended or is a zombie. Return
-    UNREADABLE if its program file is unreadable, because the kernel then hides the namespace."""
+    """Return the process's UTS namespace, which shows to which command it belongs; "" if it is dead."""
     return _mark_at(f"/proc/{pid}") or next(filter(None, map(_mark_at, _threads(pid))), "")
 
 
@@ -87,14 +77,14 @@ def _mark_at(folder: str) -> str:
 
 
 def signal_all(number: signal.Signals) -> None:
-    """Send a signal to every process of the box but pid 1, in one system call, so that no forking process escapes."""
+    """Signal every process of the box but pid 1, in one system call, so that no forking process escapes."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)
 
 
 def kill_marked(mark: str, commands: set[int]) -> None:
-    """Kill all processes of the command whose mark (UTS namespace) is `mark`, and all processes whose mark cannot be
-    read. Spare the pids in `commands`, the main processes of other commands.
+    """Kill all processes with this mark, and all whose mark cannot be read, except `commands`, the main processes of
+    other commands.
 
     A process that is stopped in the middle of a fork still creates its child. So after the processes found are dead,
     the search is repeated until it finds none."""
@@ -111,9 +101,8 @@ def kill_marked(mark: str, commands: set[int]) -> None:
 
 
 def _stop_marked(to_kill: Callable[[int], bool], known: set[int]) -> set[int]:
-    """Stop all processes for which `to_kill` holds, and return their pids. Skip the pids in `known`, which an earlier
-    search has found. All are stopped before any is killed. Stopped processes cannot fork, but still count towards the
-    process limit, so even a fork bomb comes to an end."""
+    """Stop all processes to kill that are not in `known` before any is killed: stopped ones cannot fork, but still
+    count towards the process limit, so even a fork bomb comes to an end."""
     stopped: set[int] = set()
     while found := {pid for pid in _others() if pid not in known | stopped and to_kill(pid)}:
         for pid in found:
@@ -123,9 +112,8 @@ def _stop_marked(to_kill: Callable[[int], bool], known: set[int]) -> set[int]:
 
 
 def _kill_stopped(stopped: set[int], to_kill: Callable[[int], bool], own: set[int]) -> None:
-    """Kill the `stopped` processes for which `to_kill` holds, and resume the others. Wait until the killed ones are
-    dead. Then wait a moment until those in `own` (processes that certainly belong to the command being killed) are
-    reaped."""
+    """Kill those for which `to_kill` still holds, and resume the others. `own` certainly belong to the command being
+    killed."""
     for pid in stopped:
         _send(pid, signal.SIGKILL if to_kill(pid) else signal.SIGCONT)
     _wait_for(lambda: not any(to_kill(pid) for pid in stopped))
@@ -134,15 +122,14 @@ def _kill_stopped(stopped: set[int], to_kill: Callable[[int], bool], own: set[in
 
 
 def _reaped(pid: int) -> bool:
-    """Try to reap the process, and return whether it no longer exists."""
     with contextlib.suppress(ChildProcessError):  # Its parent still lives. When the parent dies, it becomes our child.
         os.waitpid(pid, os.WNOHANG)
     return not os.path.exists(f"/proc/{pid}")
 
 
 def _wait_for(condition: Callable[[], bool], patience: float = 5.0) -> bool:
-    """Poll until the condition holds or `patience` seconds are over; return whether it holds. The condition is usually
-    the effect of a signal, which comes soon unless a disk hangs."""
+    """Poll until the condition holds, at most `patience` seconds. It is usually the effect of a signal, which comes
+    soon unless a disk hangs."""
     deadline = time.monotonic() + patience
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.0003)
@@ -155,7 +142,6 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def reap_orphans(commands: set[int]) -> None:
-    """Reap dead processes, except the main processes of commands (the pids in `commands`)."""
     for pid in _others():
         if pid not in commands:
             with contextlib.suppress(ChildProcessError):
@@ -177,8 +163,7 @@ def reap_all() -> None:
 
 
 def wait_until_dead() -> None:
-    """Wait a few seconds until no process of the box runs. Called after SIGKILL was sent to all. Commands that pid 1
-    still tracks may stay as zombies."""
+    """Wait a few seconds until no process runs. Commands that pid 1 still tracks may stay as zombies."""
     _wait_for(none_live)
 
 
@@ -208,12 +193,10 @@ def stop_all(stopped_before: set[int]) -> bool:
 
 
 def stopped() -> set[int]:
-    """Return the pids of processes that are stopped by a signal."""
     return {pid for pid in _others() if _states(pid) - _DEAD == {b"T"}}
 
 
 def resume_all(but: set[int]) -> None:
-    """Resume all processes after a freeze, except the pids in `but`, which were stopped before it."""
     if not but:
         signal_all(signal.SIGCONT)
         return
@@ -223,18 +206,16 @@ def resume_all(but: set[int]) -> None:
 
 
 def reaped_cpu_seconds() -> float:
-    """Return the CPU time, in seconds, of all processes that have ended and been reaped."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _states(pid: int) -> set[bytes]:
-    """Return the state letters of all threads of a process, since threads stop one by one."""
     return {_state(folder) for folder in _threads(pid)}
 
 
 def _state(folder: str) -> bytes:
-    """Return the state letter of a process or thread, given its folder in /proc; X if it is gone."""
+    """Return the state letter of a process or thread folder; X if it is gone."""
     try:
         with open(f"{folder}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0]
@@ -243,20 +224,18 @@ def _state(folder: str) -> bytes:
 
 
 def measure(*, files: bool) -> list[Usage]:
-    """Return the resource use of every process but pid 1. With `files`, include the memory of unnamed files (memfd)
-    that processes hold open."""
+    """Return the use of every process but pid 1. With `files`, include unnamed files (memfd) that processes hold
+    open."""
     seen: set[int] = set()
     return [usage for pid in _others() if (usage := _measure_one(pid, seen if files else None)) is not None]
 
 
 def _measure_one(pid: int, seen: set[int] | None) -> Usage | None:
-    """Return the resource use of one process, or None if it has ended. Its memory is its private and shared-memory
-    pages; pages of program files do not count.
+    """Return the use of one process, or None if it has ended. Pages of program files do not count.
 
-    The process may also hold unnamed files (memfd) open. Most of them are mapped, so their pages are among the
-    shared-memory pages already. Therefore only the larger of the two sizes, shared-memory pages and unnamed files, is
-    added to the private pages. The result is at least half of the true sum. Files in `seen` are not counted again. If
-    `seen` is None, no unnamed files are counted."""
+    Most of its unnamed files (memfd) are mapped, so their pages are among the shared-memory pages already. Therefore
+    only the larger of the two sizes is added to the private pages: at least half of the true sum. Files in `seen` do
+    not count again; with None, no files do."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             ticks = sum(int(value) for value in file.read().rpartition(b")")[2].split()[11:15])
@@ -269,14 +248,13 @@ def _measure_one(pid: int, seen: set[int] | None) -> Usage | None:
 
 
 def _memory_at(folder: str) -> dict[bytes, bytes]:
-    """Return the fields RssAnon and RssShmem (in KiB) of the status file in a /proc folder. Empty for a thread that has
-    ended."""
+    """Return RssAnon and RssShmem (in KiB) of a /proc folder; empty for a thread that has ended."""
     with open(f"{folder}/status", "rb") as file:
         return dict(line.split()[:2] for line in file if line.startswith((b"RssAnon:", b"RssShmem:")))
 
 
 def find_writers() -> list[str]:
-    """Return the processes that hold a regular file of the box open for writing, as "pid name: path"."""
+    """Return "pid name: path" of each regular file of the box that a process holds open for writing."""
     writers = {}
     for pid in _others():
         for folder in _threads(pid):

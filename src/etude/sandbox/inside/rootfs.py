@@ -5,9 +5,6 @@ The same steps make the first root of a new box and the next root of a box that 
 processes of a mount namespace to the new root.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every box.
-# ruff: noqa: PTH101, PTH102, PTH116, PTH208
-
 from __future__ import annotations
 
 import contextlib
@@ -20,17 +17,15 @@ from etude.sandbox.inside.wire import Header
 from etude.sandbox.inside.zygote_root import ZygoteSettings
 
 SEAL = "seal"
-"""Step name in the StepFailed error that is raised if the box's files cannot be made read-only, because a process has
-a file open for writing."""
+"""The step that fails if a process has a file open for writing, so that the box's files cannot be made read-only."""
 IMAGE = "the image's"
-"""Start of the step name in a StepFailed error that is the image's fault, such as "the image's /proc". It means that a
-box needs a folder at that path, but the image has something else there."""
+"""Start of the name of a failed step that is the image's fault, such as "the image's /proc": a box needs a folder
+there, but the image has something else."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def make_cell(settings: ZygoteSettings, cell: str, disk_mb: int) -> None:
-    """Make a cell, the folder `cell` that holds what one box writes. If cells are kept in memory, `disk_mb` is the
-    maximum size in MiB, and 0 stands for no maximum."""
+    """Make the folder that holds what one box writes. In memory, it has at most `disk_mb` MiB; 0 is no limit."""
     os.mkdir(cell)
     if settings.memory:
         limit = f",size={disk_mb}m,nr_inodes={max(4096, disk_mb * 64)}" if disk_mb else ""
@@ -44,8 +39,6 @@ def make_cell(settings: ZygoteSettings, cell: str, disk_mb: int) -> None:
 
 
 def remove_cell(settings: ZygoteSettings, cell: str) -> None:
-    """Unmount and remove a cell, a folder with what one box has written. Errors are ignored, since the owner process
-    removes what is left."""
     if settings.memory:
         with contextlib.suppress(kernel.StepFailed):
             kernel.unmount(cell, "unmount cell")
@@ -54,8 +47,8 @@ def remove_cell(settings: ZygoteSettings, cell: str) -> None:
 
 
 def make_root(settings: ZygoteSettings, order: Header, cell: str, layers: list[str]) -> int:
-    """Make a box's overlay: read-only `layers` with `cell`, the box's writable folder, on top. Make the folders in it
-    that mounts and commands need. Return a descriptor of the overlay, which is not mounted at a path yet."""
+    """Make a box's overlay of `layers` under `cell`, with the folders that mounts and commands need. Return its
+    descriptor; it is not mounted at a path yet."""
     lower = lower_layers(settings, order, layers)
     root = _stack(":".join(lower), cell)
     try:
@@ -74,8 +67,6 @@ def _stack(lower: str, cell: str) -> int:
     # index=off: without it, a stale file handle could make overlayfs refuse an upper folder that is used again.
     # volatile: skip syncs, since a cell does not outlive its box. xino=on: a file keeps its inode number when it is
     # first written, since git refuses hard links to files whose inode number changes.
-    """Make the overlay of the `lower` layers (joined by ":", topmost first) with the folder `cell` as its writable
-    layer. Return a descriptor of the overlay, which is not mounted at a path yet."""
     options = {"userxattr": "", "xino": "on", "index": "off", "volatile": ""}
     options |= {"lowerdir": lower, "upperdir": f"{cell}/upper", "workdir": f"{cell}/work"}
     if len(lower.encode()) <= kernel.LONGEST_OPTION:
@@ -91,14 +82,12 @@ def _stack(lower: str, cell: str) -> int:
 
 
 def lower_layers(settings: ZygoteSettings, order: Header, layers: list[str]) -> list[str]:
-    """Return the overlay's lower layers, topmost first: `layers`, then the generated folder tree of the box's image
-    base (such as "host"). `order` is the request to make the box, and names the base."""
+    """Return the lower layers, topmost first: `layers`, then the generated folder tree of the box's image base."""
     return [*layers, f"store/{settings.skeletons[order['base']]}"]
 
 
 def _copy_attributes(upper: str, below: str) -> None:
-    """Copy owner, mode and times of the folder `below`, the topmost lower layer, to the folder `upper`. Overlayfs does
-    this by itself for all folders but the top one."""
+    """Overlayfs does this by itself for all folders but the top one."""
     info = os.stat(below)
     os.chown(upper, info.st_uid, info.st_gid)
     os.chmod(upper, stat.S_IMODE(info.st_mode))
@@ -106,16 +95,15 @@ def _copy_attributes(upper: str, below: str) -> None:
 
 
 def untouched(cell: str, below: str) -> bool:
-    """Return whether the box has written nothing to its cell since the cell was made on top of the folder `below`, the
-    topmost lower layer."""
+    """Whether the box has written nothing since its cell was made on top of the layer `below`."""
     ours, theirs = os.stat(f"{cell}/upper"), os.stat(below)
     same = all(getattr(ours, name) == getattr(theirs, name) for name in ("st_mode", "st_uid", "st_gid", "st_mtime_ns"))
     return same and not os.listdir(f"{cell}/upper")
 
 
 def _open_mount_point(root: int, target: str) -> int:
-    """Open the folder `target` below the open folder `root`, to mount on it. Raises StepFailed if it is no folder or
-    its path contains a symbolic link."""
+    """Open the folder `target` below `root`. Raises StepFailed if it is no folder or its path contains a symbolic
+    link."""
     try:
         return kernel.openat2(root, target, _PATH, 0, kernel.RESOLVE_IN_ROOT | kernel.RESOLVE_NO_SYMLINKS)
     except OSError as error:
@@ -123,8 +111,7 @@ def _open_mount_point(root: int, target: str) -> int:
 
 
 def _make_folder(root: int, path: str, owner: int | None) -> None:
-    """Make the folder `path` and its missing parents below the open folder `root`, with the owner id `owner`. The
-    image's links cannot lead out of `root`."""
+    """Make the folder and its missing parents below `root`, out of which the image's links cannot lead."""
     parts = [part for part in path.split("/") if part]
     for depth in range(1, len(parts) + 1):
         folder = "/".join(parts[:depth])
@@ -141,26 +128,20 @@ def _make_folder(root: int, path: str, owner: int | None) -> None:
 
 
 def mounts_for_first_root(settings: ZygoteSettings, base: str) -> list[tuple[str, str]]:
-    """Return the mounts to move when a new box gets its root directory, as (source, target). Before that, the box has a
-    copy of the zygote's root, where the sources lie."""
+    """Return the mounts to move when a new box gets its root, as (source, target). Before that, the box has a copy of
+    the zygote's root, where the sources lie."""
     system = [(f"base/{top}", top) for top in settings.top_mounts()] if base == "host" else []
     return [*system, ("dev", "dev"), ("own", "proc")]
-
-
-def mounts_for_next_root(settings: ZygoteSettings, base: str) -> list[tuple[str, str]]:
-    """Return the mounts to move from a box's root directory to the one that replaces it in a fork, as (source,
-    target)."""
-    return [(target, target) for _, target in mounts_for_first_root(settings, base)]
 
 
 def replace_root(
     root: int, mount_namespace: int, own_namespace: int, moves: list[tuple[str, str]], *, seal: bool
 ) -> None:
     """Make the overlay `root` the root directory of a mount namespace, with the mounts `moves` (source, target) moved
-    into it. Then close `root` and return to `own_namespace`, the zygote's own mount namespace.
+    into it. Close `root` and return to `own_namespace`, the zygote's own.
 
-    With `seal`, make the old root read-only first. The kernel refuses that if any process has a file open for writing
-    there."""
+    With `seal`, make the old root read-only first, which the kernel refuses if a process has a file open for
+    writing."""
     try:
         kernel.enter_mounts(mount_namespace)
         if seal:

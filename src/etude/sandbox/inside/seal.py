@@ -5,9 +5,6 @@ Deletions (whiteouts), opaque folders, links, modes, owners, times and attribute
 sees the same files as a box on top of the originals.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every fork that has to copy.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH115, PTH211
-
 from __future__ import annotations
 
 import contextlib
@@ -27,40 +24,33 @@ _OVERLAY = "user.overlay."
 _OPAQUE = f"{_OVERLAY}opaque"
 _COPY_BYTES = 1 << 20
 LONGEST = 3000
-"""Maximum length of a folder's path in a layer, in bytes. The kernel allows 4096, and the path of the store itself
-needs some of them."""
+"""Longest path of a folder in a layer, in bytes. The kernel allows 4096, and the path of the store needs some of
+them."""
 
 
 def copy_and_report(sources: list[str], target: str, *, named: bool = True) -> Header:
-    """Merge the overlay folders `sources` (topmost first) and copy them to `target`. Return the answer for the owner
-    process: the digest, or the error, after removing the partial copy. If `named` is False, file content is not hashed,
-    so the digest must not be used as a name of the copy."""
+    """Merge the overlay folders `sources` (topmost first) into `target`. Return the digest for the owner process, or
+    the error after removing the partial copy. Without `named`, file content is not hashed, so the digest must not name
+    the copy."""
     try:
         return {"digest": copy_layers(sources, target, named=named)}
     except OSError as error:
-        _remove(target)
+        with contextlib.suppress(OSError):
+            remove_tree(target)
         if error.errno == errno.ENAMETOOLONG:
             return {"error": f"folders are nested too deep: a path has at most {LONGEST} bytes", "kind": "refused"}
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return {"error": str(error), "kind": "disk_full" if full else "failed"}
 
 
-def _remove(target: str) -> None:
-    with contextlib.suppress(OSError):
-        remove_tree(target)
-
-
 def copy_layers(sources: list[str], target: str, *, named: bool = True) -> str:
-    """Merge the overlay folders `sources` (topmost first) and copy them into `target`, which is made if it is missing.
-    Return the digest of the content. If `named` is False, the digest must not be used as a name of the copy, since file
-    content is then copied without hashing."""
     os.makedirs(target, exist_ok=True)
     return _Copy(target, named=named).run(sources)
 
 
 class _MergedEntry:
-    """One path in the merge of several overlay folders: its topmost entry and, for a folder, all folders that are
-    merged in it."""
+    """One path in the merge of several overlay folders: its topmost entry and, for a folder, all folders merged in
+    it."""
 
     __slots__ = ("entry", "folders", "opaque", "path")
 
@@ -68,11 +58,11 @@ class _MergedEntry:
         self.path, self.entry = path, entry
         self.folders: list[str] = []
         self.opaque = False
-        """Whether the folder is opaque: it hides the same folder in all layers below the merged ones."""
+        """The folder hides the same folder in all layers below the merged ones."""
 
 
 def _walk(folders: list[str]) -> Iterator[_MergedEntry]:
-    """Merge these overlay folders (topmost first), and yield every path below them, each folder before its content."""
+    """Yield every path below the merge of these folders (topmost first), each folder before its content."""
     iterators = [_listed(folders, "")]
     while iterators:
         found = next(iterators[-1], None)
@@ -85,9 +75,8 @@ def _walk(folders: list[str]) -> Iterator[_MergedEntry]:
 
 
 def _listed(folders: list[str], prefix: str) -> Iterator[_MergedEntry]:
-    """Yield the entries of one folder, sorted by name. The folder is the merge of `folders`, its versions in several
-    overlay folders (topmost first). `prefix` is its path in the merged tree, with a slash at the end; the top folder's
-    is empty."""
+    """Yield the merged entries of `folders` (topmost first), sorted by name. `prefix` is the merged folder's path, with
+    a slash at the end; the top folder's is empty."""
     if len(os.fsencode(prefix)) > LONGEST:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), prefix)
     entries: dict[str, list[os.DirEntry[str]]] = {}
@@ -109,13 +98,11 @@ def _listed(folders: list[str], prefix: str) -> Iterator[_MergedEntry]:
 
 
 class _Copy:
-    """One copy of merged overlay folders, with the digest of what has been copied so far."""
-
     def __init__(self, target: str, *, named: bool) -> None:
         self.target, self.named = target, named
         self.digest = blake2b(digest_size=16)
         self.links: dict[tuple[int, int], str] = {}
-        """Maps the device and inode of each file with several hard links to the path of its first copy."""
+        """(device, inode) of each file with several hard links -> path of its first copy."""
 
     def run(self, sources: list[str]) -> str:
         folders = [(os.lstat(sources[0]), self.target)]
@@ -150,9 +137,8 @@ class _Copy:
         return self.digest.hexdigest()
 
     def _copy_file(self, found: _MergedEntry, info: os.stat_result, goal: str) -> tuple[bytes, bytes]:
-        """Copy a file. Return two values for the digest of the whole copy: the digest of the file's content, and its
-        extended attributes. If the file is a further hard link, the first value is the path of its first copy
-        instead."""
+        """Return the digest of the file's content, and its extended attributes. For a further hard link, the path of
+        its first copy replaces the digest."""
         if info.st_nlink > 1:
             same = (info.st_dev, info.st_ino)
             if first := self.links.get(same):
@@ -174,15 +160,12 @@ class _Copy:
 
 
 def _copy_bytes(old: int, new: int) -> bytes:
-    """Copy a file's content within the kernel (sendfile), without hashing. Return b"" in place of a digest of the
-    content."""
     while os.sendfile(new, old, None, _COPY_BYTES):
         pass
     return b""
 
 
 def _copy_and_hash(old: int, new: int) -> bytes:
-    """Copy a file's content, and return its digest."""
     content = blake2b(digest_size=16)
     while chunk := os.read(old, _COPY_BYTES):
         content.update(chunk)
@@ -193,9 +176,9 @@ def _copy_and_hash(old: int, new: int) -> bytes:
 
 
 def _copy_stat(target: str | int, info: os.stat_result) -> None:
-    """Set owner, mode and time of a path or an open file to those in `info`. The owner comes first, since changing it
-    clears set-id bits and capabilities. An owner or mode that is right already is not set again, since each change
-    costs a write to the file system's journal."""
+    """Set owner, mode and time of a path or an open file. The owner comes first, since changing it clears set-id bits
+    and capabilities. What is right already is not set again, since each change costs a write to the file system's
+    journal."""
     open_file = isinstance(target, int)
     made = os.fstat(target) if isinstance(target, int) else os.lstat(target)
     if (made.st_uid, made.st_gid) != (info.st_uid, info.st_gid):
@@ -206,8 +189,8 @@ def _copy_stat(target: str | int, info: os.stat_result) -> None:
 
 
 def _copy_attributes(source: str | int, target: str | int) -> bytes:
-    """Copy the extended attributes that programs have set, but not those of overlayfs. Return their names and values as
-    bytes, which become part of the copy's digest."""
+    """Copy the extended attributes that programs have set, but not those of overlayfs. Return them as bytes for the
+    digest."""
     kept = b""
     for name in sorted(os.listxattr(source)):
         if name.startswith(("user.", "security.capability")) and not name.startswith(_OVERLAY):
@@ -218,8 +201,6 @@ def _copy_attributes(source: str | int, target: str | int) -> bytes:
 
 
 def _add(digest: blake2b, path: str, info: os.stat_result, content: bytes, extra: bytes) -> None:
-    """Add one path to the digest: the path, its mode, owner and device number, its content, and `extra`, its extended
-    attributes."""
     record = f"{path}\0{info.st_mode:o}\0{info.st_uid}\0{info.st_gid}\0{info.st_rdev}\0".encode(
         "utf-8", "surrogateescape"
     )

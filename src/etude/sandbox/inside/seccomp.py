@@ -1,9 +1,6 @@
 """Compiles the deny-list of seccomp.json to a BPF program. Calls of foreign architectures end the process, listed calls
 fail, and all others pass."""
 
-# Plain strings instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH120, PTH123
-
 from __future__ import annotations
 
 import errno
@@ -23,14 +20,12 @@ _NEW_NAMESPACES = 0x7E020000
 
 
 def _step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
-    """Return one BPF instruction: the operation `code` with the operand `value`. If it is a test, `then` is the number
-    of instructions to skip when the test succeeds, and `otherwise` the number to skip when it fails."""
+    """Return one BPF instruction. For a test, `then` and `otherwise` are the numbers of instructions to skip."""
     return struct.pack("=HBBI", code, then, otherwise, value)
 
 
 def build_program(machine: str, *, root_alone: bool = False, families: Collection[str] = ()) -> bytes:
-    """Build the seccomp program that pid 1 installs for itself, and so for the whole box. Raises KeyError for a machine
-    that seccomp.json does not list.
+    """Build the seccomp program of a box. Raises KeyError for a machine that seccomp.json does not list.
 
     With `root_alone`, root is the box's only user. System calls that change file owners then succeed without doing
     anything, since package managers would fail otherwise. `families` are the allowed socket families; by default, all
@@ -72,8 +67,8 @@ def build_program(machine: str, *, root_alone: bool = False, families: Collectio
 
 
 def _only_with(number: int, allowed: list[int], answer: int) -> list[bytes]:
-    """Return BPF instructions that allow system call `number` only if its first argument is one of `allowed`. Otherwise
-    the call fails with the error `answer`."""
+    """Allow system call `number` only if its first argument is one of `allowed`; otherwise it fails with the error
+    `answer`."""
     return [
         _step(_EQUAL, number, otherwise=len(allowed) + 3),
         _step(_LOAD, _FIRST_ARGUMENT),

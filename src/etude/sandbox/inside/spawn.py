@@ -7,8 +7,6 @@ return to root, and other processes cannot trace it. The child's exec overwrites
 capabilities.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-
 from __future__ import annotations
 
 import errno
@@ -19,13 +17,13 @@ from etude.sandbox.inside import files, kernel, processes
 from etude.sandbox.inside.users import User
 
 _OWN_MEMORY = 128 << 20
-"""Bytes of memory that pid 1 may need beyond a command's limit, for requests and answers in progress."""
+"""Bytes that pid 1 may need beyond a command's limit, for requests and answers in progress."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DENIED, _NOT_FOUND = 126, 127
 
 
 class CannotStart(Exception):
-    """Raised when a program cannot be started. Carries the exit code and the message that a shell would give."""
+    """A program cannot be started. Carries the exit code and the message that a shell would give."""
 
     def __init__(self, code: int, line: str) -> None:
         super().__init__(line)
@@ -33,24 +31,20 @@ class CannotStart(Exception):
 
 
 class Launch:
-    """What a command is started with, except its streams: arguments, environment, working folder, user, and timeout in
-    seconds."""
+    """What a command is started with, except its streams. `timeout` is in seconds."""
 
     def __init__(self, argv: list[str], env: dict[str, str], cwd: str, user: User, timeout: float) -> None:
         self.argv, self.env, self.cwd, self.user, self.timeout = argv, env, cwd, user, timeout
 
 
 class Identity:
-    """Switches the user that pid 1 acts as. Between command starts, pid 1 is root of the box, but accesses files as the
-    image's default user."""
+    """Switches the user that pid 1 acts as. Between command starts, it is root of the box, but accesses files as
+    `file_user`, the image's default user. Without `many_ids`, it cannot change users."""
 
     def __init__(self, many_ids: bool, file_user: User) -> None:
-        """`many_ids`: whether the box has more than one user id; only then can pid 1 change users. `file_user`: the
-        image's default user; pid 1 accesses files as this user."""
         self.many_ids, self.file_user = many_ids, file_user
 
     def restore(self) -> None:
-        """Become root of the box again, with file access as the image's default user."""
         if self.many_ids:
             os.setresuid(0, 0, 0)
             os.setresgid(0, 0, 0)
@@ -71,8 +65,7 @@ class Identity:
 
 
 def set_lasting_limits(limits: dict[str, int]) -> None:
-    """Set the resource limits (rlimits) that apply to pid 1 and that all processes of the box inherit and cannot
-    exceed."""
+    """Set the resource limits of pid 1, which all processes of the box inherit and cannot exceed."""
     memory = limits["memory_mb"] << 20
     file = limits["file_mb"] << 20
     for kind, soft, hard in (
@@ -93,8 +86,6 @@ def set_lasting_limits(limits: dict[str, int]) -> None:
 
 
 class Spawner:
-    """Starts commands with their user, folder and limits."""
-
     def __init__(self, identity: Identity, limits: dict[str, int]) -> None:
         self._identity = identity
         # Limits of single processes for data size and CPU time. Pid 1 itself may use more, so they are set only during
@@ -107,9 +98,9 @@ class Spawner:
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
     def spawn(self, launch: Launch, streams: tuple[int | None, int, int] | str) -> int:
-        """Start the command as a session leader and return its pid. `streams` are the descriptors of stdin (None:
-        empty), stdout and stderr, or the path of a terminal. Raises CannotStart where a shell would report an error,
-        and Refused for arguments that no program can take."""
+        """Start the command as a session leader. `streams` are stdin (None: empty), stdout and stderr, or the path of a
+        terminal. Raises CannotStart where a shell would report an error, and Refused for arguments that no program can
+        take."""
         before = [resource.getrlimit(kind) for kind, _ in self._for_commands]
         try:
             for (kind, soft), (_, hard) in zip(self._for_commands, before, strict=True):
@@ -133,7 +124,7 @@ class Spawner:
                 resource.setrlimit(kind, limit)
 
     def open_terminal(self, user: User) -> tuple[int, int]:
-        """Open a new pseudo-terminal that belongs to the user. Return the descriptors of its master and slave end."""
+        """Open a pseudo-terminal that belongs to the user. Return its master and slave end."""
         self._identity.assume(user)
         try:
             return os.openpty()
@@ -143,7 +134,6 @@ class Spawner:
             self._identity.restore()
 
     def _actions(self, streams: tuple[int | None, int, int] | str) -> list[tuple[int, ...]]:
-        """Return the posix_spawn file actions that give the child its streams."""
         if isinstance(streams, str):
             # The first terminal that a session leader opens becomes its controlling terminal.
             opened = (os.POSIX_SPAWN_OPEN, 0, streams, os.O_RDWR, 0)
@@ -153,14 +143,14 @@ class Spawner:
 
 
 def find_program(name: str, path: str) -> str:
-    """Return the path of the program `name`, searched for in the folders of `path`. If the only file of this name may
-    not be executed, return that, so that the start fails with the reason. Raises FileNotFoundError if there is none."""
+    """Search the folders of `path` for a program. A file that may not be executed is returned if there is no other, so
+    that the start fails with the reason. Raises FileNotFoundError if there is none."""
     if "/" in name or not name:
         return name
     denied = ""
     for folder in path.split(":"):
         path = f"{folder or '.'}/{name}"
-        if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
             return path
         if os.path.lexists(path):
             denied = denied or path

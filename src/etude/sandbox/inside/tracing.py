@@ -7,9 +7,6 @@ the thread's stack. Afterwards registers, memory and signal mask are restored.
 Invariant: whatever fails, the thread is left as it was, and stopped.
 """
 
-# Plain strings and descriptors instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH123
-
 from __future__ import annotations
 
 import contextlib
@@ -24,24 +21,24 @@ from collections.abc import Iterator
 from etude.sandbox.inside import kernel
 
 KNOWN = kernel.MACHINE == "x86_64"
-"""Whether this module knows the register layout of this machine's CPU architecture."""
+"""This module knows the register layout of this machine."""
 _GETREGS, _SETREGS, _DETACH, _TO_NEXT_CALL = 12, 13, 17, 24
 _SEIZE, _GETSIGMASK, _SETSIGMASK, _GET_RSEQ = 0x4206, 0x420A, 0x420B, 0x420F
 _MARK_CALLS, _AT_CALL = 1, 5 | 0x80
 _STOPS = os.WSTOPPED | os.WEXITED | os.WNOWAIT | 0x40000000
-"""Options for waitid. WNOWAIT leaves an ended command to be reaped by its `Command` object. The last bit is __WALL,
-which includes threads."""
+"""For waitid. WNOWAIT leaves an ended command to be reaped by its `Command`. The last bit is __WALL, which includes
+threads."""
 _REGISTERS = struct.Struct("=27Q")
 _RAX, _RDI, _ORIGINAL_RAX, _RIP, _RSP = 10, 14, 15, 16, 19
 _RED_ZONE = 128
-"""Size of the x86-64 red zone: bytes below the stack pointer that a function may use."""
+"""Bytes below the stack pointer that an x86-64 function may use."""
 _CHDIR, _INSTRUCTION, _NO_CALL = 80, b"\x0f\x05", 2**64 - 1
 _EVERY_SIGNAL = struct.pack("=Q", 2**64 - 1)
 
 
 def change_folder(thread: int, path: str, vdso: int) -> None:
-    """Make the stopped thread change its working folder to `path`. `vdso` is the address of the vdso in its memory.
-    Raises OSError if the thread cannot be traced or the call fails."""
+    """Make the stopped thread change its working folder. `vdso` is the address of the vdso in its memory. Raises
+    OSError if the thread cannot be traced or the call fails."""
     instruction = vdso + _offset_in_vdso()
     with _attached(thread) as memory, _signals_blocked(thread):
         if os.pread(memory, len(_INSTRUCTION), instruction) != _INSTRUCTION:
@@ -58,7 +55,7 @@ def change_folder(thread: int, path: str, vdso: int) -> None:
 
 @contextlib.contextmanager
 def _attached(thread: int) -> Iterator[int]:
-    """Attach to the thread by ptrace while the context is active. Yield an open descriptor of the thread's memory."""
+    """Trace the thread during the block. Yield a descriptor of its memory."""
     kernel.ptrace(_SEIZE, thread, 0, _MARK_CALLS)
     try:
         _wait_for_stop(thread)
@@ -73,8 +70,7 @@ def _attached(thread: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _signals_blocked(thread: int) -> Iterator[None]:
-    """Block all signals of the traced thread while the context is active. Signals that arrive meanwhile stay
-    pending."""
+    """Block all signals of the traced thread during the block. Signals that arrive meanwhile stay pending."""
     mask = ctypes.create_string_buffer(8)
     kernel.ptrace(_GETSIGMASK, thread, 8, mask)
     kernel.ptrace(_SETSIGMASK, thread, 8, _EVERY_SIGNAL)
@@ -85,8 +81,8 @@ def _signals_blocked(thread: int) -> Iterator[None]:
 
 
 def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int) -> int:
-    """Make the thread call chdir with the path `text`, and return the result. `memory` is the descriptor of its memory,
-    `before` its registers, `instruction` the address of a system call instruction."""
+    """Make the thread call chdir with the path `text`, and return the result. `instruction` is the address of a system
+    call instruction."""
     registers = list(_REGISTERS.unpack(before))
     address = registers[_RSP] - _RED_ZONE - len(text)
     saved = os.pread(memory, len(text), address)
@@ -104,8 +100,8 @@ def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int
 
 
 def _run_to_syscall_stop(thread: int) -> None:
-    """Continue the thread until it next enters or leaves a system call. A SIGSTOP is ignored, since the thread is
-    stopped already."""
+    """Continue until the thread next enters or leaves a system call. A SIGSTOP is ignored, since it is stopped
+    already."""
     seen: int = signal.SIGSTOP
     while seen == signal.SIGSTOP:
         kernel.ptrace(_TO_NEXT_CALL, thread, 0, 0)
@@ -121,8 +117,8 @@ def _registers(thread: int) -> ctypes.Array[ctypes.c_char]:
 
 
 def _require_no_rseq(thread: int, memory: int) -> None:
-    """Raise OSError if the thread may be in a restartable sequence (rseq), which the kernel would not restart after the
-    injected system call."""
+    """Refuse a thread in a restartable sequence (rseq), which the kernel would not restart after the injected system
+    call."""
     found = ctypes.create_string_buffer(24)
     kernel.ptrace(_GET_RSEQ, thread, len(found), found)
     area = int.from_bytes(found.raw[:8], "little")
@@ -131,7 +127,7 @@ def _require_no_rseq(thread: int, memory: int) -> None:
 
 
 def _wait_for_stop(thread: int) -> int:
-    """Wait until the traced thread stops; return the signal or event that stopped it."""
+    """Return the signal or event that stopped the traced thread."""
     seen = os.waitid(os.P_PID, thread, _STOPS)
     if seen is None or seen.si_code != os.CLD_TRAPPED:
         raise ProcessLookupError(errno.ESRCH, "the thread has ended")
@@ -140,7 +136,7 @@ def _wait_for_stop(thread: int) -> int:
 
 @functools.cache
 def _offset_in_vdso() -> int:
-    """Return the offset of a system call instruction in the vdso. It is the same in every process."""
+    """Offset of a system call instruction in the vdso, the same in every process."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         addresses = next(line.split()[0] for line in maps if line.endswith("[vdso]\n"))
     start, end = (int(address, 16) for address in addresses.split("-"))

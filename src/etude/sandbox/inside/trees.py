@@ -5,9 +5,6 @@ checks what can only be checked inside the box: no path leads through a link. It
 and each path again when it is written, since processes in the box may change files in between.
 """
 
-# Plain strings and descriptors instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH116, PTH123
-
 from __future__ import annotations
 
 import contextlib
@@ -19,19 +16,19 @@ from etude.sandbox.inside import files, kernel
 from etude.sandbox.inside.files import Refused
 
 Entry = list[str | int]
-"""A file, folder or link of a tree: [name, kind, mode, uid, gid, modified (seconds), size of a file, target of a link].
-The target of a hard link is the name of an earlier file."""
+"""[name, kind, mode, uid, gid, modified (seconds), size of a file, target of a link]. The target of a hard link is the
+name of an earlier file."""
 FILE, FOLDER, LINK, HARD = "file", "folder", "link", "hard"
 _NAME, _KIND, _MODE, _UID, _GID, _TIME, _SIZE, _GOAL = range(8)
 _KEPT_MODE_BITS = 0o1777
-"""Mode bits that are kept. Set-user-id and set-group-id are dropped, since they have no effect in a box."""
+"""Without set-user-id and set-group-id, which have no effect in a box."""
 _RESOLVE = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
 _FOLDER = os.O_PATH | os.O_DIRECTORY
 
 
 def read(workdir: str, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytes]:
-    """Read the folder or file at `path`. Return its entries and the bytes of all files; a folder's first entry is the
-    folder itself, as ".". `proc` is the device number of /proc, which is not entered."""
+    """Return the entries at `path` and the bytes of all files. A folder's first entry is the folder itself, as ".".
+    /proc, whose device number is `proc`, is not entered."""
     try:
         with files.opened_folder(workdir, path) as top:
             return _read_below(top, path, max_bytes, max_files, proc)
@@ -41,8 +38,6 @@ def read(workdir: str, path: str, max_bytes: int, max_files: int, proc: int) -> 
 
 
 def _read_below(top: int, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytes]:
-    """Read the open folder `top` and everything below it into entries and file content. `path` is its name for error
-    messages."""
     entries = [_entry(".", FOLDER, os.fstat(top))]
     contents = bytearray()
     seen: dict[tuple[int, int], str] = {}
@@ -72,8 +67,8 @@ def _entry(name: str, kind: str, info: os.stat_result, size: int = 0, goal: str 
 
 
 def _walk(top: int, proc: int) -> Iterator[tuple[str, int, os.stat_result]]:
-    """Yield (name, open parent folder, stat result) of the files, folders and symbolic links below the open folder
-    `top`. All other kinds are skipped, as are /proc and the box's /dev."""
+    """Yield (name, open parent folder, stat result) of the files, folders and links below `top`. All other kinds are
+    skipped, as are /proc and the box's /dev."""
     for folder, folders, names, number in os.fwalk(".", dir_fd=top, follow_symlinks=False):
         files.require_shallow(folder)
         prefix = folder.removeprefix(".").lstrip("/")
@@ -94,7 +89,7 @@ def _is_root(folder: int) -> bool:
 
 
 def _content(folder: int, name: str, room: int) -> bytes | None:
-    """Return the content of the file `name` in an open folder, or None if it has more than `room` bytes."""
+    """Return a file's content, or None if it has more than `room` bytes."""
     number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with open(number, "rb") as file:
         size = os.fstat(number).st_size
@@ -108,8 +103,8 @@ def _content(folder: int, name: str, room: int) -> bytes | None:
 
 
 def check(workdir: str, path: str, entries: list[Entry]) -> None:
-    """Check that these entries can be written below `path`: raise Refused or OSError if one cannot. Makes the folder
-    `path`, and changes nothing else."""
+    """Raise Refused or OSError if an entry cannot be written below `path`. Makes the folder `path`, and changes nothing
+    else."""
     files.make_folder(workdir, path)
     good: set[str] = set()
     with files.opened_folder(workdir, path) as top:
@@ -126,8 +121,8 @@ def check(workdir: str, path: str, entries: list[Entry]) -> None:
 
 
 def _require_folder(top: int, folder: str, name: str) -> None:
-    """Raise Refused if `folder`, a path below the open folder `top`, leads through a link or is not a folder. A missing
-    path is accepted. `name` is the entry that the error names."""
+    """Raise Refused if the path leads through a link or is not a folder. A missing path is accepted. `name` is the
+    entry that the error names."""
     try:
         os.close(kernel.openat2(top, folder, _FOLDER, 0, _RESOLVE))
     except FileNotFoundError:
@@ -146,8 +141,8 @@ def _is_folder(top: int, name: str) -> bool:
 
 
 def write(workdir: str, path: str, entries: list[Entry], contents: bytes, *, owners: bool) -> None:
-    """Write the entries below the folder `path`, in order. `contents` are the bytes of all files. Files and links
-    replace existing ones of the same name; folders are merged. With `owners`, set the entries' owners too."""
+    """Write the entries below the folder `path`, in order. Files and links replace existing ones of the same name;
+    folders are merged. With `owners`, set the entries' owners too."""
     view = memoryview(contents)
     with files.opened_folder(workdir, path) as top:
         for entry in entries:
@@ -165,8 +160,8 @@ def write(workdir: str, path: str, entries: list[Entry], contents: bytes, *, own
 
 
 def _enter(top: int, parent: str) -> int:
-    """Open the folder `parent` below the open folder `top`, making its missing parts. Each part is opened by itself,
-    never through a link."""
+    """Open the folder `parent` below `top`, making its missing parts. Each part is opened by itself, never through a
+    link."""
     folder = kernel.openat2(top, ".", _FOLDER, 0, _RESOLVE)
     for step in parent.split("/") if parent else ():
         try:
@@ -181,7 +176,6 @@ def _enter(top: int, parent: str) -> int:
 
 
 def _step(folder: int, name: str) -> int:
-    """Open the subfolder `name` of an open folder. Raises Refused if it is a link or a file."""
     try:
         return kernel.openat2(folder, name, _FOLDER, 0, _RESOLVE)
     except OSError as error:
@@ -191,8 +185,7 @@ def _step(folder: int, name: str) -> int:
 
 
 def _write_folder(folder: int, name: str, entry: Entry, *, owners: bool) -> None:
-    """Make the folder `name` and set its attributes. A folder that exists already is kept; its attributes are set too,
-    unless it belongs to another user."""
+    """Make or keep the folder and set its attributes, unless it belongs to another user."""
     ours = True
     try:
         os.mkdir(name, 0o755, dir_fd=folder)
@@ -210,7 +203,6 @@ def _write_folder(folder: int, name: str, entry: Entry, *, owners: bool) -> None
 
 
 def _set_attributes(number: int, entry: Entry, *, owners: bool) -> None:
-    """Set mode, time and, with `owners`, the owner of an open file or folder."""
     if owners:
         os.fchown(number, int(entry[_UID]), int(entry[_GID]))
     os.fchmod(number, int(entry[_MODE]) & _KEPT_MODE_BITS)
@@ -218,8 +210,7 @@ def _set_attributes(number: int, entry: Entry, *, owners: bool) -> None:
 
 
 def _write_other(top: int, folder: int, name: str, entry: Entry, data: memoryview, *, owners: bool) -> None:
-    """Write a file, symbolic link or hard link, replacing an existing file or link of the same name. `data` is a file's
-    content."""
+    """Write a file or link, replacing an existing file or link of the same name."""
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)

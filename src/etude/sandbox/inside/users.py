@@ -4,9 +4,6 @@
 `root` always has id 0. The users `agent` and `grader` exist in every box, even if its /etc/passwd does not list them.
 """
 
-# Plain strings and descriptors instead of Path, since this runs for every command of every box.
-# ruff: noqa: PTH116
-
 from __future__ import annotations
 
 import os
@@ -19,8 +16,7 @@ _MAX_BYTES = 1 << 20
 
 
 class User:
-    """A user account, with what is needed to run a command as this user. `groups` are the ids of the supplementary
-    groups."""
+    """A user account. `groups` are the ids of the supplementary groups."""
 
     __slots__ = ("gid", "groups", "home", "name", "shell", "uid")
 
@@ -32,8 +28,6 @@ class User:
 
 
 class Group:
-    """A group of /etc/group, with the names of its members."""
-
     __slots__ = ("gid", "members")
 
     def __init__(self, gid: int, members: frozenset[str]) -> None:
@@ -41,8 +35,7 @@ class Group:
 
 
 def parse_passwd(text: str) -> dict[str, User]:
-    """Parse the text of /etc/passwd into users by name. Malformed lines are skipped, as the C library does; the first
-    line of a name wins."""
+    """Parse /etc/passwd. Malformed lines are skipped, as the C library does; the first line of a name wins."""
     found: dict[str, User] = {}
     for fields in _fields(text, 7):
         uid, gid = _number(fields[2]), _number(fields[3])
@@ -52,7 +45,7 @@ def parse_passwd(text: str) -> dict[str, User]:
 
 
 def parse_group(text: str) -> dict[str, Group]:
-    """Parse the text of /etc/group into groups by name. Malformed lines are skipped; the first line of a name wins."""
+    """Parse /etc/group. Malformed lines are skipped; the first line of a name wins."""
     found: dict[str, Group] = {}
     for fields in _fields(text, 4):
         gid = _number(fields[2])
@@ -62,20 +55,18 @@ def parse_group(text: str) -> dict[str, Group]:
 
 
 def _fields(text: str, count: int) -> list[list[str]]:
-    """Split lines into their colon-separated fields. Lines without exactly `count` fields, or without a name, are
-    skipped."""
     rows = (line.split(":") for line in text.split("\n"))
     return [row for row in rows if len(row) == count and row[0]]
 
 
 def _number(text: str) -> int | None:
-    """Parse a user or group id. Return None unless the text is a decimal number from 0 to MAX_ID."""
+    """Parse an id from 0 to MAX_ID; None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) <= MAX_ID else None
 
 
 def resolve(wanted: str, users: dict[str, User], groups: dict[str, Group]) -> User:
-    """Return the user for `wanted`: a user's name or number, optionally followed by `:group`. Raises Refused if neither
-    the image nor the box defines that user or group."""
+    """Return the user for a name or number, optionally followed by `:group`. Raises Refused if neither the image nor
+    the box defines it."""
     name, separator, group = wanted.partition(":")
     user = _find_user(name, users)
     if user is None:
@@ -91,8 +82,7 @@ def resolve(wanted: str, users: dict[str, User], groups: dict[str, Group]) -> Us
 
 
 def _find_user(name: str, users: dict[str, User]) -> User | None:
-    """Return the user with this name or number, or None if the name is unknown. A number without an entry in
-    /etc/passwd gives a user with group 0."""
+    """A number without an entry in /etc/passwd gives a user with group 0."""
     if name == "root":
         return User("root", 0, 0, home=users["root"].home if "root" in users else "/")
     if name in users:
@@ -106,7 +96,7 @@ def _find_user(name: str, users: dict[str, User]) -> User | None:
 
 class Users:
     """The users of a box. /etc/passwd and /etc/group are read again whenever they have changed. `only` is the box's
-    user id if it has a single one. If `only` is None, the box has all ids below `count`."""
+    user id if it has a single one; otherwise it has all ids below `count`."""
 
     def __init__(self, default: str, only: int | None, count: int = MAX_ID + 1) -> None:
         self._only, self._count = only, count
@@ -145,8 +135,7 @@ class Users:
 
 
 def _file_version(path: str) -> tuple[int, ...]:
-    """Return the file's device, inode, modification time and size, to detect changes; empty if the file does not
-    exist."""
+    """Changes whenever the file does; empty if it does not exist."""
     try:
         info = os.stat(path)
     except OSError:
@@ -155,7 +144,7 @@ def _file_version(path: str) -> tuple[int, ...]:
 
 
 def _text(path: str) -> str:
-    """Return the text of a file of the box, or "" if there is no readable regular file of at most _MAX_BYTES."""
+    """Return a file's text, or "" if there is no readable regular file of at most _MAX_BYTES."""
     try:
         return files.read("/", path, _MAX_BYTES, proc=-1).decode("utf-8", "surrogateescape")
     except (OSError, files.Refused):

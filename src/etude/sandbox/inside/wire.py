@@ -22,22 +22,21 @@ else:
 LENGTHS = struct.Struct("!II")
 MAX_FRAME = 1 << 30
 MAX_ORDER = 120 << 10
-"""Maximum size in bytes of a message from the owner process to the zygote, or from the zygote to a box. Receiving
-allocates a buffer of this size. From 128 KiB on, malloc would ask the kernel for memory anew for each buffer."""
+"""Maximum bytes of a message to or from the zygote. Receiving allocates a buffer of this size: from 128 KiB on, malloc
+would ask the kernel for memory anew for each."""
 
 
 class BrokenFrame(Exception):
-    """Raised when the peer announces a frame of more than MAX_FRAME bytes. The connection cannot be used any more."""
+    """The peer announces a frame of more than MAX_FRAME bytes. The connection cannot be used any more."""
 
 
 def head(header: Header, payload_size: int) -> bytes:
-    """Return the bytes of a frame that precede its payload: two lengths and the JSON header."""
+    """Return the bytes of a frame that precede its payload."""
     encoded = json.dumps(header, separators=(",", ":")).encode()
     return LENGTHS.pack(len(encoded), payload_size) + encoded
 
 
 def pack(header: Header, payload: bytes = b"") -> bytes:
-    """Return the bytes of a frame: two lengths, the JSON header and the payload."""
     return head(header, len(payload)) + payload
 
 
@@ -72,16 +71,14 @@ class Sender:
         os.set_blocking(number, False)
 
     def put(self, header: Header, payload: bytes = b"") -> bool:
-        """Queue a frame and send as much as possible. Return False if the rest needs `flush` once the descriptor is
-        writable."""
+        """Send as much as possible. Return False if the rest needs `flush` once the descriptor is writable."""
         self._queue.append(memoryview(head(header, len(payload))))
         if payload:
             self._queue.append(memoryview(payload))
         return self.flush()
 
     def flush(self) -> bool:
-        """Send the queued bytes; return False if some are left. Raises OSError (EPIPE, ECONNRESET) if the peer has
-        closed."""
+        """Return False if some bytes are left. Raises OSError (EPIPE, ECONNRESET) if the peer has closed."""
         while self._queue:
             try:
                 sent = os.writev(self.number, list(self._queue)[:16])

@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import resource
-import select
 import signal
 import socket
 import sys
@@ -21,36 +20,24 @@ from collections.abc import Callable
 
 from etude.sandbox.inside import init, kernel, network, rootfs, seal, seccomp, subordinate, wire
 from etude.sandbox.inside.box_spawner import SINGLE_IDS, BoxSpawner
+from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.prepared_box import PreparedBox
 from etude.sandbox.inside.zygote_root import ZygoteSettings, enter_root, enter_user_namespace
 
 _MAX_PASSED = 8
 _MAX_CELLS_TO_REMOVE = 64
-"""Maximum number of cells (folders that boxes have written to) that wait until the zygote is idle before they are
-removed. They wait because unmounting a cell is slow: it waits for all CPUs."""
+"""Cells (folders that boxes have written to) that may wait until the zygote is idle. Unmounting one is slow: it waits
+for all CPUs."""
 
 
 class Zygote:
-    """Event loop of the zygote process. It makes and ends boxes, and removes the cells (writable folders) that they
-    leave."""
-
     def __init__(self, control: socket.socket, settings: ZygoteSettings, programs: dict[int, bytes]) -> None:
         self.control, self.settings = control, settings
         self.boxes: dict[str, tuple[PreparedBox, wire.Header]] = {}
-        """Maps a box id to the box's process and the request ("order") by which the owner process asked for the box."""
+        """Box id -> the box's process and the request ("order") by which the owner asked for it."""
         self.cells_to_remove: list[str] = []
-        self.watched: dict[int, Callable[[], None]] = {}
-        self.poll = select.epoll()
-        self.spawner = BoxSpawner(settings, programs, self.watch, self.unwatch)
-
-    def watch(self, number: int, callback: Callable[[], None]) -> None:
-        self.watched[number] = callback
-        self.poll.register(number, select.EPOLLIN)
-
-    def unwatch(self, number: int) -> None:
-        """Stop watching a descriptor, if it is watched. Call this before closing the descriptor."""
-        if self.watched.pop(number, None):
-            self.poll.unregister(number)
+        self.events = Events()
+        self.spawner = BoxSpawner(settings, programs, self.events.read, self.events.forget)
 
     def send(self, message: wire.Header) -> None:
         try:
@@ -60,17 +47,14 @@ class Zygote:
 
     def serve(self) -> None:
         owner = os.pidfd_open(os.getppid())
-        self.watch(owner, lambda: sys.exit(0))
-        self.watch(self.control.fileno(), self.receive)
+        self.events.read(owner, lambda: sys.exit(0))
+        self.events.read(self.control.fileno(), self.receive)
         while True:
             # Spare boxes and cell removals wait until there are no requests.
-            events = self.poll.poll(0 if self.spawner.needs_spare or self.cells_to_remove else None)
-            for number, _ in events:
-                if number in self.watched:
-                    self.watched[number]()
-            if not events and self.spawner.needs_spare:
+            busy = self.events.wait(0 if self.spawner.needs_spare or self.cells_to_remove else None)
+            if not busy and self.spawner.needs_spare:
                 self.spawner.make_spare()
-            elif self.cells_to_remove and (not events or len(self.cells_to_remove) > _MAX_CELLS_TO_REMOVE):
+            elif self.cells_to_remove and (not busy or len(self.cells_to_remove) > _MAX_CELLS_TO_REMOVE):
                 rootfs.remove_cell(self.settings, self.cells_to_remove.pop(0))
 
     def receive(self) -> None:
@@ -98,9 +82,8 @@ class Zygote:
     # -- boxes
 
     def create(self, order: wire.Header, passed: list[int], box: PreparedBox | kernel.StepFailed) -> None:
-        """Turn the prepared `box` into the one that the request `order` describes. Close `passed`, the descriptors that
-        came with the request. If `box` is an error or a step fails, tell the owner process that the box is gone, and
-        why."""
+        """Turn the prepared `box` into the one that `order` describes, and close the descriptors that came with the
+        request. If there is no box or a step fails, tell the owner why."""
         name, cell = order["id"], order["cell"]
         try:
             if isinstance(box, kernel.StepFailed):
@@ -137,16 +120,15 @@ class Zygote:
     # -- frozen copies
 
     def untouched(self, message: wire.Header) -> bool:
-        """Return whether the box has written nothing since its cell (writable folder) was made."""
         if message["id"] not in self.boxes:
             return False
         _, order = self.boxes[message["id"]]
         return rootfs.untouched(message["cell"], rootfs.lower_layers(self.settings, order, message["layers"])[0])
 
     def restack(self, message: wire.Header) -> wire.Header:
-        """Make what a box has written read-only, and move the box to a new cell (writable folder) on top of it. Return
-        {} on success. Otherwise, return `error` (the reason) with `kind`: "busy" if processes prevent the move,
-        "failed" if the box goes on as it was, "lost" if the box has ended."""
+        """Make what a box has written read-only, and move the box to a new cell on top of it. Return {}, or `error`
+        with `kind`: "busy" if processes prevent the move, "failed" if the box goes on as it was, "lost" if it has
+        ended."""
         name, cell = message["id"], message["cell"]
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
@@ -154,7 +136,7 @@ class Zygote:
         for path in message["shared"]:
             if os.path.lexists(f"{message['layers'][0]}{path}"):
                 return {"error": f"{path} is mapped shared by a process", "kind": "busy"}
-        moves = rootfs.mounts_for_next_root(self.settings, order["base"])
+        moves = [(target, target) for _, target in rootfs.mounts_for_first_root(self.settings, order["base"])]
         try:
             rootfs.make_cell(self.settings, cell, order["limits"]["disk_mb"])
             root = rootfs.make_root(self.settings, order, cell, message["layers"])
@@ -170,24 +152,22 @@ class Zygote:
         return {}
 
     def copy(self, message: wire.Header) -> wire.Header:
-        """Merge the overlay folders `sources` and copy them to the folder `target`, both named in the message. If the
-        message also names a `cell` (a box's writable folder), make it first. Return the digest of the copied content,
-        or the error. Runs in a helper process."""
+        """Merge the overlay folders `sources` into the folder `target`, in the new cell `cell` if one is named. Runs in
+        a helper process."""
         if cell := message["cell"]:
             rootfs.make_cell(self.settings, cell, 0)
         return seal.copy_and_report(message["sources"], message["target"], named=not cell)
 
     def release(self, cell: str) -> None:
-        """Remove a cell, a folder that boxes have written to. If cells are tmpfs mounts, the removal waits until the
-        zygote is idle. A plain folder is removed in a helper process."""
+        """Remove a cell: a tmpfs when the zygote is idle, a plain folder in a helper process."""
         if self.settings.memory:
             self.cells_to_remove.append(cell)
         else:
             self.run_in_helper(lambda: rootfs.remove_cell(self.settings, cell), None)
 
     def run_in_helper(self, work: Callable[[], wire.Header | None], ticket: int | None) -> None:
-        """Run slow work in a forked helper process, so that other boxes need not wait. If a request waits for the
-        result, `ticket` is its number."""
+        """Run slow work in a forked process, so that other boxes need not wait. The request `ticket` waits for the
+        result."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -195,12 +175,10 @@ class Zygote:
             theirs.send(json.dumps(work()).encode())
             os._exit(0)
         theirs.close()
-        self.watch(ours.fileno(), lambda: self.helper_ended(ticket, pid, ours))
+        self.events.read(ours.fileno(), lambda: self.helper_ended(ticket, pid, ours))
 
     def helper_ended(self, ticket: int | None, pid: int, ours: socket.socket) -> None:
-        """Reap the helper process `pid`, which has written its result to its end of a socket pair; `ours` is the other
-        end. If a request with the number `ticket` waits for that result, send it to the owner process."""
-        self.unwatch(ours.fileno())
+        self.events.forget(ours.fileno())
         data = ours.recv(wire.MAX_ORDER)
         ours.close()
         os.waitpid(pid, 0)
@@ -210,8 +188,8 @@ class Zygote:
 
 
 def main(control_fd: int) -> None:
-    """Run the zygote on the socket `control_fd`. The first message on it holds the settings; the first answer says
-    whether the zygote is ready, or which step failed."""
+    """Run the zygote. The first message on the socket holds the settings; the first answer says whether the zygote is
+    ready, or which step failed."""
     control = socket.socket(fileno=control_fd)
     settings = ZygoteSettings(**json.loads(control.recv(wire.MAX_ORDER)))
     init.reset_inherited_state()

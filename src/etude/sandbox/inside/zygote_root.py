@@ -8,9 +8,6 @@ A box's first mount namespace is a copy of this root as it was before any cell (
 boxes neither see the cells of other boxes nor spend time on copying their mounts.
 """
 
-# Plain strings and descriptors instead of Path, as everywhere in `inside`.
-# ruff: noqa: PTH102, PTH103, PTH211
-
 from __future__ import annotations
 
 import os
@@ -30,13 +27,12 @@ _LINKS = {
 _READ_ONLY = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID
 HOSTNAME = "box"
 SHM_MB = 64
-"""Size of a box's /dev/shm in MiB."""
 OWNERS = {"work": 1000, "home/agent": 1000, "home/grader": 1001}
-"""Owners in a box's generated folder tree: maps each path that does not belong to root to the id of its owner."""
+"""Paths in a box's generated folder tree that do not belong to root -> id of the owner."""
 
 
 class ZygoteSettings:
-    """Settings that the owner process sends to the zygote at its start. All attributes can be written as JSON."""
+    """What the owner process tells the zygote at its start. All attributes can be written as JSON."""
 
     def __init__(
         self,
@@ -51,43 +47,39 @@ class ZygoteSettings:
         memory: bool,
     ) -> None:
         self.store, self.stage = store, stage
-        """`store` is the backend's folder on the host. `stage` is an empty folder on which the zygote's root is
-        mounted."""
+        """The backend's folder on the host, and an empty folder on which the zygote's root is mounted."""
         self.skeletons = skeletons
-        """Maps the name of an image base (such as "host") to a generated folder tree, which is the lowest layer of all
-        boxes whose image has that base. The path of the tree is relative to the store."""
+        """Name of an image base (such as "host") -> generated folder tree, relative to the store: the lowest layer of
+        all boxes with that base."""
         self.binds = binds
-        """Read-only mounts in boxes whose image has the base "host": (host folder, folder in the box). A source
-        "store:..." lies in the store."""
+        """Read-only mounts in boxes on the base "host": (host folder, folder in the box). A source "store:..." lies in
+        the store."""
         self.range_base, self.range_count = range_base, range_count
-        """Range of ids for boxes: `range_base` is the id in the zygote's namespace that is id 0 in a box, `range_count`
-        the number of ids. If `range_base` is None, boxes have one id, the caller's own."""
+        """The id in the zygote's namespace that is id 0 in a box (None: boxes have one id, the caller's own), and the
+        number of ids."""
         self.subordinate = subordinate
-        """Set only if boxes use the caller's subordinate ids: the host ids of the boxes' user 0 and group 0. In the
-        zygote's user namespace, these ids are numbered from `range_base`."""
+        """Set only if boxes use the caller's subordinate ids: the host ids of the boxes' user 0 and group 0, which are
+        numbered from `range_base` in the zygote."""
         self.memory = memory
-        """Whether cells (the folders that boxes write to) are tmpfs mounts with a size limit. Otherwise they are plain
-        folders of the store."""
+        """Cells (the folders that boxes write to) are tmpfs mounts with a size limit, not plain folders of the
+        store."""
 
     @property
     def many_ids(self) -> bool:
-        """Whether boxes have more than one user id."""
         return self.range_base is not None
 
     def outside_id(self, inner: int) -> int | None:
-        """Return the id, in the zygote's user namespace, that appears as the id `inner` in a box. None if boxes have
-        only one id, the caller's own."""
+        """Return the id in the zygote's namespace that is `inner` in a box; None if boxes have one id, the caller's
+        own."""
         return None if self.range_base is None else self.range_base + inner
 
     def top_mounts(self) -> list[str]:
-        """Return the mount points of `binds`, the read-only mounts in boxes whose image has the base "host". Leave out
-        those that lie below another mount point."""
+        """Return the mount points of `binds`, without those that lie below another."""
         targets = {target for _, target in self.binds}
         return sorted(t for t in targets if not any(t.startswith(f"{other}/") for other in targets))
 
 
 def enter_root(settings: ZygoteSettings) -> None:
-    """Build the zygote's root and make it the root directory of this process."""
     # The zygote also gets a network namespace of its own, from which it may enter those of boxes and return.
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
@@ -111,8 +103,6 @@ def enter_root(settings: ZygoteSettings) -> None:
 
 
 def _chown_to_boxes(settings: ZygoteSettings, skeleton: str) -> None:
-    """Change the owners of a generated folder tree to the boxes' users: homes and /work to the agent or grader, the
-    rest to root."""
     if settings.range_base is None or os.lstat(skeleton).st_uid == settings.range_base:
         return
     places = [(skeleton, 0)]
@@ -125,8 +115,8 @@ def _chown_to_boxes(settings: ZygoteSettings, skeleton: str) -> None:
 
 @contextmanager
 def _box_id_namespace(settings: ZygoteSettings) -> Iterator[int | None]:
-    """Yield the descriptor of a user namespace with the boxes' ids, for mounts that show the host's files under those
-    ids. None if boxes have one id only."""
+    """Yield a user namespace with the boxes' ids, for mounts that show the host's files under those ids. None if boxes
+    have one id only."""
     if settings.range_base is None:
         yield None
         return
@@ -150,16 +140,14 @@ def _box_id_namespace(settings: ZygoteSettings) -> Iterator[int | None]:
 
 
 def write_ids(process: str, rows: list[tuple[int, int, int]]) -> None:
-    """Write the uid and gid map of a user namespace, given as rows of (first id inside, first id outside, count).
-    `process` is a folder in /proc."""
+    """Write the id maps of a user namespace: rows of (first id inside, first id outside, count). `process` is a folder
+    in /proc."""
     lines = "\n".join(" ".join(map(str, row)) for row in rows)
     for kind in ("uid_map", "gid_map"):
         kernel.write(f"{process}/{kind}", lines)
 
 
 def _bind_with_box_ids(source: str, place: str, namespace: int | None) -> None:
-    """Bind-mount a host folder read-only at `place`, with file owners mapped to the boxes' ids where the file system
-    supports it."""
     tree = kernel.copy_mount(source, f"bind {source}")
     if namespace is not None:
         # The host's root is no user of a box, so without id-mapping its files belong to "nobody" in the box. That stays
@@ -172,8 +160,7 @@ def _bind_with_box_ids(source: str, place: str, namespace: int | None) -> None:
 
 
 def _make_devices(settings: ZygoteSettings, folder: str) -> None:
-    """Fill `folder`, the /dev of all boxes: device files bound from the host, links, and folders for terminals and
-    shared memory."""
+    """Fill the /dev of all boxes."""
     for name in DEVICES:
         os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_CLOEXEC, 0o644))
         kernel.mount(f"/dev/{name}", f"{folder}/{name}", None, kernel.MS_BIND, None, f"bind /dev/{name}")

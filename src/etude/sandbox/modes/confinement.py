@@ -31,12 +31,10 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 @dataclass(frozen=True, slots=True)
 class BoxFolder:
-    """The folder of a box on the host, and the host folders that are shown in the box."""
-
     root: Path
     tools: Path
-    """A host folder for files that all boxes of a backend share, such as the link to bwrap. Commands in a box cannot
-    reach it."""
+    """A host folder for files that all boxes of a backend share, such as the link to bwrap. Commands cannot reach
+    it."""
     workdir: str
     binds: tuple[tuple[str, str], ...] = field(default=())
     """(host folder, folder in the box) of each host folder that is shown in the box."""
@@ -50,21 +48,21 @@ class Confinement(Protocol):
 
     @property
     def text(self) -> str:
-        """What this confinement enforces, in one line for `etude sandbox doctor`."""
+        """What is enforced, in one line for `etude sandbox doctor`."""
         ...
 
     def refusal(self) -> str:
-        """Return why this confinement does not work on this host; empty if it does."""
+        """Why this does not work on this host; empty if it does."""
         ...
 
     def job(self, folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-        """Return the job that makes runner.py run `argv` confined: a JSON object, described at runner.main. The caller
-        adds the job's limits. `cwd` is a path in the box."""
+        """Return the job (see runner.main) that runs `argv` confined; the caller adds the limits. `cwd` is a path in
+        the box."""
         ...
 
 
 class Bubblewrap:
-    """Confines commands by bwrap: they have their own namespaces, no network, and only the box's files."""
+    """Commands have their own namespaces (by bwrap), no network, and only the box's files."""
 
     name = "bubblewrap"
     features = _COMMON | {Feature.ISOLATED, Feature.NO_NETWORK}
@@ -88,7 +86,7 @@ class Bubblewrap:
         return ["--unshare-all", *([] if set_uid else ids), "--die-with-parent", "--new-session"]
 
     def _as_init(self, tools: Path) -> Path:
-        """Return a link to bwrap that is named "init", which is the name that commands see for their pid 1."""
+        """Return a link to bwrap that is named "init", the name that commands see for their pid 1."""
         link = tools / "init"
         if not link.is_symlink():
             link.symlink_to(self.program)
@@ -108,8 +106,7 @@ class Bubblewrap:
 
 
 class Landlock:
-    """Confines commands by Landlock: they reach only the box's files and system folders, and no network. They still see
-    other processes."""
+    """Commands reach only the box's files and system folders, and no network. They still see other processes."""
 
     name = "landlock"
     features = _COMMON | {Feature.NO_NETWORK}
@@ -136,7 +133,7 @@ class Landlock:
 
 
 class Plain:
-    """Confines nothing: commands are ordinary processes of the host, in the box's folder."""
+    """Commands are ordinary processes of the host, in the box's folder."""
 
     name = "plain"
     features = _COMMON
@@ -150,8 +147,7 @@ class Plain:
 
 
 def _host_job(folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-    """Return a job for runner.py that does not change the root: the command sees the host's paths, but its home and
-    temporary folder are in the box."""
+    """The command sees the host's paths, but its home and temporary folder are in the box."""
     root = str(folder.root)
     moved = {"HOME": f"{root}{env['HOME']}", "TMPDIR": f"{root}/tmp", "PATH": f"{root}/bin-of-box:{env['PATH']}"}
     return {"argv": argv, "cwd": f"{root}{cwd}", "env": {**env, **moved}, "confine": None, "filter": False}

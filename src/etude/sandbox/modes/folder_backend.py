@@ -28,8 +28,6 @@ from etude.sandbox.options import BuildOptions
 
 
 class FolderSandboxes:
-    """The backend of the fallback modes. `confinement` decides what the commands of its boxes can reach."""
-
     def __init__(self, root: Path, confinement: Confinement) -> None:
         self.confinement = confinement
         self.store = ImageStore(Path(root).absolute(), None)
@@ -41,7 +39,6 @@ class FolderSandboxes:
         self._binds = tuple((self._on_host(source), target) for source, target in bases.binds)
 
     def _on_host(self, source: str) -> str:
-        """Return a mount's source as a path on the host. The prefix `store:` stands for the store's folder."""
         return str(self.store.root / source.removeprefix("store:")) if source.startswith("store:") else source
 
     @property
@@ -63,7 +60,6 @@ class FolderSandboxes:
         raise self._no_images()
 
     def _no_images(self) -> RequestRefused:
-        """Return the error for images that are not based on the host's folders."""
         return RequestRefused(
             f"mode {self.confinement.name} has images of the host's folders alone; see `etude sandbox doctor`"
         )
@@ -83,13 +79,10 @@ class FolderSandboxes:
         )
 
     async def copy_of(self, box: FolderBox) -> FolderBox:
-        """Make a box with a copy of this box's files."""
         spec, source = box.spec, box.folder.root
         return await self._make(spec, box.image, box.commands, lambda root: copy_tree(source, root))
 
     async def _make(self, spec: BoxSpec, image: Image, commands: list[str], fill: Callable[[Path], None]) -> FolderBox:
-        """Make a box whose folder is filled by `fill`. `commands` are the commands that ran in the boxes from which the
-        new one was forked."""
         if self._closed:
             raise SandboxError("this backend is closed; open another")
         name = f"{self.store.owner}-{next(self._names)}"
@@ -107,8 +100,8 @@ class FolderSandboxes:
         return box
 
     def _build(self, root: Path, image: Image, workdir: str) -> None:
-        """Fill the folder of a new box: with the generated lowest layer (see host_base.py), then the image's layers,
-        then the folders that every box has."""
+        """The lowest layer is generated (host_base.py), then come the image's layers and the folders that every box
+        has."""
         copy_tree(self._skeleton, root)
         for layer in reversed(image.layers):
             copy_tree(self.store.layers / layer, root)
@@ -119,7 +112,7 @@ class FolderSandboxes:
                 (root / "bin-of-box" / name).symlink_to(sys.executable)
 
     async def keep(self, box: FolderBox) -> str:
-        """Save the box's files as an image: one layer over the host's folders. Return its id."""
+        """Save the box's files as an image: one layer over the host's folders."""
 
         def copy() -> str:
             with self.store.fresh("snapshot") as fresh:
@@ -132,8 +125,8 @@ class FolderSandboxes:
         return self.store.record(Image(HOST, (await asyncio.to_thread(copy),), config))
 
     def size(self, tree: Path) -> int:
-        """Return the total size of the tree's files in bytes. Files that vanish meanwhile, or lie deeper than the
-        longest possible path, are not counted."""
+        """Bytes of the tree's files. Those that vanish meanwhile, or lie deeper than the longest path, are not
+        counted."""
         total, todo = 0, [str(tree)]
         while todo:
             with contextlib.suppress(OSError), os.scandir(todo.pop()) as entries:
@@ -145,11 +138,10 @@ class FolderSandboxes:
         return total
 
     def size_of(self, image: Image) -> int:
-        """Return the total size in bytes of the files that a new box of this image has."""
+        """Bytes of the files that a new box of this image has."""
         return self.size(self._skeleton) + sum(self.size(self.store.layers / layer) for layer in image.layers)
 
     async def forget(self, box: FolderBox) -> None:
-        """Remove the box's folder."""
         if self._boxes.pop(box.id, None):
             await asyncio.to_thread(remove_tree, box.folder.root)
 
@@ -161,10 +153,8 @@ class FolderSandboxes:
 
 
 def copy_tree(source: Path, target: Path, depth: int = 0) -> None:
-    """Copy files, folders and links into `target`, over what is there. `depth` counts the folders above `source`.
-
-    Raise ImageError for a whiteout, the device node by which an overlayfs layer deletes a file of a lower layer. Only
-    the embedded backend makes layers with whiteouts, and this backend cannot copy them."""
+    """Copy into `target`, over what is there. Raise ImageError for a whiteout, by which a layer of the embedded backend
+    deletes a file of a lower layer: this backend cannot copy it."""
     if depth > MAX_DEPTH:
         raise RequestRefused(f"folders are nested more than {MAX_DEPTH} deep")
     target.mkdir(parents=True, exist_ok=True)

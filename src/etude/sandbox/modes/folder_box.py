@@ -37,41 +37,28 @@ from etude.sandbox.tars import Member, Tar, pack
 T = TypeVar("T")
 _CHUNK = 1 << 16
 _NOT_FILES = ("/proc", "/dev", "/sys", *SYSTEM)
-"""Folders that exist in the box but are not part of its folder on the host."""
+"""Folders that exist in the box but not in its folder on the host."""
 _NO_PROC = -1
-"""Passed to inside/files.py and inside/trees.py as the device number of /proc, whose files they refuse. A box's folder
-on the host holds no /proc, so this is a number that matches no file."""
+"""Stands for the device number of /proc in inside/files.py: a box's folder on the host holds no /proc to refuse."""
 
 
 class FolderBackend(Protocol):
-    """The methods of FolderSandboxes that a box calls."""
+    """What a box uses of FolderSandboxes."""
 
     confinement: Confinement
 
-    def size(self, tree: Path) -> int:
-        """Return the total size of a tree's files in bytes."""
-        ...
+    def size(self, tree: Path) -> int: ...
 
-    def size_of(self, image: Image) -> int:
-        """Return the total size in bytes of the files that a new box of this image has."""
-        ...
+    def size_of(self, image: Image) -> int: ...
 
-    async def keep(self, box: FolderBox) -> str:
-        """Save the box's files as an image; return its id."""
-        ...
+    async def keep(self, box: FolderBox) -> str: ...
 
-    async def copy_of(self, box: FolderBox) -> FolderBox:
-        """Make a box with a copy of this box's files."""
-        ...
+    async def copy_of(self, box: FolderBox) -> FolderBox: ...
 
-    async def forget(self, box: FolderBox) -> None:
-        """Remove the box's folder."""
-        ...
+    async def forget(self, box: FolderBox) -> None: ...
 
 
 class FolderBox:
-    """A box of the fallback modes: a folder of the host."""
-
     def __init__(
         self, backend: FolderBackend, name: str, spec: BoxSpec, image: Image, folder: BoxFolder, commands: list[str]
     ) -> None:
@@ -140,32 +127,26 @@ class FolderBox:
             self._spent += run.cpu_seconds
 
     async def _start(self, asked: Command, *, merged: bool = False) -> CommandRun:
-        """Start a command. With `merged`, its stderr goes into its stdout."""
+        """With `merged`, stderr goes into stdout."""
         self._require_alive()
-        command, cwd, env = asked.command, asked.cwd, asked.env
+        argv, cwd, env = asked.argv, asked.cwd, asked.env
         if asked.user not in ("", "agent", "1000"):
             raise RequestRefused(f"user {asked.user!r}: mode {self._backend.confinement.name} has agent alone")
-        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else command
         if any("\0" in word for word in (*argv, cwd or "", *(env or {}), *(env or {}).values())):
             raise RequestRefused("a word of the command has a zero byte, which no program can be given")
-        if not argv or asked.timeout <= 0:
-            raise RequestRefused(
-                f"a command of at least one word and a positive timeout, not {argv!r} in {asked.timeout} s"
-            )
         own = {"HOME": "/home/agent", "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/bash"}
         full = {**ENVIRONMENT, **own, **dict(self.image.config.env), **dict(self.spec.env), **(env or {})}
         where = os.path.normpath(os.path.join(self.spec.workdir, cwd or "."))  # noqa: PTH118
         limits = self.spec.limits
         used = {"memory_mb": limits.memory_mb, "file_mb": limits.file_mb, "cpu_seconds": limits.cpu_seconds}
         job = {**self._backend.confinement.job(self.folder, argv, where, full), "limits": used}
-        self._commands.append(shell_line(command, cwd, env) + (" &" if merged else ""))
+        self._commands.append(shell_line(asked.command, cwd, env) + (" &" if merged else ""))
         run = await CommandRun.start(job, f"box {self.id}", merged=merged)
         self._runs[run] = argv[-1][:80]
         return run
 
     async def _feed(self, run: CommandRun, stdin: bytes) -> None:
-        """Write all of `stdin` to the command's stdin and close it. The command may have ended before it read
-        everything."""
+        """Write `stdin` and close it. The command may end before it reads everything."""
         assert run.process.stdin is not None
         with contextlib.suppress(ConnectionError):
             run.process.stdin.write(stdin)
@@ -218,8 +199,8 @@ class FolderBox:
         await self._with_path(path, write)
 
     async def _with_path(self, path: str, work: Callable[[str, str], T]) -> T:
-        """Call `work(top, rest)` in a thread. `top` is a folder on the host: the box's folder for an absolute path, the
-        workdir for a relative one. `rest` is the path below it. `work` must follow no link out of `top`."""
+        """Call `work(top, rest)` in a thread. `top` is the box's folder on the host for an absolute path, the workdir
+        for a relative one. `work` must follow no link out of it."""
         self._require_alive()
         root = str(self.folder.root)
         if path.startswith(_NOT_FILES):
@@ -250,7 +231,6 @@ class FolderBox:
     # -- copies and the end
 
     def _require_no_commands(self) -> None:
-        """Raise BoxBusy while commands run, since they may be writing."""
         if self._runs:
             names = "; ".join(self._runs.values())
             raise BoxBusy(f"box {self.id} runs commands that may write: {names}: wait, or kill=True")
@@ -283,7 +263,6 @@ class FolderBox:
         await self._backend.forget(self)
 
     def _require_alive(self) -> None:
-        """Raise SandboxLost if the box has been destroyed."""
         if self._ended:
             raise self._lost()
 

@@ -12,18 +12,15 @@ from etude.sandbox.modes.runner_client import CommandRun
 
 _CHUNK = 1 << 16
 _WAITING = 1 << 20
-"""Maximum bytes that may wait for a command that does not read its stdin."""
+"""Bytes that may wait for a command that does not read its stdin."""
 
 
 class FolderProcess:
-    """A background command of a folder box."""
-
     def __init__(
         self, run: CommandRun, timeout: float, room: int, over: Callable[[], None], check: Callable[[], None]
     ) -> None:
-        """Take over the running command `run`, and end it after `timeout` seconds. At most `room` bytes of output are
-        kept between polls. `over` is called once the command has ended. `check` raises SandboxLost if the box is
-        gone."""
+        """End `run` after `timeout` seconds, and keep at most `room` bytes of output between polls. `over` is called
+        once it has ended. `check` raises SandboxLost if the box is gone."""
         self.id = run.process.pid
         self._run, self._room, self._over, self._check = run, room, over, check
         self._output, self._skipped = bytearray(), 0
@@ -34,7 +31,6 @@ class FolderProcess:
         self._task = asyncio.create_task(self._attend())
 
     async def _attend(self) -> None:
-        """Collect output until the command ends, then record its exit code."""
         assert self._run.process.stdout is not None
         while data := await self._run.process.stdout.read(_CHUNK):
             self._output += data

@@ -16,26 +16,26 @@ _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH = 1, 1
 _EXECUTE, _READ_FILE, _READ_FOLDER = 1, 4, 8
 _FILE_RIGHTS = 0b111 | 1 << 14 | 1 << 15
-"""Access rights that a rule on a single file may grant: execute, write, read, truncate, and ioctl on devices."""
+"""Rights that a rule on a single file may grant: execute, write, read, truncate, and ioctl on devices."""
 _RIGHT_COUNTS = {1: 13, 2: 14, 3: 15, 5: 16}
-"""Landlock version -> number of file access rights that exist from that version on."""
+"""Landlock version -> number of file access rights from that version on."""
 _TCP = 0b11
-"""Rights to bind TCP sockets and to connect them. From Landlock version 4 on, `restrict` removes both."""
+"""Rights to bind and to connect TCP sockets, which `restrict` removes from Landlock version 4 on."""
 _SCOPES = 0b11
-"""Rights to connect to abstract sockets of processes outside the sandbox, and to signal such processes. From Landlock
-version 6 on, `restrict` removes both."""
+"""Rights to connect to abstract sockets of processes outside and to signal them, which `restrict` removes from version
+6 on."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def version() -> int:
-    """Return the kernel's Landlock version; 0 if it has none."""
+    """The kernel's Landlock version; 0 if it has none."""
     return max(0, int(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), _ASK_VERSION)))
 
 
 def restrict(read: list[str], write: list[str]) -> None:
-    """Allow this process only to read and execute files below the paths `read`, and to do everything below the paths
-    `write`. It loses access to all other files, and to TCP if the kernel supports that."""
+    """Allow this process only to read and execute files below `read`, and to do everything below `write`. It loses all
+    other files, and TCP if the kernel supports that."""
     known = version()
     files = (1 << max(count for first, count in _RIGHT_COUNTS.items() if first <= max(known, 1))) - 1
     attributes = struct.pack("=QQQ", files, _TCP if known >= 4 else 0, _SCOPES if known >= 6 else 0)
@@ -52,8 +52,6 @@ def restrict(read: list[str], write: list[str]) -> None:
 
 
 def _add(rules: int, path: str, rights: int) -> None:
-    """Add a rule that allows access to everything below a path. `rules` is the descriptor of the Landlock ruleset,
-    `rights` a bit mask of access rights."""
     number = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         if not stat.S_ISDIR(os.fstat(number).st_mode):
@@ -65,7 +63,6 @@ def _add(rules: int, path: str, rights: int) -> None:
 
 
 def _check(result: int) -> int:
-    """Return the result of a system call, or raise OSError if the call failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"landlock: {os.strerror(number)}")

@@ -15,23 +15,20 @@ from etude.sandbox.modes.confinement import Bubblewrap, Confinement, Landlock, P
 from etude.sandbox.modes.folder_backend import FolderSandboxes
 
 MODES: dict[str, type[Confinement]] = {"bubblewrap": Bubblewrap, "landlock": Landlock, "plain": Plain}
-"""The modes for hosts on which the embedded backend does not work, by name, best first."""
+"""The fallback modes by name, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModeOption:
-    """A fallback mode, and what it would offer on this host."""
-
     name: str
     usable: bool
     isolates: bool
-    """Whether the mode keeps commands from the host's files and processes."""
+    """The mode keeps commands from the host's files and processes."""
     text: str
     """What the mode enforces, or why it does not work on this host."""
 
 
 def mode_options() -> list[ModeOption]:
-    """Return every fallback mode, best first, with whether it works on this host."""
     found = []
     for name, kind in MODES.items():
         confinement = kind()
@@ -43,8 +40,8 @@ def mode_options() -> list[ModeOption]:
 
 
 def open_mode(mode: str, root: Path) -> Sandboxes:
-    """Open the backend of a mode: "auto", "embedded" or a name in MODES. Raise SandboxUnavailable if the mode does not
-    work on this host, or for "auto", if no isolating mode does. The message says why."""
+    """Open "auto", "embedded" or a mode of MODES. Raise SandboxUnavailable, with the reason, if it does not work on
+    this host, or for "auto", if no isolating mode does."""
     if mode == "embedded":
         return EmbeddedSandboxes(root)
     if mode in MODES:
@@ -59,8 +56,6 @@ def open_mode(mode: str, root: Path) -> Sandboxes:
 
 
 def _open_folders(confinement: Confinement, root: Path) -> FolderSandboxes:
-    """Open a folder backend with this confinement. Raise SandboxUnavailable if the confinement does not work on this
-    host."""
     if refusal := confinement.refusal():
         raise SandboxUnavailable(f"sandbox.mode={confinement.name}: {refusal}")
     return FolderSandboxes(root, confinement)

@@ -26,7 +26,7 @@ from etude.sandbox.inside import kernel, seccomp
 from etude.sandbox.modes import landlock
 
 FILTER_DESCRIPTOR = 9
-"""File descriptor on which bubblewrap reads the seccomp program."""
+"""Where bubblewrap reads the seccomp program."""
 _WATCH_SECONDS = 0.1
 _REAP_SECONDS = 0.001
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -34,7 +34,7 @@ _SUBREAPER, _DROP_CAPABILITY = 36, 24
 _LAST_CAPABILITY = 63
 
 
-def main(job_text: str, leash: int, answer: int) -> None:
+def main(job: dict[str, Any], leash: int, answer: int) -> None:
     """Run a job and write its result to the descriptor `answer`. The job is a JSON object. Its keys `argv`, `cwd`,
     `env` and `limits` describe the command. Its key `confine` holds the paths for Landlock, or null for no Landlock. If
     its key `filter` is true, the command is bubblewrap, and gets a seccomp program to install.
@@ -42,7 +42,6 @@ def main(job_text: str, leash: int, answer: int) -> None:
     `leash` is the read end of a pipe from the process that owns the box. If the owner writes the name of a limit to
     the pipe, the command is killed and the result names that limit.
     """
-    job: dict[str, Any] = json.loads(job_text)
     kernel.prctl(_SUBREAPER, 1)
     pid = os.fork()
     if pid == 0:
@@ -60,9 +59,8 @@ def main(job_text: str, leash: int, answer: int) -> None:
 
 
 def _wait(pid: int, leash: int, limits: dict[str, int]) -> tuple[int, str]:
-    """Wait until the command ends. Kill it when its process tree exceeds a limit, or when the box's owner asks for that
-    through the pipe `leash`. Return the command's wait status, and the name of the limit that it was killed for (empty
-    if it was not killed)."""
+    """Return the command's wait status and the limit for which it was killed: one that its process tree exceeded, or
+    the one that the owner wrote to the leash. Empty if it was not killed."""
     poll = select.poll()
     poll.register(os.pidfd_open(pid), select.POLLIN)
     poll.register(leash, select.POLLIN)
@@ -79,7 +77,6 @@ def _wait(pid: int, leash: int, limits: dict[str, int]) -> tuple[int, str]:
 
 
 def _exceeded_limit(limits: dict[str, int]) -> str:
-    """Return which limit the runner's descendants together exceed: "memory" or "cpu". Empty if they exceed neither."""
     memory, seconds = usage(descendants(os.getpid()))
     if memory > limits["memory_mb"] << 20:
         return "memory"
@@ -87,7 +84,6 @@ def _exceeded_limit(limits: dict[str, int]) -> str:
 
 
 def usage(pids: list[int]) -> tuple[int, float]:
-    """Return the memory in bytes and the CPU seconds that these processes use together."""
     memory = ticks = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -99,7 +95,6 @@ def usage(pids: list[int]) -> tuple[int, float]:
 
 
 def descendants(top: int) -> list[int]:
-    """Return the pids of all living descendants of a process."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
@@ -113,8 +108,8 @@ def descendants(top: int) -> list[int]:
 
 
 def _kill_all() -> None:
-    """Kill all descendants of this runner, and repeat that until none is left. One pass of _stop_and_kill may miss a
-    child: a process that was already forking when it was stopped finishes the fork."""
+    """Kill all descendants until none is left: a process that was already forking when it was stopped finishes the
+    fork, so one pass may miss a child."""
     with contextlib.suppress(ChildProcessError):
         while True:
             _stop_and_kill()
@@ -124,8 +119,7 @@ def _kill_all() -> None:
 
 
 def _stop_and_kill() -> None:
-    """Stop all descendants of this runner, then kill them. A stopped process starts no further fork, so even a fork
-    bomb is caught."""
+    """All are stopped before any is killed. A stopped process starts no further fork, so even a fork bomb is caught."""
     known: set[int] = set()
     while fresh := set(descendants(os.getpid())) - known:
         for pid in fresh:
@@ -144,7 +138,6 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _exec_command(job: dict[str, Any]) -> NoReturn:
-    """Apply limits and confinement to this forked child, then execute the command."""
     try:
         os.setsid()
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -170,7 +163,6 @@ def _exec_command(job: dict[str, Any]) -> NoReturn:
 
 
 def _limit(limits: dict[str, int]) -> None:
-    """Set the resource limits of this process, which its descendants inherit."""
     memory, file, cpu = limits["memory_mb"] << 20, limits["file_mb"] << 20, limits["cpu_seconds"]
     for kind, soft, hard in (
         (resource.RLIMIT_DATA, memory, memory),
@@ -186,8 +178,8 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _confine(places: dict[str, list[str]]) -> None:
-    """Confine this process: by Landlock, without capabilities, with our deny-list of system calls, and with local
-    sockets only. `places` holds the paths that may be read and written."""
+    """Confine this process by Landlock, without capabilities, with our deny-list of system calls, and with local
+    sockets only."""
     for capability in range(_LAST_CAPABILITY):
         ctypes.CDLL(None).prctl(_DROP_CAPABILITY, capability, 0, 0, 0)
     program = seccomp.build_program(kernel.MACHINE, families=("unix",))
@@ -196,8 +188,7 @@ def _confine(places: dict[str, list[str]]) -> None:
 
 
 def _offer_filter() -> None:
-    """Open the seccomp program on FILTER_DESCRIPTOR, where bubblewrap reads it. Bubblewrap installs it just before it
-    starts the command."""
+    """Bubblewrap installs the program just before it starts the command."""
     number = os.memfd_create("filter", 0)
     os.write(number, seccomp.build_program(kernel.MACHINE))
     os.lseek(number, 0, os.SEEK_SET)

@@ -7,56 +7,32 @@ import asyncio
 import contextlib
 import json
 import os
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from etude.sandbox.contract import SandboxLost
+from etude.sandbox.light_python import light_command
 from etude.sandbox.modes.runner import descendants, usage
 
-# Stub packages, so that the runner loads only its own few files and none of the project's dependencies.
-_BOOT = """
-import sys, types
-for name, folder in zip(("etude", "etude.sandbox", "etude.sandbox.modes"), sys.argv[4:7]):
-    sys.modules[name] = module = types.ModuleType(name)
-    module.__path__ = [folder]
-from etude.sandbox.modes.runner import main
-main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-"""
 _LIMITS = {"time", "cpu", "memory", "file"}
-_HERE = Path(__file__).parent
-_PACKAGES = [str(_HERE.parents[1]), str(_HERE.parent), str(_HERE)]
 
 
 class CommandRun:
-    """A running command of a folder box, as seen by the box's owner."""
-
     def __init__(self, process: asyncio.subprocess.Process, leash: int, answer: int, name: str) -> None:
         self.process, self.name, self.began = process, name, time.monotonic()
         self.cpu_seconds = 0.0
-        """CPU seconds of the command's process tree; set once the command has ended."""
+        """Set once the command has ended."""
         self._leash, self._answer = leash, answer
 
     @classmethod
     async def start(cls, job: dict[str, Any], name: str, *, merged: bool = False) -> CommandRun:
-        """Start a runner process that runs the command in `job`, a JSON object described at runner.main. `name` is for
-        error messages. With `merged`, the command's stderr goes into its stdout."""
+        """Start a runner for `job` (see runner.main). `name` is for error messages. With `merged`, stderr goes into
+        stdout."""
         leash_end, leash = os.pipe()
         answer, answer_end = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
-                *(
-                    sys.executable,
-                    "-S",
-                    "-E",
-                    "-c",
-                    _BOOT,
-                    json.dumps(job),
-                    str(leash_end),
-                    str(answer_end),
-                    *_PACKAGES,
-                ),
+                *light_command("etude.sandbox.modes.runner", "main", job, leash_end, answer_end),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT if merged else asyncio.subprocess.PIPE,
@@ -75,8 +51,8 @@ class CommandRun:
         return cls(process, leash, answer, name)
 
     def end(self, why: str) -> None:
-        """End the command's process tree. `why` is reported as the limit that ended the command, unless it hit another
-        limit first. Safe to call twice."""
+        """End the process tree. `why` is reported as the limit that ended it, unless it hit another first. Safe to call
+        twice."""
         if self._leash >= 0:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._leash, why.encode())
@@ -84,7 +60,7 @@ class CommandRun:
             self._leash = -1
 
     async def result(self) -> tuple[int, str]:
-        """Return the command's exit code and the limit that ended it, once everything that it started has ended."""
+        """Return exit code and the limit that ended the command, once everything that it started has ended."""
         await self.process.wait()
         self.end("")
         with os.fdopen(self._answer, "rb") as file:
@@ -96,6 +72,6 @@ class CommandRun:
         return answer["code"], answer["limit"] if answer["limit"] in _LIMITS else ""
 
     def usage(self) -> tuple[int, int, float]:
-        """Return (number of processes, memory bytes, CPU seconds) of the command's living processes."""
+        """Return (number of processes, memory bytes, CPU seconds) of the living processes."""
         pids = descendants(self.process.pid)
         return len(pids), *usage(pids)

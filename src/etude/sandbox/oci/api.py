@@ -26,7 +26,7 @@ Content = bytes | AsyncIterable[bytes]
 
 
 class EngineError(SandboxError):
-    """The container engine refused a call. `status` is the HTTP status of its response."""
+    """The engine refused a call. `status` is the HTTP status of its response."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -34,11 +34,8 @@ class EngineError(SandboxError):
 
 
 class Engine:
-    """A client of one container engine."""
-
     def __init__(self, endpoint: str) -> None:
-        """Connect to the engine at `endpoint`: unix:///path or tcp://host:port. Raise SandboxUnavailable if no engine
-        answers there."""
+        """Raise SandboxUnavailable if no engine answers at `endpoint`: unix:///path or tcp://host:port."""
         self.endpoint = endpoint
         parts = urlsplit(endpoint)
         self._socket = parts.path if parts.scheme == "unix" else None
@@ -61,14 +58,13 @@ class Engine:
         options = ",".join(info.get("SecurityOptions") or ())
         # Rootless Docker reports this as a security option, rootless podman as its own field.
         self.root_is_apart = "name=userns" in options or "name=rootless" in options or info.get("Rootless") is True
-        """Whether root in a container has another user id on the host than the host's own root."""
+        """Root in a container has another user id on the host than the host's own root."""
         self._runtimes = sorted(info.get("Runtimes") or ())
         # podman has one runtime for all containers, and ignores what a request says.
         self._only_runtime = str(info.get("DefaultRuntime")) if "Rootless" in info else ""
 
     def require_runtime(self, name: str) -> None:
-        """Raise SandboxUnavailable unless the engine can run containers with this runtime. An empty name means the
-        engine's default, which always works."""
+        """Raise SandboxUnavailable unless the engine has this runtime. An empty name means its default."""
         if name and self._only_runtime and name != self._only_runtime:
             raise SandboxUnavailable(
                 f"sandbox.runtime = {name!r}: the podman at {self.endpoint} runs all containers by "
@@ -82,7 +78,7 @@ class Engine:
 
     @property
     def local(self) -> bool:
-        """Whether the engine runs on this host. Only then can it mount this host's folders in boxes."""
+        """The engine runs on this host. Only then can it mount this host's folders in boxes."""
         return self._socket is not None
 
     # -- calls
@@ -97,8 +93,7 @@ class Engine:
         content: Content | None = None,
         patience: float = _CALL_SECONDS,
     ) -> Any:
-        """Make a call and return the JSON of the response, or None if it has none. Raise EngineError if the engine
-        refuses the call."""
+        """Return the JSON of the response, or None if it has none. Raise EngineError if the engine refuses the call."""
         headers = {"Content-Type": "application/x-tar"} if content is not None else {}
         try:
             async with self._client(patience) as client:
@@ -110,25 +105,6 @@ class Engine:
         if answer.is_error:
             raise _refusal(method, path, answer.status_code, answer.text)
         return answer.json() if answer.headers.get("content-type", "").startswith("application/json") else None
-
-    async def download(self, path: str, *, params: dict[str, Any], limit: int) -> bytes:
-        """Download a response body of at most `limit` bytes. Raise EngineError with status 413 if it is longer."""
-        parts, size = [], 0
-        try:
-            async with (
-                self._client(_TRANSFER_SECONDS) as client,
-                client.stream("GET", f"{_VERSION}{path}", params=params) as answer,
-            ):
-                if answer.is_error:
-                    raise _refusal("GET", path, answer.status_code, (await answer.aread()).decode(errors="replace"))
-                async for part in answer.aiter_raw():
-                    size += len(part)
-                    if size > limit:
-                        raise EngineError(413, f"{path}: more than {limit} bytes")
-                    parts.append(part)
-        except httpx.HTTPError as error:
-            raise self._gone(error) from error
-        return b"".join(parts)
 
     async def progress(
         self, path: str, *, params: dict[str, Any], content: Content | None = None, say: Callable[[str], None]
@@ -158,12 +134,11 @@ class Engine:
     # -- containers
 
     async def create(self, name: str, body: dict[str, Any]) -> str:
-        """Create a container and return its id. `body` is the engine's JSON request."""
         answer = await self.call("POST", "/containers/create", params={"name": name}, body=body)
         return str(answer["Id"])
 
     async def attach(self, container: str, channel: asyncio.Protocol) -> Attachment:
-        """Connect the container's standard streams to `channel`. Call this before the container starts."""
+        """Connect the container's streams to `channel`. Call this before the container starts."""
         loop = asyncio.get_running_loop()
         attachment = Attachment(container, channel)
         try:
@@ -177,13 +152,11 @@ class Engine:
         return attachment
 
     async def put(self, container: str, path: str, tar: Content) -> None:
-        """Unpack a tar into a folder of a container."""
         path, params = f"/containers/{container}/archive", {"path": path}
         await self.call("PUT", path, params=params, content=tar, patience=_TRANSFER_SECONDS)
 
     async def remove(self, kind: str, name: str) -> bool:
-        """Remove a container, volume or image. `kind` is "containers", "volumes" or "images". Return whether the object
-        is gone; False while it is in use."""
+        """Remove one of "containers", "volumes" or "images". Return False while it is in use."""
         params = {"force": "true", "v": "true"} if kind == "containers" else {}
         # The engine removes an ended container by itself, and refuses our request while it does.
         for _ in range(_REMOVALS if kind == "containers" else 1):
@@ -210,11 +183,9 @@ class Engine:
         return found
 
     async def tag(self, image: str, repository: str, tag: str) -> None:
-        """Give an image another name, `repository:tag`."""
         await self.call("POST", f"/images/{quote(image, safe=':/')}/tag", params={"repo": repository, "tag": tag})
 
     async def commit(self, container: str, repository: str, tag: str) -> None:
-        """Save a container's files as the image `repository:tag`."""
         # podman wants a body, even an empty one.
         params = {"container": container, "repo": repository, "tag": tag, "pause": "false"}
         await self.call("POST", "/commit", params=params, body={}, patience=_TRANSFER_SECONDS)
@@ -228,7 +199,6 @@ class Engine:
         return reports[-1].strip() if reports else ""
 
     async def list_labelled(self, kind: str, label: str) -> Iterable[dict[str, Any]]:
-        """Return the engine's descriptions of all containers, volumes or images (`kind`) that have this label."""
         params = {"filters": json.dumps({"label": [label]}), "all": "true"}
         path = {"containers": "/containers/json", "volumes": "/volumes", "images": "/images/json"}[kind]
         answer = await self.call("GET", path, params=params)
@@ -237,7 +207,6 @@ class Engine:
 
 
 def _refusal(method: str, path: str, status: int, text: str) -> SandboxError:
-    """Return the exception for a response with an error status."""
     try:
         text = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):
@@ -248,7 +217,6 @@ def _refusal(method: str, path: str, status: int, text: str) -> SandboxError:
 
 
 def _report(line: str, path: str, say: Callable[[str], None]) -> None:
-    """Pass the text of one report of a progress stream to `say`. Raise EngineError if it reports an error."""
     try:
         report = json.loads(line)
     except ValueError:

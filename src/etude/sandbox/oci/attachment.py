@@ -19,8 +19,6 @@ _ANSWER_SECONDS = 30.0
 
 
 class Attachment(asyncio.Protocol):
-    """A connection to a container's streams. It unpacks the engine's frames, and passes stdout on to `channel`."""
-
     def __init__(self, container: str, channel: asyncio.Protocol) -> None:
         self.container = container
         self._channel = channel
@@ -31,7 +29,6 @@ class Attachment(asyncio.Protocol):
 
     @property
     def stderr_tail(self) -> str:
-        """The last 4,000 bytes that the container wrote to stderr, as text."""
         return self._stderr.decode(errors="replace").strip()
 
     async def upgrade(self, path: str) -> None:
@@ -70,8 +67,7 @@ class Attachment(asyncio.Protocol):
                 self._stderr = (self._stderr + payload)[-_KEPT_STDERR:]
 
     def _read_response(self) -> bool:
-        """Read the engine's response to the upgrade request once it is complete. Return whether the streams are
-        connected."""
+        """Read the response to the upgrade once it is complete. Return whether the streams are connected."""
         head, end, rest = self._buffer.partition(b"\r\n\r\n")
         if not end:
             return False

@@ -30,21 +30,18 @@ from etude.sandbox.options import Build, BuildOptions
 from etude.sandbox.served.channel import Channel
 
 _INIT_MB, _INIT_PROCESSES = 32, 4
-"""Memory in MB and number of processes that are added for init itself to the limits that the engine enforces.
-
-The engine's memory limit is twice the box's limit plus _INIT_MB. It is only a last resort, which also covers memory
-that no process maps. The box's own limit is enforced by init, which can tell which command is to blame."""
+"""Added for init itself to the limits that the engine enforces. The memory limit, twice the box's plus this, is only a
+last resort, which also covers memory that no process maps. The box's own limit is enforced by init, which can tell
+which command is to blame."""
 # Capabilities that init has briefly, to map the container's ids into its user namespace. Commands never have them.
 _RIGHTS = ["SETUID", "SETGID", "SETFCAP"]
 
 
 class OciSandboxes:
-    """A backend whose boxes are containers of a Docker or podman engine. `root` is the folder of its image store."""
-
     def __init__(self, root: Path, *, endpoint: str = "", runtime: str = "", base: str = "") -> None:
-        """Open the backend. `base` is what the image name "host" stands for: an image of the engine, or a tar. If
-        `base` is empty, "host" stands for this host's system folders, which requires an engine on this host. `endpoint`
-        is as for find_engine. `runtime` is runc, crun, runsc or kata; empty: the engine's default."""
+        """`root` is the folder of the image store. `base` is what the image name "host" stands for: an image of the
+        engine, a tar, or if empty, this host's system folders, for which the engine must be on this host. `endpoint` is
+        as for find_engine. `runtime` is runc, crun, runsc or kata; empty: the engine's default."""
         self.engine, self.runtime, self.owner = find_engine(endpoint), runtime, Owner.new()
         self.engine.require_runtime(runtime)
         self._root = Path(root).absolute()
@@ -90,8 +87,7 @@ class OciSandboxes:
         )
 
     async def create_over(self, spec: BoxSpec, engine_image: EngineImage, fork_image: ForkImage | None) -> OciBox:
-        """Make a box from an image of the engine. If a fork makes the box, `fork_image` is the record of that image,
-        which counts the boxes made from it; otherwise None."""
+        """Make a box from an image of the engine. `fork_image` is that image's record if a fork makes the box."""
         await self._open(engine_image)
         number = next(self._names)
         name = f"etude-{self.owner.name}-{number}"
@@ -120,7 +116,6 @@ class OciSandboxes:
         return box
 
     def _container(self, spec: BoxSpec, engine_image: EngineImage, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the engine's JSON request for a box's container. `message` tells init what to set up."""
         image = replace(engine_image.image, config=replace(engine_image.image.config, workdir=spec.workdir))
         memory = (2 * spec.limits.memory_mb + _INIT_MB) << 20
         host = {
@@ -160,12 +155,10 @@ class OciSandboxes:
         }
 
     def _binds(self, engine_image: EngineImage) -> list[str]:
-        """Return the mounts of host folders in a box of this image, in the engine's notation. Only images on the base
-        HOST (the host's system folders) have any."""
+        """The mounts of host folders, in the engine's notation. Only images on the base HOST have any."""
         return self.images.binds if engine_image.image.base == HOST else []
 
     def mount_points(self, engine_image: EngineImage) -> list[str]:
-        """Return the folders in a container over which host folders are mounted."""
         return [bind.split(":")[1] for bind in self._binds(engine_image)]
 
     async def _open(self, engine_image: EngineImage) -> None:
@@ -180,8 +173,8 @@ class OciSandboxes:
             raise
 
     async def _prepare(self, engine_image: EngineImage) -> None:
-        """Remove containers, volumes and images that processes which have ended left in the engine. Then make the
-        volume with the files of our init, which is mounted in every container."""
+        """Remove what processes that have ended left in the engine. Then make the volume with the files of our init,
+        which is mounted in every container."""
         await remove_leftovers(self.engine)
         labels = {OWNER: str(self.owner)}
         await self.engine.call("POST", "/volumes/create", body={"Name": self._volume, "Labels": labels})
@@ -212,7 +205,7 @@ class OciSandboxes:
         return ForkImage(EngineImage(f"{FORKS}:{tag}", found["Id"], image))
 
     async def forget(self, box: OciBox) -> None:
-        """Remove the box's container. If the box was the last child of a fork, remove the fork's image too."""
+        """Remove the container and, if the box was the last child of a fork, the fork's image."""
         self._boxes.pop(box.id, None)
         with contextlib.suppress(SandboxLost):  # If the engine is gone, there is nothing to remove.
             await self.engine.remove("containers", box.container)
@@ -221,7 +214,6 @@ class OciSandboxes:
                 await self.release(box.fork_image)
 
     async def release(self, fork_image: ForkImage) -> None:
-        """Remove the image of a fork if no box made from it is left."""
         if fork_image.users == 0:
             await self.engine.remove("images", fork_image.engine_image.reference)
 

@@ -17,7 +17,7 @@ from etude.sandbox.served.channel import Channel
 
 _READY_SECONDS = 60.0
 _DELETED = 2
-"""The engine's number for a deletion, in its list of the paths that a container has changed."""
+"""The engine's number for a deletion in its list of changed paths."""
 # Paths that the engine itself puts into each container. They are no changes made by the box.
 _ENGINE_FOLDERS = ("/.etude", "/.dockerenv", "/dev", "/proc", "/sys", "/run/.containerenv", "/run/secrets")
 _ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
@@ -25,7 +25,7 @@ _ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
 
 @dataclass(slots=True)
 class ForkImage:
-    """The engine's image from which the boxes of one fork are made. It is removed when the last of these boxes is."""
+    """The image from which the boxes of one fork are made. It is removed when the last of these boxes is."""
 
     engine_image: EngineImage
     users: int = 0
@@ -33,39 +33,24 @@ class ForkImage:
 
 
 class BoxBackend(Protocol):
-    """The methods of OciSandboxes that a box calls."""
+    """What a box uses of OciSandboxes."""
 
     engine: Engine
 
-    def mount_points(self, engine_image: EngineImage) -> list[str]:
-        """Return the folders of a container over which host folders are mounted."""
-        ...
+    def mount_points(self, engine_image: EngineImage) -> list[str]: ...
 
-    async def keep(self, container: str, name: str) -> None:
-        """Commit a container as the store's image `name`, unless the store has that image already."""
-        ...
+    async def keep(self, container: str, name: str) -> None: ...
 
-    async def commit_fork(self, box: OciBox) -> ForkImage:
-        """Commit the box's container as an image, from which the children of a fork are made."""
-        ...
+    async def commit_fork(self, box: OciBox) -> ForkImage: ...
 
-    async def create_over(self, spec: BoxSpec, engine_image: EngineImage, fork_image: ForkImage | None) -> OciBox:
-        """Make a box from an image of the engine. If a fork makes the box, `fork_image` is the record of that image,
-        which counts the boxes made from it; otherwise None."""
-        ...
+    async def create_over(self, spec: BoxSpec, engine_image: EngineImage, fork_image: ForkImage | None) -> OciBox: ...
 
-    async def release(self, fork_image: ForkImage) -> None:
-        """Remove the image of a fork if no box made from it is left."""
-        ...
+    async def release(self, fork_image: ForkImage) -> None: ...
 
-    async def forget(self, box: OciBox) -> None:
-        """Remove the box's container. If the box was the last child of a fork, remove the fork's image too."""
-        ...
+    async def forget(self, box: OciBox) -> None: ...
 
 
 class OciBox(ServedBox):
-    """A running box of the OCI backend: a container, and the connection to our init in it."""
-
     def __init__(
         self,
         backend: BoxBackend,
@@ -83,7 +68,6 @@ class OciBox(ServedBox):
         self._forgotten = False
 
     async def wait_until_ready(self) -> None:
-        """Wait until init is ready to run commands. If it fails, raise an error that says why."""
         done, _ = await asyncio.wait({self._channel.ready}, timeout=_READY_SECONDS)
         if not done:
             raise SandboxLost(f"box {self.id} was not ready in {_READY_SECONDS:.0f} s")
@@ -101,8 +85,7 @@ class OciBox(ServedBox):
         raise SandboxLost(f"box {self.id}: {error}; {self._attachment.stderr_tail or 'it wrote nothing to stderr'}")
 
     async def stats(self) -> BoxStats:
-        """Return the box's statistics. Disk use comes from the engine: init sees the engine's whole disk, not this
-        box's part."""
+        """Disk use comes from the engine: init sees the engine's whole disk, not this box's part."""
         measured, inspected = await asyncio.gather(
             super().stats(),
             self._backend.engine.call("GET", f"/containers/{self.container}/json", params={"size": "true"}),
@@ -118,8 +101,8 @@ class OciBox(ServedBox):
         return name
 
     async def _snapshot_id(self) -> str:
-        """Return the image id of a snapshot: a digest of the base image, the workdir and the files that the box has
-        changed. Timestamps of files do not count."""
+        """Return a digest of the base image, the workdir and the files that the box has changed, without their
+        times."""
         changes = await self._backend.engine.call("GET", f"/containers/{self.container}/changes") or []
         paths = sorted(
             change["Path"] for change in changes if change["Kind"] != _DELETED and not self._is_engines(change["Path"])
@@ -136,8 +119,7 @@ class OciBox(ServedBox):
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
     def _is_engines(self, path: str) -> bool:
-        """Whether the engine itself puts this path into every container, so that it does not count as a change made by
-        the box."""
+        """The engine itself puts this path into every container, so it is no change made by the box."""
         own = (*_ENGINE_FOLDERS, *self._backend.mount_points(self.engine_image))
         return path in _ENGINE_FILES or any(path == name or path.startswith(f"{name}/") for name in own)
 

@@ -15,12 +15,12 @@ from etude.sandbox.contract import SandboxUnavailable
 from etude.sandbox.oci.api import Engine
 
 VARIABLES = ("DOCKER_HOST", "CONTAINER_HOST")
-"""Environment variables in which Docker's and podman's clients look for an engine."""
+"""Where Docker's and podman's clients look for an engine."""
 
 
 def find_engine(named: str = "", environment: Mapping[str, str] = os.environ) -> Engine:
-    """Open the engine at the endpoint `named` (unix:///path/of.sock or tcp://host:port). If `named` is empty, open the
-    engine that the environment names, or else the first of the usual endpoints that answers."""
+    """Open the engine at `named` (unix:///path/of.sock or tcp://host:port). If it is empty, open the one that the
+    environment names, or else the first of the usual endpoints that answers."""
     given = named or next((environment[name] for name in VARIABLES if environment.get(name)), "")
     if given:
         return Engine(given)

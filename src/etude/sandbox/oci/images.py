@@ -16,7 +16,6 @@ import secrets
 import tarfile
 import tempfile
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,37 +39,30 @@ from etude.sandbox.oci.tars import (
 )
 
 IMAGE = "etude.image"
-"""Name of the label that holds an image's settings, as encoded JSON."""
+"""The label that holds an image's settings, as encoded JSON."""
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineImage:
-    """An image in the container engine: its name and id there, and its settings."""
-
     reference: str
-    """The name by which the engine finds the image."""
     engine_id: str
-    """The engine's own id of the image."""
     image: Image
-    """The image's settings. Its layers are left out, since the engine keeps them."""
+    """The settings. The layers are left out, since the engine keeps them."""
 
 
 class OciImages:
-    """The image store of an OCI backend, whose images the engine keeps."""
-
     def __init__(self, engine: Engine, root: Path, base: str) -> None:
         self.engine, self.root, self.base = engine, root, base
         self.binds: list[str] = []
-        """The mounts of this host's system folders, for boxes that use them, in the engine's notation."""
+        """The mounts of this host's system folders, in the engine's notation."""
         store = hashlib.blake2b(str(root).encode(), digest_size=6).hexdigest()
         self.repository = f"localhost/etude/{store}"
 
     # -- looking up
 
     async def find_image(self, name: str) -> EngineImage:
-        """Return the store's image with the id `name`. For the name "host", return the base image that the backend was
-        given, or else one over this host's system folders. Raise RequestRefused if the store has no such image."""
+        """Return the store's image with the id `name`; "host" is the base image. Raise RequestRefused for any other."""
         if name == HOST:
             return await self._host()
         if _ID.fullmatch(name) and (found := await self._find(name)):
@@ -88,19 +80,18 @@ class OciImages:
         return EngineImage(reference, found["Id"], _image_settings(found)) if found else None
 
     async def record(self, name: str, engine_id: str) -> str:
-        """Add the engine's image `engine_id` to this store: tag it `name`, which becomes its id here. Return `name`."""
+        """Tag the engine's image `name`, which becomes its id in this store."""
         await self.engine.tag(engine_id, self.repository, name)
         return name
 
     def labels(self, image: Image) -> dict[str, str]:
-        """Return the engine labels of an image of this store: which store it belongs to, and its settings."""
         return {STORE: store_label(self.root), IMAGE: base64.urlsafe_b64encode(image.to_json().encode()).decode()}
 
     # -- the base
 
     async def _host(self) -> EngineImage:
-        """Return the image that the name "host" stands for: the base image that the backend was given, or else a small
-        tree over which this host's system folders are mounted."""
+        """Return the base image that the backend was given, or else a small tree over which this host's system folders
+        are mounted."""
         if self.base:
             return await self._given_base()
         if not self.engine.local:
@@ -119,14 +110,12 @@ class OciImages:
         return found
 
     def _host_folders(self) -> str:
-        """Generate the small tree that is the root of boxes that use this host's system folders. Set `binds` to the
-        mounts of these folders over the tree. Return the tree's path relative to the store."""
+        """Generate that tree, and set `binds` to the mounts over it. Return its path relative to the store."""
         bases, store = build_bases(self.root, None), f"{self.root}/"
         self.binds = [f"{source.replace('store:', store)}:/{target}:ro" for source, target in bases.binds]
         return bases.skeletons[HOST]
 
     async def _given_base(self) -> EngineImage:
-        """Return the base image that the backend was given. A file is imported first."""
         if Path(self.base).exists():
             return await self.find_image(await self.import_file(Path(self.base)))
         found = await self.engine.image(self.base)
@@ -137,7 +126,7 @@ class OciImages:
     # -- making
 
     async def add(self, files: dict[str, bytes], base: str, workdir: str) -> str:
-        """Make an image from a base and files. See Sandboxes.add_image in contract.py."""
+        """See Sandboxes.add_image in contract.py."""
         inside = check_workdir(workdir)
         below = await self.find_image(base)
         image = replace(below.image, config=replace(below.image.config, workdir=workdir))
@@ -159,21 +148,19 @@ class OciImages:
 
     async def import_file(self, source: Path) -> str:
         """Import a folder, a tar of a root file system, or an image archive. The content shows which of these it is."""
-        async with AsyncExitStack() as stack:
-            if source.is_dir():
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="etude-import-"))
+        if source.is_dir():
+            with tempfile.TemporaryDirectory(prefix="etude-import-") as folder:
                 tar = Path(folder, "root.tar")
                 await asyncio.to_thread(tar_of_folder, source, tar)
                 return await self._import(source, tar, archive=False)
-            try:
-                archive = await asyncio.to_thread(is_archive, source)
-            except (OSError, tarfile.TarError, EOFError) as error:
-                raise ImageError(f"{source}: expected a folder, a tar or an image archive ({error})") from error
-            return await self._import(source, source, archive=archive)
+        try:
+            archive = await asyncio.to_thread(is_archive, source)
+        except (OSError, tarfile.TarError, EOFError) as error:
+            raise ImageError(f"{source}: expected a folder, a tar or an image archive ({error})") from error
+        return await self._import(source, source, archive=archive)
 
     async def _import(self, source: Path, tar: Path, *, archive: bool) -> str:
-        """Load a tar into the engine: as an image archive if `archive` is set, else as a root file system. Return the
-        image's id. `source` is named in errors."""
+        """Load a tar: an image archive if `archive` is set, else a root file system. `source` is named in errors."""
         try:
             if not archive:
                 return await self._adopt(await self.engine.import_root(chunks(tar), {}))
@@ -187,7 +174,7 @@ class OciImages:
         return await self._adopt(loaded[1])
 
     async def pull(self, reference: str) -> str:
-        """Pull an image from a registry; return its id. A reference without a tag means `:latest`."""
+        """A reference without a tag means `:latest`."""
         if not re.search(r"@|:[^/]*$", reference):
             reference += ":latest"
         try:
@@ -204,7 +191,7 @@ class OciImages:
         arguments: dict[str, str] | None,
         say: Callable[[str], None],
     ) -> str:
-        """Build an image with the engine's own builder, without network. Return the image's id."""
+        """Build an image with the engine's own builder, without network."""
         file = dockerfile or context / "Dockerfile"
         with tempfile.TemporaryDirectory(prefix="etude-build-") as folder:
             tar = Path(folder, "context.tar")
@@ -236,7 +223,7 @@ class OciImages:
         return name
 
     async def _adopt(self, reference: str) -> str:
-        """Give an image of the engine an id in this store, derived from its content. Return that id."""
+        """Give an image of the engine an id in this store, derived from its content."""
         found = await self.engine.image(reference)
         if not found:
             raise ImageError(f"the engine does not have {reference}, which it has just been given")
@@ -244,8 +231,8 @@ class OciImages:
 
 
 def _image_settings(found: dict[str, Any]) -> Image:
-    """Return the settings in `found`, the engine's description of an image: those in the label IMAGE, which this store
-    sets, or without that label, those of the image's own configuration."""
+    """Return the settings in the label IMAGE, which this store sets, or without it, those of the image's own
+    configuration."""
     config = found.get("Config") or {}
     if label := (config.get("Labels") or {}).get(IMAGE):
         try:

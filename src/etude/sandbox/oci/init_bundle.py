@@ -23,14 +23,13 @@ from etude.sandbox.contract import SandboxUnavailable
 from etude.sandbox.oci.tars import new_tar
 
 BUNDLE_FOLDER = "/.etude"
-"""Folder of a container at which the bundle with init's files is mounted."""
+"""Where the bundle is mounted in a container."""
 _LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
 INIT = [
     f"{BUNDLE_FOLDER}/loader", "--library-path", f"{BUNDLE_FOLDER}/lib", f"{BUNDLE_FOLDER}/bin/python3",
     "-I", "-S", "-B", "-X", "utf8", "-c", "from etude.sandbox.inside.contained import main; main()",
 ]  # fmt: skip
-"""The command that starts init in every container. A JSON message that describes the box follows as the last
-argument."""
+"""Starts init in every container. A JSON message that describes the box follows as the last argument."""
 
 # Stub packages replace `etude` and `etude.sandbox`, so that only `inside` is loaded, which is all that pid 1 needs.
 _LIST_LOADED_FILES = """
@@ -53,8 +52,8 @@ print(json.dumps({"objects": [name for name in names if name.startswith("/")], "
 
 
 def write_init_bundle(folder: Path) -> Path:
-    """Return the path of a tar in `folder` with all files that init needs in a container (the bundle). The tar is made
-    if there is none for this version of init's sources and of the interpreter."""
+    """Return the path of a tar in `folder` with all files that init needs in a container. The tar is made if there is
+    none for this version of init's sources and of the interpreter."""
     inside = Path(__file__).parents[1] / "inside"
     digest = hashlib.blake2b(f"2 {sys.version} {sys.executable}".encode(), digest_size=16)
     for source in sorted(inside.glob("*.*")):
@@ -69,8 +68,6 @@ def write_init_bundle(folder: Path) -> Path:
 
 
 def _write(path: Path, inside: Path) -> None:
-    """Write a tar with all files that init needs in a container to `path`. `inside` is the folder with init's sources,
-    the package etude.sandbox.inside."""
     packages = [str(inside.parents[1]), str(inside.parent)]
     seen = subprocess.run(
         [sys.executable, "-I", "-S", "-B", "-c", _LIST_LOADED_FILES, *packages], capture_output=True, check=False

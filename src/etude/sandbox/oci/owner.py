@@ -17,37 +17,33 @@ import psutil
 from etude.sandbox.oci.api import Engine
 
 OWNER = "etude.owner"
-"""Name of the label that holds the owner of an object, as str(Owner)."""
+"""The label that holds str(Owner)."""
 STORE = "etude.store"
-"""Name of the label that says which store an image belongs to. Its value is the text that `store_label` returns."""
+"""The label that says which store an image belongs to: `store_label`."""
 FORKS = "localhost/etude/fork"
-"""Repository of the images from which children of forks are made. An image's tag begins with `Owner.name` of the
-process that made the image."""
+"""Repository of the images of forks. A tag begins with `Owner.name` of the process that made the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The identity of a process that owns objects in an engine. Two processes never have the same identity, even if the
-    second gets the pid of the first."""
+    """The identity of a process that owns objects in an engine. A later process with the same pid has another."""
 
     machine: str
     boot: str
     """The machine's boot id, and the pid namespace in which `pid` is valid."""
     pid: int
     start: float
-    """Start time of the process, in seconds since the epoch. It distinguishes the process from a later one with the
-    same pid."""
+    """Start time in seconds since the epoch."""
     key: str
-    """Random text that distinguishes the backends that one process has opened."""
+    """Random text that distinguishes the backends of one process."""
 
     @classmethod
     def new(cls) -> Owner:
-        """Return a new owner that stands for this process."""
         return cls(_machine_id(), _boot_id(), os.getpid(), psutil.Process().create_time(), secrets.token_hex(4))
 
     @property
     def name(self) -> str:
-        """Text that is part of the names of the owner's containers, volumes and images."""
+        """Part of the names of the owner's containers, volumes and images."""
         return f"{self.pid}-{self.key}"
 
     def __str__(self) -> str:
@@ -55,12 +51,12 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """Parse the text that str(Owner) makes. Raise ValueError for any other text."""
+        """Parse str(Owner). Raise ValueError for any other text."""
         machine, boot, pid, start, key = text.split("|")
         return cls(machine, boot, int(pid), float(start), key)
 
     def dead(self) -> bool:
-        """Whether the owner's process has ended; False if this process cannot know."""
+        """The process has ended; False if this process cannot know."""
         if self.machine != _machine_id():
             return False
         if self.boot != _boot_id():
@@ -75,13 +71,12 @@ class Owner:
 
 
 def store_label(root: Path) -> str:
-    """Return the label value for a store's images: the id of this machine and the store's folder."""
     return f"{_machine_id()}|{root}"
 
 
 async def remove_leftovers(engine: Engine) -> list[str]:
-    """Remove the engine's objects whose owners are dead, and the images of stores whose folder is gone. Return the
-    names of what was removed."""
+    """Remove the engine's objects whose owners are dead, and the images of stores whose folder is gone. Return their
+    names."""
     removed = []
     for kind in ("containers", "volumes"):
         for found in await engine.list_labelled(kind, OWNER):
@@ -98,7 +93,6 @@ async def remove_leftovers(engine: Engine) -> list[str]:
 
 
 def _owner_is_dead(found: dict[str, object]) -> bool:
-    """Whether the labels of a container, volume or image name an owner whose process has ended."""
     labels = found.get("Labels")
     try:
         return isinstance(labels, dict) and Owner.parse(labels[OWNER]).dead()
@@ -107,14 +101,13 @@ def _owner_is_dead(found: dict[str, object]) -> bool:
 
 
 def _store_is_gone(found: dict[str, object]) -> bool:
-    """Whether the labels of an image name a store of this machine whose folder no longer exists."""
     labels = found.get("Labels")
     machine, _, root = str(labels.get(STORE, "") if isinstance(labels, dict) else "").partition("|")
     return machine == _machine_id() and bool(root) and not Path(root).exists()
 
 
 def _machine_id() -> str:
-    """Return an id of this machine: systemd's or D-Bus's machine id, or else the host name."""
+    """systemd's or D-Bus's machine id, or else the host name."""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         try:
             if text := Path(path).read_text().strip():
@@ -125,6 +118,6 @@ def _machine_id() -> str:
 
 
 def _boot_id() -> str:
-    """Return an id of this boot and this process's pid namespace: the kernel's boot id and the namespace's inode."""
+    """The kernel's boot id and the inode of this process's pid namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}:{Path('/proc/self/ns/pid').stat().st_ino}"

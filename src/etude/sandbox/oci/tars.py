@@ -22,16 +22,16 @@ DOCKERFILE = ".etude-dockerfile"
 
 @contextmanager
 def new_tar(file: IO[bytes], **options: Any) -> Iterator[tarfile.TarFile]:
-    """Open a tar for writing. On exit, the padding after the tar's end mark is cut off: an engine stops reading at the
-    mark, and would refuse the whole tar if padding were still being sent."""
+    """Open a tar for writing. On exit, the padding after the end mark is cut off: an engine stops reading at the mark,
+    and would refuse the whole tar if padding were still being sent."""
     with tarfile.open(fileobj=file, mode="w", **options) as tar:
         yield tar
     file.truncate(tar.offset)
 
 
 def tar_of_skeleton(folder: Path) -> bytes:
-    """Make a tar of `folder`, the generated tree that is the root of boxes that use this host's system folders. Owners
-    are set as in a box. The folders over which the system folders will be mounted are empty."""
+    """Make a tar of the generated tree that is the root of boxes over this host's system folders, with the owners of a
+    box."""
     owners = {"work": USERS["agent"], **{f"home/{name}": number for name, number in USERS.items()}}
     buffer = io.BytesIO()
     with new_tar(buffer) as tar:
@@ -73,19 +73,16 @@ def tar_of_files(files: dict[str, bytes], workdir: PurePosixPath, owner: int) ->
 
 
 def tar_of_folder(folder: Path, target: Path) -> None:
-    """Write a tar of a folder's content to `target`."""
     with target.open("wb") as file, new_tar(file) as tar:
         for path in sorted(folder.iterdir()):
             tar.add(path, path.name)
 
 
 def tar_of_context(context: Context, dockerfile: bytes, target: Path) -> None:
-    """Write a tar for a build by the engine: the context's files without the ignored ones, owned by root, and the
-    Dockerfile under the name DOCKERFILE.
+    """Write a tar for a build by the engine: the context's files, owned by root, and the Dockerfile as DOCKERFILE.
 
-    The context's own .dockerignore has been applied already. The engine reads a .dockerignore too, so the tar has a new
-    one, which only keeps itself and the added Dockerfile out of the image.
-    """
+    The context's own .dockerignore has been applied already. The engine reads one too, so the tar has a new one, which
+    only keeps itself and the added Dockerfile out of the image."""
     own = {DOCKERFILE: dockerfile, ".dockerignore": f"{DOCKERFILE}\n.dockerignore\n".encode()}
     with target.open("wb") as out, new_tar(out, format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
         for name, content in own.items():
@@ -114,7 +111,6 @@ def is_archive(path: Path) -> bool:
 
 
 async def chunks(path: Path) -> AsyncIterator[bytes]:
-    """Yield the file's content in chunks of 1 MiB."""
     with path.open("rb") as file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK):
             yield chunk

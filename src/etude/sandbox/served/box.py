@@ -12,22 +12,17 @@ from etude.sandbox.commands import shell_line
 from etude.sandbox.contract import BoxBusy, BoxSpec, BoxStats, ExecResult, Process, RequestRefused, SandboxLost
 from etude.sandbox.cpu_share import ShareMeter
 from etude.sandbox.options import Command, ExecOptions, StartOptions
-from etude.sandbox.served.channel import Channel
+from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
 from etude.sandbox.served.process import ServedProcess
 from etude.sandbox.tars import Member, Tar, pack
 
-ANSWER_SECONDS = 30.0
-"""Maximum seconds for pid 1 to answer any request other than a command; after that, the box counts as lost."""
 _BATCH_BYTES = 4 << 20
-"""Maximum bytes of a file tree that are sent in one request. Pid 1 keeps them in memory meanwhile."""
+"""Bytes of a file tree that are sent in one request. Pid 1 keeps them in memory meanwhile."""
 
 
 class ServedBox:
-    """A box whose pid 1 is this project's init, in whatever way it is isolated. Implements all requests that init
-    answers.
-
-    A ServedBox belongs to the event loop in which it was made.
-    """
+    """A box whose pid 1 is this project's init, in whatever way it is isolated. It belongs to the event loop in which
+    it was made."""
 
     def __init__(self, id: str, spec: BoxSpec, channel: Channel) -> None:
         self.id, self.spec = id, spec
@@ -78,14 +73,8 @@ class ServedBox:
         return process
 
     def _request(self, asked: Command) -> dict[str, Any]:
-        """Return the fields that `exec` and `start` requests have in common."""
-        argv = ["/bin/sh", "-c", asked.command] if isinstance(asked.command, str) else asked.command
-        if not argv or asked.timeout <= 0:
-            raise RequestRefused(
-                f"a command of at least one word and a positive timeout, not {argv!r} in {asked.timeout} s"
-            )
         return {
-            "argv": argv,
+            "argv": asked.argv,
             "cwd": asked.cwd if asked.cwd is None or asked.cwd.startswith("/") else f"{self.spec.workdir}/{asked.cwd}",
             "env": asked.env or {},
             "timeout": asked.timeout,
@@ -94,8 +83,7 @@ class ServedBox:
 
     @contextlib.contextmanager
     def _recorded(self, line: str) -> Iterator[None]:
-        """Add a shell line to `commands`, then run the block, which starts the command. If init refuses the command,
-        remove the line again."""
+        """Add a shell line to `commands` for the block, which starts it; take it back if init refuses it."""
         self._commands.append(line)
         try:
             yield
@@ -157,9 +145,8 @@ class ServedBox:
 
     @contextlib.asynccontextmanager
     async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
-        """Stop all processes of the box during the block, and let them continue afterwards. With `kill`, kill them
-        instead. Yields whether the box has no living processes. Raises BoxBusy if a process has a file open for writing
-        or does not stop."""
+        """Stop all processes of the box during the block; with `kill`, kill them. Yields whether no process is alive.
+        Raises BoxBusy if a process has a file open for writing or does not stop."""
         answer, _ = await self._ask({"op": "freeze", "kill": kill})
         if answer["writers"]:
             raise BoxBusy(f"box {self.id} is being written to by {'; '.join(answer['writers'])}: wait, or kill=True")
@@ -170,5 +157,4 @@ class ServedBox:
                 await self._ask({"op": "thaw"})
 
     def inherit(self, commands: list[str]) -> None:
-        """Put `commands`, which ran in the boxes from which this one was forked, before this box's own commands."""
         self._commands[:0] = commands

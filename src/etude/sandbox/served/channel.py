@@ -14,13 +14,13 @@ from etude.sandbox.inside import wire
 
 Answer = tuple[wire.Header, bytes]
 OnFrame = Callable[[wire.Header, bytes], None]
+ANSWER_SECONDS = 30.0
+"""Time for pid 1 to answer any request other than a command; after that, the box counts as lost."""
 _CANCELLABLE = ("exec", "start", "poll")
-"""Operations that pid 1 is asked to cancel if the caller no longer waits for the answer."""
+"""Operations that pid 1 is asked to cancel if the caller no longer waits."""
 
 
 class Channel(asyncio.Protocol):
-    """The connection to the pid 1 of one box. A request and its answer carry the same ticket number."""
-
     def __init__(self, box: str) -> None:
         self.box = box
         self.ready: asyncio.Future[wire.Header] = asyncio.get_running_loop().create_future()
@@ -50,8 +50,8 @@ class Channel(asyncio.Protocol):
                 future.set_result((header, payload))
 
     def _call_listener(self, ticket: int, header: wire.Header, payload: bytes) -> None:
-        """Pass a frame to the listener of the request with this ticket number, if it has one. If the listener raises an
-        exception, only this request fails, not the connection."""
+        """Pass a frame to the listener of this request. If it raises an exception, only this request fails, not the
+        connection."""
         if ticket not in self._listeners:
             return
         try:
@@ -63,7 +63,6 @@ class Channel(asyncio.Protocol):
             self._cancel(ticket)
 
     def _cancel(self, ticket: int) -> None:
-        """Ask the box's pid 1 to cancel the request with this ticket number."""
         if self._transport is not None and not self.lost:
             self._transport.write(wire.pack({"op": "cancel", "ticket": 0, "command": ticket}))
 
@@ -81,9 +80,8 @@ class Channel(asyncio.Protocol):
         return self._tickets
 
     def listen(self, ticket: int, on_frame: OnFrame) -> None:
-        """Call `on_frame` for each frame that carries this ticket number, except the answer to the request of that
-        number. Such a frame holds output of the requested command or reports its end. After the end, the listener is
-        removed."""
+        """Call `on_frame` for the frames of this request that are not its answer: output of the command, and its end,
+        after which the listener is removed."""
         self._listeners[ticket] = on_frame
 
     def ignore(self, ticket: int) -> None:
@@ -92,8 +90,8 @@ class Channel(asyncio.Protocol):
     async def request(
         self, header: wire.Header, payload: bytes = b"", *, patience: float, ticket: int | None = None
     ) -> Answer:
-        """Send a request and wait at most `patience` seconds for its answer. If the answer is an error, raise the
-        matching exception."""
+        """Send a request and wait at most `patience` seconds for its answer. If that is an error, raise the matching
+        exception."""
         if self.lost or self._transport is None:
             raise SandboxLost(f"box {self.box} has ended; it cannot be used again, make a new one")
         ticket = ticket or self.next_ticket()
@@ -126,8 +124,7 @@ class Channel(asyncio.Protocol):
 
 
 def _exception_for(answer: wire.Header, box: str, header: wire.Header) -> Exception:
-    """Return the exception for an answer that reports an error. File errors get Python's own exception types, all
-    others a type from contract.py."""
+    """File errors get Python's own exception types, all others a type from contract.py."""
     kind, text = answer["kind"], f"box {box}: {answer['error']}"
     if kind == "refused":
         return RequestRefused(text)

@@ -7,19 +7,15 @@ from typing import Any
 
 from etude.sandbox.contract import Poll, RequestRefused
 from etude.sandbox.inside import wire
-from etude.sandbox.served.channel import Channel
-
-_ANSWER_SECONDS = 30.0
+from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
 
 
 class ServedProcess:
-    """A background command in a box. See `Process` in contract.py."""
-
     def __init__(self, channel: Channel, id: int) -> None:
         self.id = id
         self._channel = channel
         self._seen = 0
-        """Number of bytes at the start of the command's output that the caller has received or that were dropped."""
+        """Bytes of the output that the caller has received or that were dropped."""
         self._end: wire.Header | None = None
         self._rest = b""
         channel.listen(id, self._on_end)
@@ -30,15 +26,15 @@ class ServedProcess:
     async def poll(self, *, wait: float = 0.0) -> Poll:
         if self._end is None:
             header = {"op": "poll", "process": self.id, "has": self._seen, "wait": max(0.0, wait)}
-            answer, data = await self._channel.request(header, patience=wait + _ANSWER_SECONDS)
+            answer, data = await self._channel.request(header, patience=wait + ANSWER_SECONDS)
             if self._end is None:
                 return self._take(answer["first"], data, code=None)
         data, self._rest = self._rest, b""
         return self._take(self._end["first"], data, code=self._end["end"], limit=self._end["limit"])
 
     def _take(self, first: int, data: bytes, *, code: int | None, limit: str = "") -> Poll:
-        """Return a Poll with the new bytes of `data`: those that no other poll has returned. `first` is the offset of
-        `data` in the command's whole output. `code` and `limit` are passed on to the Poll."""
+        """Return the bytes of `data` that no other poll has returned. `first` is their offset in the command's whole
+        output."""
         new = data[max(0, self._seen - first) :]
         skipped = max(0, first - self._seen)
         self._seen = max(self._seen, first + len(data))
@@ -57,14 +53,12 @@ class ServedProcess:
         await self._ask("resize", rows=rows, columns=columns)
 
     async def kill(self) -> None:
-        """Kill the command, and return once its whole process tree has ended."""
+        """Return once the whole process tree has ended."""
         await self._ask("kill")
 
     async def _ask(self, operation: str, payload: bytes = b"", **more: Any) -> bool:
-        """Send the box's pid 1 a request about this background command. Return whether the command had already
-        ended."""
         if self._end is not None:
             return True
         header = {"op": operation, "process": self.id, **more}
-        answer, _ = await self._channel.request(header, payload, patience=_ANSWER_SECONDS)
+        answer, _ = await self._channel.request(header, payload, patience=ANSWER_SECONDS)
         return bool(answer.get("ended", False))

@@ -14,7 +14,7 @@ from etude.sandbox.embedded.cgroups.owners import locked_folder, remove_dead, re
 from etude.sandbox.inside import kernel
 
 _INIT_PIDS = 1
-"""Number of processes that count towards a box's process limit but are not started by commands: its pid 1."""
+"""Pid 1 counts towards a box's process limit."""
 
 
 class BoxCgroup:
@@ -27,14 +27,12 @@ class BoxCgroup:
 
     @property
     def limits_memory(self) -> bool:
-        """Whether the kernel enforces the box's memory limit."""
         return self._memory is not None
 
     @contextlib.contextmanager
     def open_entry_files(self) -> Iterator[list[int]]:
-        """Yield open descriptors of the entry files. A process that cannot see the cgroup's folders can enter the
-        cgroup by writing to these descriptors, with the rights of the process that opened them. If the cgroup limits
-        memory, one more descriptor follows, of its memory-events file."""
+        """Yield descriptors of the entry files, through which a process that cannot see the folders enters the cgroup,
+        with the rights of the process that opened them. If the cgroup limits memory, its memory-events file follows."""
         with contextlib.ExitStack() as stack:
             numbers = []
             for hierarchy, path in self._folders:
@@ -47,8 +45,8 @@ class BoxCgroup:
             yield numbers
 
     def memory_bytes(self) -> int | None:
-        """Return the memory that counts towards the limit, without pages that can be reclaimed at once. None without a
-        memory cgroup."""
+        """The memory that counts towards the limit, without pages that can be reclaimed at once. None without a memory
+        cgroup."""
         if self._memory is None:
             return None
         settings, path = self._memory
@@ -56,8 +54,8 @@ class BoxCgroup:
         return None if used is None else max(0, used - stat_of(path, settings.reclaimable))
 
     def raise_limit_by_files(self) -> None:
-        """Set the memory limit to the one that the box was made with, plus the size of the files in memory (tmpfs) that
-        it has written. Called when a fork has made these files read-only, since they then stay in memory."""
+        """Add the files in memory (tmpfs) that the box has written to its memory limit. Called when a fork has made
+        them read-only, since they then stay in memory."""
         if self._memory is None:
             return
         settings, path = self._memory
@@ -69,15 +67,13 @@ class BoxCgroup:
                 kernel.write(path / name, value.format(limit=self._now))
 
     def remove(self) -> None:
-        """Remove the box's cgroup folders, after every process of the box has ended. Safe to call twice."""
+        """Called after every process of the box has ended. Safe to call twice."""
         for _, path in self._folders:
             with contextlib.suppress(OSError):  # `remove_dead` tries again later.
                 path.rmdir()
 
 
 class Cgroups:
-    """The cgroups of this process: one folder in each usable cgroup hierarchy, with one cgroup per box in it."""
-
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
         self.controllers = frozenset(name for hierarchy in hierarchies for name in hierarchy.controllers)
         self._ours: list[tuple[Hierarchy, Path, int]] = []
@@ -97,7 +93,7 @@ class Cgroups:
 
     @classmethod
     def find(cls) -> Cgroups | None:
-        """Find usable cgroups; return None if there are none. Also removes cgroups that dead processes have left."""
+        """Return None if there are no usable cgroups. Also removes those that dead processes have left."""
         hierarchies = find_hierarchies()
         for hierarchy in hierarchies:
             remove_dead(hierarchy.parent)
@@ -107,7 +103,6 @@ class Cgroups:
             return None
 
     def create(self, name: str, *, memory_bytes: int, processes: int) -> BoxCgroup:
-        """Make the cgroup folders of the box `name`, one in each hierarchy, and set its memory and process limits."""
         made: list[tuple[Hierarchy, Path]] = []
         try:
             for hierarchy, ours, _ in self._ours:

@@ -14,26 +14,21 @@ MEMORY, PIDS, CPU = "memory", "pids", "cpu"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Names of the files and fields of one cgroup version, and the values that are written to them."""
+    """Files, fields and values of one cgroup version."""
 
     memory: tuple[tuple[str, str], ...]
-    """Memory limits as (file, value), where {limit} in the value stands for the limit in bytes. All but the first file
-    may be missing."""
+    """Memory limits as (file, value); {limit} stands for the limit in bytes. All but the first file may be missing."""
     events: str
-    """Name of the cgroup's file that counts out-of-memory kills."""
     usage: str
-    """Name of the cgroup's file that holds the bytes of memory in use."""
     reclaimable: str
-    """Name of the field of memory.stat that holds the size of file pages that have not been used lately."""
+    """Field of memory.stat: file pages that have not been used lately."""
     files: str
-    """Name of the field of memory.stat that holds the memory used by files in memory (tmpfs)."""
+    """Field of memory.stat: files in memory (tmpfs)."""
     weight: tuple[str, int, int]
-    """How the CPU weight is set: (name of the file, weight with which a cgroup gets as much CPU time as a single
-    process, maximum weight)."""
+    """CPU weight: (file, weight with which a cgroup gets as much CPU time as a single process, maximum)."""
     entry_file: str
-    """Name of the file that a process writes to in order to enter the cgroup. With "tasks", which only version 1 has,
-    the writing thread enters alone and at once. "cgroup.procs", the only choice in version 2, moves the whole process.
-    Such a move waits until no other process forks or exits, up to 6 ms."""
+    """The file by which a process enters. Through "tasks" (version 1 only), the writing thread enters alone and at
+    once. "cgroup.procs" moves the whole process, which waits until no other process forks or exits, up to 6 ms."""
 
 
 V1 = Settings(
@@ -58,8 +53,6 @@ V2 = Settings(
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A cgroup hierarchy in which this process can make cgroups."""
-
     version: int
     parent: Path
     """The folder in which this process may make cgroups that its child processes may enter."""
@@ -71,7 +64,6 @@ class Hierarchy:
 
 
 def set_limits(hierarchy: Hierarchy, path: Path, memory_bytes: int, processes: int) -> None:
-    """Write the memory and process limits of a cgroup, as far as the hierarchy has the controllers."""
     if MEMORY in hierarchy.controllers:
         (first, value), *others = hierarchy.settings.memory
         kernel.write(path / first, value.format(limit=memory_bytes))
@@ -91,5 +83,4 @@ def lines(path: Path) -> list[str]:
 
 
 def stat_of(path: Path, name: str) -> int:
-    """Return the field `name` of the cgroup's memory.stat, or 0 if there is none."""
     return next((int(line.split()[1]) for line in lines(path / "memory.stat") if line.startswith(f"{name} ")), 0)

@@ -15,19 +15,16 @@ from etude.sandbox.embedded.cgroups.owners import delegate_controllers, locked_f
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mounted cgroup hierarchy."""
-
     version: int
     point: Path
     root: str
-    """Path, in the kernel's cgroup tree, of the cgroup at the top of this mount."""
+    """The cgroup at the top of this mount, as a path in the kernel's cgroup tree."""
     controllers: frozenset[str]
-    """The controllers of a version 1 hierarchy. Unused in version 2, where they differ from folder to folder."""
+    """Unused in version 2, where controllers differ from folder to folder."""
 
 
 def find_hierarchies() -> list[Hierarchy]:
-    """Return at most one hierarchy per controller, version 2 first. Return none at all if the memory controller is
-    missing."""
+    """Return at most one hierarchy per controller, version 2 first; none at all if the memory controller is missing."""
     found: list[Hierarchy] = []
     for mount in sorted(read_mounts(Path("/proc/self/mountinfo").read_text()), key=lambda mount: -mount.version):
         have = frozenset(name for hierarchy in found for name in hierarchy.controllers)
@@ -43,7 +40,6 @@ def find_hierarchies() -> list[Hierarchy]:
 
 
 def read_mounts(mountinfo: str) -> list[Mount]:
-    """Parse the cgroup mounts in the text of /proc/self/mountinfo."""
     mounts = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -84,7 +80,7 @@ def _usable_v2(mount: Mount) -> Hierarchy | None:
 
 
 def own_cgroup(mount: Mount, cgroup: str) -> Path | None:
-    """Return the folder of this process's version 2 cgroup, or None if it is not visible in this mount. `cgroup` is the
+    """Return the folder of this process's version 2 cgroup, or None if this mount does not show it. `cgroup` is the
     text of /proc/self/cgroup."""
     for line in cgroup.splitlines():
         number, _, path = line.split(":", 2)
@@ -95,9 +91,8 @@ def own_cgroup(mount: Mount, cgroup: str) -> Path | None:
 
 @contextlib.contextmanager
 def _trial(parent: Path) -> Iterator[Path]:
-    """Make a temporary cgroup just as box cgroups are made, and yield its folder. It lies in a new folder in `parent`,
-    which this process locks as its own. In version 2, that new folder delegates its controllers and therefore may hold
-    no process itself."""
+    """Yield a temporary cgroup made just as those of boxes: in a new, locked folder. In version 2, that folder
+    delegates its controllers and therefore may hold no process itself."""
     ours, lock = locked_folder(parent)
     try:
         trial = ours / "trial"
@@ -109,6 +104,5 @@ def _trial(parent: Path) -> Iterator[Path]:
 
 
 def _can_enter(folder: Path) -> bool:
-    """Return whether a child of this process can enter the cgroup `folder`. A short-lived child tries it."""
     enter = ["/bin/sh", "-c", 'echo 0 >"$1"', "sh", str(folder / "cgroup.procs")]
     return subprocess.run(enter, capture_output=True, check=False).returncode == 0

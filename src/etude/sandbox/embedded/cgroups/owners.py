@@ -14,14 +14,12 @@ from etude.sandbox.inside import kernel
 
 PREFIX = "etude-"
 _VACATED_TO = "etude.home"
-"""Name of a cgroup inside this process's own cgroup. If the own cgroup must be empty before it can delegate
-controllers, its processes are moved here. Some may be of other programs and live longer, so `remove_dead` leaves this
-folder alone."""
+"""A cgroup for the processes of our own cgroup, if that must be empty before it can delegate controllers. Some may be
+of other programs and live longer, so `remove_dead` leaves it alone."""
 
 
 def locked_folder(parent: Path) -> tuple[Path, int]:
-    """Make a cgroup folder for this process in `parent` and lock it. Return its path and the descriptor that holds the
-    lock."""
+    """Make a cgroup folder for this process in `parent`. Return it and the descriptor that holds its lock."""
     while True:
         folder = parent / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         folder.mkdir()
@@ -38,9 +36,8 @@ def locked_folder(parent: Path) -> tuple[Path, int]:
 
 
 def remove_dead(parent: Path) -> list[str]:
-    """Remove the cgroup folders in `parent` whose owner, the process that made them, is dead. Return their names.
-    Processes that are left in such a folder are killed where the kernel has cgroup.kill (Linux 5.14). A folder that
-    still holds processes is left for a later call."""
+    """Remove the folders in `parent` whose owner is dead; return their names. Processes left in one are killed where
+    the kernel has cgroup.kill (Linux 5.14). A folder that still holds processes is left for a later call."""
     removed = []
     for folder in sorted(parent.glob(f"{PREFIX}*")):
         try:
@@ -74,8 +71,8 @@ def remove_folder(folder: Path) -> bool:
 
 
 def delegate_controllers(parent: Path, *, vacate: bool) -> None:
-    """Delegate the controllers of the cgroup `parent` to its subfolders. In version 2, a cgroup that delegates
-    controllers may hold no processes; with `vacate`, they are moved out if necessary."""
+    """Delegate the controllers of `parent` to its subfolders. In version 2, `parent` may then hold no processes; with
+    `vacate`, they are moved out if necessary."""
     present = set((parent / "cgroup.controllers").read_text().split())
     missing = {MEMORY, PIDS, CPU} & present - set((parent / "cgroup.subtree_control").read_text().split())
     if not missing:
