@@ -58,8 +58,7 @@ class FleetSandboxes:
         return await self._make(ImageCall("build_image", (asked.context,), sent), asked.say or (lambda _: None))
 
     async def _make(self, image_call: ImageCall, say: Callable[[str], None] | None = None) -> str:
-        """Make an image on one host of the fleet and report it to the dispatcher. Return the image's id. `say` gets the
-        lines of output."""
+        """Make an image on one host and report it to the dispatcher. `say` gets lines of output."""
         name, host = await self.ask("image_host")
         seconds = self._policy.image_seconds
         with as_sandbox_errors(f"host {name}"):
@@ -87,12 +86,10 @@ class FleetSandboxes:
         return RemoteBox(self, box, name, host)
 
     async def fork(self, parent: str, count: int, kill: bool) -> list[str]:
-        """Ask the dispatcher to fork the box `parent` into `count` children; return their ids."""
         request = self.new_request()
         return list(await self.granted(request, "fork", request, self._owner, parent, count, kill))
 
     def new_request(self) -> str:
-        """Return a new id for a request of this client."""
         self._requests += 1
         return f"{self._owner}-{self._requests}"
 

@@ -38,27 +38,20 @@ _FINAL = (RequestRefused, ImageError, BoxBusy)
 
 @dataclass(frozen=True, slots=True)
 class CreateCall:
-    """A client's request for a new box."""
-
     owner: str
     spec: BoxSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ForkCall:
-    """A client's request to fork a box."""
-
     owner: str
     parent: str
     kill: bool
-    """Whether to end the processes of the parent box first. If they live on, the fork fails if they are writing
-    files."""
+    """Whether to end the parent's processes first. If they live on, a fork fails while they write files."""
 
 
 @dataclass(slots=True)
 class OpenRequest:
-    """A request whose client is still waiting for the answer."""
-
     what: CreateCall | ForkCall
     answer: asyncio.Future[events.Granted]
     error: Exception | None = None
@@ -82,8 +75,7 @@ class Dispatcher:
         self._image_turn = 0
 
     async def open(self) -> frozenset[Feature]:
-        """Start all hosts and add them to the scheduler, at the first call only. Return the features that all hosts
-        have."""
+        """Start all hosts, at the first call only. Return the features that all of them have."""
         if self._features is None:
             facts = await asyncio.gather(*(self._join(name) for name in self._remotes))
             self._features = frozenset.intersection(*facts)
@@ -101,8 +93,7 @@ class Dispatcher:
         return granted.boxes[0], granted.host, self._remotes[granted.host]
 
     async def fork(self, request: str, owner: str, parent: str, count: int, kill: bool) -> tuple[str, ...]:
-        """Fork the box `parent` into `count` children, and return their ids. They are made on the same host, where they
-        share the parent's files; another host would need copies."""
+        """Fork a box, and return the ids of its children. They are on its host, where they share its files."""
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
         host = self._scheduler.host_of(parent)
@@ -118,7 +109,6 @@ class Dispatcher:
         self._handle(events.RequestDropped(request))
 
     async def end(self, box: str) -> None:
-        """Destroy a box."""
         host = self._scheduler.host_of(box)
         if host:
             with contextlib.suppress(ClusterError):
@@ -163,7 +153,6 @@ class Dispatcher:
     # -- decisions
 
     def _handle(self, event: events.Event) -> None:
-        """Give an event to the scheduler and carry out its decisions."""
         for decision in self._scheduler.handle(event, self._now()):
             match decision:
                 case events.Place():
@@ -182,8 +171,7 @@ class Dispatcher:
         self._event_came.set()
 
     async def _await_grant(self, wanted: events.CreateRequested, what: CreateCall | ForkCall) -> events.Granted:
-        """Give a request for boxes to the scheduler, and wait until they are made. Raises the error if the request is
-        rejected."""
+        """Give a request to the scheduler and wait for its boxes. Raises the error if it is rejected."""
         answer: asyncio.Future[events.Granted] = asyncio.get_running_loop().create_future()
         self._open_requests[wanted.request] = OpenRequest(what, answer)
         self._handle(wanted)
@@ -225,7 +213,6 @@ class Dispatcher:
         return frozenset(facts.features)
 
     async def _receive_reports(self, name: str) -> None:
-        """Receive the host's reports, for as long as the host belongs to the fleet."""
         seen = 0
         while name in self._scheduler.hosts:
             asked_at = self._now()
@@ -243,8 +230,7 @@ class Dispatcher:
             await asyncio.sleep(self._policy.beat_seconds)
 
     async def _replace(self, name: str) -> None:
-        """Kill the service of a host that the scheduler has given up, whether or not it answers. Then try to restart
-        the service on its node, at most `Policy.restarts` times."""
+        """Kill the service of a lost host, then restart it, at most `Policy.restarts` times."""
         remote = self._remotes[name]
         await remote.kill()
         while name not in self._drained and self._restarts[name] < self._policy.restarts:
@@ -257,7 +243,6 @@ class Dispatcher:
                 await asyncio.sleep(self._policy.beat_seconds * 2 ** self._restarts[name])
 
     async def _retire(self, name: str) -> None:
-        """Close a host that has been drained, and remove it from the scheduler."""
         with contextlib.suppress(ClusterError):
             await self._remotes[name].call("close", deadline=self._policy.create_seconds)
         self._handle(events.HostLost(name, "it was drained"))
@@ -303,7 +288,6 @@ def _settle(answer: asyncio.Future[events.Granted], outcome: events.Granted | Ex
 
 
 def _error_of(rejected: events.Rejected, last: Exception | None) -> Exception:
-    """Return the error for a rejected request. `last` is the error of the host that was tried last."""
     match rejected.kind:
         case events.RejectKind.FULL:
             return FleetFull(f"the fleet has no room: {rejected.reason}", rejected.retry_after)

@@ -6,8 +6,7 @@ from etude.sandbox.contract import SandboxError
 
 
 class FleetFull(SandboxError):
-    """Raised when no host had room for the requested boxes in time; none were made. Ask again after `retry_after`
-    seconds."""
+    """No host had room for the boxes in time; none were made. Ask again after `retry_after` seconds."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message, retry_after)

@@ -16,8 +16,7 @@ _MIB = 1 << 20
 
 
 class LoadMeter:
-    """Measures this machine. `capacity` is fixed at construction. `disk` is a folder on the disk where boxes are
-    stored."""
+    """Measures this machine. `capacity` is fixed at construction; `disk` is a folder where boxes are stored."""
 
     def __init__(self, disk: Path) -> None:
         self._disk = disk

@@ -32,8 +32,7 @@ class HostIndex:
         return name in self._level_of
 
     def put(self, host: HostLedger) -> None:
-        """Put a host into the index, or move it to another level if the free fraction of its scarcest resource has
-        changed."""
+        """Put a host into the index, or move it to the level of its present free fraction."""
         level = int(host.free() * LEVELS)
         if self._level_of.get(host.name) == level:
             return
@@ -51,10 +50,9 @@ class HostIndex:
                 self._occupied &= ~(1 << level)
 
     def find(self, wanted: CreateRequested, tried: frozenset[str], share: float) -> HostLedger | None:
-        """Return a host on which the request fits and that is not in `tried`, or None. Hosts that recently made boxes
-        of the request's image are tried first. Then come those whose free fraction is `share` or more, fullest first,
-        and last the fuller ones. `share` is the fraction of a host that the request needs; if hosts differ in size,
-        the smallest such fraction."""
+        """Return a host that fits and is not in `tried`, or None. First come hosts that recently made boxes of the
+        image, then those whose free fraction is `share` or more (fullest first), then fuller ones. `share`: fraction of
+        a host that the request needs."""
         for name in self._image_hosts.get(wanted.image, ()) if wanted.image else ():
             level = self._level_of.get(name)
             if level is not None and name not in tried:

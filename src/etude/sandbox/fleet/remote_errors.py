@@ -31,7 +31,6 @@ async def wrap_os_errors(work: Awaitable[Any]) -> Any:
 
 
 def unwrap(answer: Any) -> Any:
-    """Return the result of a call, or raise the error that it wraps."""
     if isinstance(answer, WrappedError):
         raise answer.error
     return answer
@@ -39,8 +38,7 @@ def unwrap(answer: Any) -> Any:
 
 @contextlib.contextmanager
 def as_sandbox_errors(who: str) -> Iterator[None]:
-    """Turn cluster errors into sandbox errors: SandboxLost if the host is gone or does not answer. `who` names the box
-    and its host."""
+    """Turn cluster errors into sandbox errors: SandboxLost if the host (`who`) is gone or does not answer."""
     try:
         yield
     except (ServiceDied, DeadlineExceeded) as error:

@@ -42,8 +42,7 @@ _ARCHIVE_NAMES = re.compile(r"oci-layout|index\.json|manifest\.json|repositories
 
 
 def import_image(store: ImageStore, source: Path, *, say: Say = quiet) -> str:
-    """Import a folder or file and return the image's id. An ImageError names the damaged part, or the layer and member
-    that is refused."""
+    """Import a folder or file and return the image's id. An ImageError names the damaged or refused part."""
     origin = f"imported from {source.absolute()}"
     if not source.exists():
         raise ImageError(f"{source}: no such file or folder; expected a root file system or an image's archive")
@@ -84,8 +83,7 @@ def _import_tar(store: ImageStore, source: Path, origin: str, say: Say) -> str:
 
 
 def import_root(store: ImageStore, source: Path, origin: str, say: Say) -> str:
-    """Import a folder that holds a root file system, as if it were a tar with its members sorted by name. Return the
-    image's id."""
+    """Import a root file system from a folder, as if it were a tar sorted by name. Return the image's id."""
     # List the folder here and not in the store process, which would see other owner ids than the host's.
     return _import_members(store, source, list(_folder_members(source)), origin, say=say)
 
@@ -120,9 +118,8 @@ def _record_root(store: ImageStore, fresh: Path, digest: str, origin: str) -> st
 
 
 def _folder_members(source: Path) -> Iterator[tuple[tarfile.TarInfo, Path]]:
-    """Yield the files of a folder as (tar member, path). Times are cut to whole seconds and user names are omitted,
-    so that copies on other hosts have the same digest. If a file has several names, all but the first become hard
-    links."""
+    """Yield the files of a folder as (tar member, path). Times have whole seconds and owners no names, so that copies
+    have the same digest. Of a file's several names, all but the first are hard links."""
     first_names: dict[tuple[int, int], str] = {}
     for path in _walk(source):
         info, name = path.lstat(), str(path.relative_to(source))
@@ -169,16 +166,12 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 class _Archive(Protocol):
-    """An image archive that is a folder or a tar."""
-
     def open(self, name: str) -> IO[bytes]:
         """Open a file of the archive. Raises KeyError if there is no such file."""
         ...
 
 
 class _Folder:
-    """An image archive that is a folder."""
-
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -190,8 +183,6 @@ class _Folder:
 
 
 class _Tar:
-    """An image archive that is a tar."""
-
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
 
@@ -220,8 +211,7 @@ def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
 
 @contextlib.contextmanager
 def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
-    """Open an image archive for reading its files by name. The files are read in the manifest's order, not the
-    archive's, so a compressed archive is first decompressed to disk."""
+    """Open an image archive. Files are read in the manifest's order, so a compressed one is first unpacked to disk."""
     stream = decompressed(file)
     with contextlib.ExitStack() as open_files:
         if stream is file:
@@ -235,7 +225,6 @@ def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
 
 
 def _plan_layout(archive: _Archive, source: str) -> Plan:
-    """Return the image plan (settings and layers) of an OCI layout. `source` names the layout in error messages."""
     blob = choose(read_json(_read(archive, "index.json", source), f"{source}, index.json"), f"{source}, index.json")
     data = _read_blob(archive, blob, source)
     for _ in range(3):  # An index may point to another index.
@@ -249,8 +238,6 @@ def _plan_layout(archive: _Archive, source: str) -> Plan:
 
 
 def _plan_docker(archive: _Archive, source: str) -> Plan:
-    """Return the image plan (settings and layers) of a `docker save` archive. `source` names the archive in error
-    messages."""
     what = f"{source}, manifest.json"
     with damage_as_image_error(what):
         images = json.loads(_read(archive, "manifest.json", source))
@@ -270,8 +257,6 @@ def _blob_path(blob: Blob) -> str:
 
 
 def _opener(archive: _Archive, name: str, source: str) -> Callable[[], IO[bytes]]:
-    """Return a function that opens the named file of the archive."""
-
     def opener() -> IO[bytes]:
         try:
             return archive.open(name)

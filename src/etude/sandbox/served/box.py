@@ -23,11 +23,7 @@ _BATCH_BYTES = 4 << 20
 
 
 class ServedBox:
-    """A box whose pid 1 is this project's init, in whatever way it is isolated. Implements all requests that init
-    answers.
-
-    A ServedBox belongs to the event loop in which it was made.
-    """
+    """A box whose pid 1 is this project's init. It belongs to the event loop in which it was made."""
 
     def __init__(self, id: str, spec: BoxSpec, channel: Channel) -> None:
         self.id, self.spec = id, spec
@@ -78,7 +74,6 @@ class ServedBox:
         return process
 
     def _request(self, asked: Command) -> dict[str, Any]:
-        """Return the fields that `exec` and `start` requests have in common."""
         argv = ["/bin/sh", "-c", asked.command] if isinstance(asked.command, str) else asked.command
         if not argv or asked.timeout <= 0:
             raise RequestRefused(
@@ -94,8 +89,7 @@ class ServedBox:
 
     @contextlib.contextmanager
     def _recorded(self, line: str) -> Iterator[None]:
-        """Add a shell line to `commands`, then run the block, which starts the command. If init refuses the command,
-        remove the line again."""
+        """Add a shell line to `commands` while the block starts the command, and remove it if init refuses."""
         self._commands.append(line)
         try:
             yield
@@ -157,9 +151,8 @@ class ServedBox:
 
     @contextlib.asynccontextmanager
     async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
-        """Stop all processes of the box during the block, and let them continue afterwards. With `kill`, kill them
-        instead. Yields whether the box has no living processes. Raises BoxBusy if a process has a file open for writing
-        or does not stop."""
+        """Stop (`kill`: kill) all processes of the box during the block. Yields whether none lives. Raises BoxBusy if
+        one has a file open for writing or does not stop."""
         answer, _ = await self._ask({"op": "freeze", "kill": kill})
         if answer["writers"]:
             raise BoxBusy(f"box {self.id} is being written to by {'; '.join(answer['writers'])}: wait, or kill=True")

@@ -50,8 +50,7 @@ class Channel(asyncio.Protocol):
                 future.set_result((header, payload))
 
     def _call_listener(self, ticket: int, header: wire.Header, payload: bytes) -> None:
-        """Pass a frame to the listener of the request with this ticket number, if it has one. If the listener raises an
-        exception, only this request fails, not the connection."""
+        """Pass a frame to its request's listener. If the listener raises, only this request fails."""
         if ticket not in self._listeners:
             return
         try:
@@ -63,7 +62,6 @@ class Channel(asyncio.Protocol):
             self._cancel(ticket)
 
     def _cancel(self, ticket: int) -> None:
-        """Ask the box's pid 1 to cancel the request with this ticket number."""
         if self._transport is not None and not self.lost:
             self._transport.write(wire.pack({"op": "cancel", "ticket": 0, "command": ticket}))
 
@@ -81,9 +79,8 @@ class Channel(asyncio.Protocol):
         return self._tickets
 
     def listen(self, ticket: int, on_frame: OnFrame) -> None:
-        """Call `on_frame` for each frame that carries this ticket number, except the answer to the request of that
-        number. Such a frame holds output of the requested command or reports its end. After the end, the listener is
-        removed."""
+        """Call `on_frame` for each frame with this ticket number but the answer: output of a command, and its end,
+        which removes the listener."""
         self._listeners[ticket] = on_frame
 
     def ignore(self, ticket: int) -> None:
@@ -92,8 +89,7 @@ class Channel(asyncio.Protocol):
     async def request(
         self, header: wire.Header, payload: bytes = b"", *, patience: float, ticket: int | None = None
     ) -> Answer:
-        """Send a request and wait at most `patience` seconds for its answer. If the answer is an error, raise the
-        matching exception."""
+        """Send a request and wait at most `patience` seconds for its answer. Raise what the answer reports."""
         if self.lost or self._transport is None:
             raise SandboxLost(f"box {self.box} has ended; it cannot be used again, make a new one")
         ticket = ticket or self.next_ticket()
@@ -126,8 +122,7 @@ class Channel(asyncio.Protocol):
 
 
 def _exception_for(answer: wire.Header, box: str, header: wire.Header) -> Exception:
-    """Return the exception for an answer that reports an error. File errors get Python's own exception types, all
-    others a type from contract.py."""
+    """Return the exception for an error in an answer: Python's own for files, else a type from contract.py."""
     kind, text = answer["kind"], f"box {box}: {answer['error']}"
     if kind == "refused":
         return RequestRefused(text)

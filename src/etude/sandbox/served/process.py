@@ -37,8 +37,7 @@ class ServedProcess:
         return self._take(self._end["first"], data, code=self._end["end"], limit=self._end["limit"])
 
     def _take(self, first: int, data: bytes, *, code: int | None, limit: str = "") -> Poll:
-        """Return a Poll with the new bytes of `data`: those that no other poll has returned. `first` is the offset of
-        `data` in the command's whole output. `code` and `limit` are passed on to the Poll."""
+        """Return a Poll with the bytes that no poll has returned yet. `first`: offset of `data` in the whole output."""
         new = data[max(0, self._seen - first) :]
         skipped = max(0, first - self._seen)
         self._seen = max(self._seen, first + len(data))
@@ -61,8 +60,7 @@ class ServedProcess:
         await self._ask("kill")
 
     async def _ask(self, operation: str, payload: bytes = b"", **more: Any) -> bool:
-        """Send the box's pid 1 a request about this background command. Return whether the command had already
-        ended."""
+        """Send a request about this command. Return whether the command had already ended."""
         if self._end is not None:
             return True
         header = {"op": operation, "process": self.id, **more}

@@ -21,7 +21,6 @@ BUILD_LIMITS = Limits(
 )
 """Default limits of one build step. Compilers and package managers need more than an agent's commands."""
 STEP_SECONDS = 1800.0
-"""Default maximum duration of one build step, in seconds."""
 
 
 async def build_image(

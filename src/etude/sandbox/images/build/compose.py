@@ -11,7 +11,6 @@ COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "c
 
 
 def refuse_side_cars(folder: Path) -> None:
-    """Raise ImageError if the folder has a compose file. The message names the file's services."""
     for name in COMPOSE_FILES:
         path = folder / name
         if path.is_file():

@@ -21,8 +21,6 @@ from etude.sandbox.images.build.patterns import Ignored, compile_pattern, is_pat
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A build context: the host folder from which COPY takes files, and the rules of its .dockerignore."""
-
     root: Path
     """Resolved path of the context's folder."""
     ignored: Ignored = field(default_factory=Ignored)
@@ -30,8 +28,7 @@ class Context:
 
     @classmethod
     def open(cls, folder: Path, dockerfile: Path) -> Context:
-        """Open a build context with its ignore file: the Dockerfile's own (its name plus .dockerignore) if there is
-        one, else the folder's .dockerignore."""
+        """Open a build context. The ignore file is the Dockerfile's own (NAME.dockerignore) or else the folder's."""
         if not folder.is_dir():
             raise ImageError(f"{folder}: expected a folder with a Dockerfile in it")
         for path in (dockerfile.with_name(f"{dockerfile.name}.dockerignore"), folder / ".dockerignore"):
@@ -50,8 +47,7 @@ class Context:
         return cls(folder.resolve())
 
     def select(self, pattern: str) -> list[Source]:
-        """Return the files that `pattern`, one of the sources of COPY, stands for. Raises ValueError if there are none,
-        or if they lie outside the context's folder."""
+        """Return the files of one COPY source. Raises ValueError if there are none or they lie outside the folder."""
         # In the context's top folder, ".." stays there, as in a root directory.
         names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
         found = list(self._matching(self.root, names if names != [""] else []))
@@ -94,7 +90,6 @@ class Context:
         return not (self.ignored.has_exceptions and path.is_dir() and any(self._below(self._inside(path), "")))
 
     def _source(self, path: Path) -> Source:
-        """Return the file or folder as a source of COPY, together with everything below it that is not excluded."""
         resolved = self._inside(path)
         if not resolved.exists():
             raise ValueError(f"{path.relative_to(self.root)} is a link to nothing")
@@ -119,7 +114,6 @@ class Context:
                 yield self._member(path, name)
 
     def _member(self, path: Path, name: str) -> Member:
-        """Return the file, folder or link at a path as a member with the given name."""
         info = path.lstat()
         mode = stat.S_IMODE(info.st_mode)
         if stat.S_ISDIR(info.st_mode):

@@ -42,8 +42,7 @@ _REFUSED = {
 
 
 def parse_dockerfile(text: str, file: str = "Dockerfile") -> Dockerfile:
-    """Parse a Dockerfile. Raises ImageError with the file and line of a mistake. `file` is the Dockerfile's name for
-    messages."""
+    """Parse a Dockerfile. Raises ImageError with the file and line of a mistake."""
     escape, lines = logical_lines(text, file)
     parser = _Parser(escape)
     arguments: list[Instruction] = []
@@ -151,7 +150,6 @@ class _Parser:
         return tuple(pairs)
 
     def _label(self, line: Line) -> Remark:
-        """Parse a LABEL, which has no effect."""
         self._pairs(line.rest)
         return Remark()
 
@@ -177,8 +175,7 @@ class _Parser:
 
 
 def _flags(rest: str, *known: str) -> tuple[dict[str, str], str]:
-    """Split off the --flags at the start of an instruction. Return the flags (only those in `known` are allowed) and
-    the rest."""
+    """Split off the --flags at the start of an instruction. Return the flags (only `known` ones pass) and the rest."""
     found: dict[str, str] = {}
     while match := _FLAG.match(rest):
         name = match[1]

@@ -17,12 +17,9 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of a build: which stages to build, and what each starts from."""
-
     dockerfile: Dockerfile
     defaults: dict[str, str]
-    """Values for ARGs without a default in their stage: those of ARGs before the first FROM, and the platform
-    variables."""
+    """Values for ARGs that have none in their stage: from ARGs before the first FROM, and of the platform."""
     bases: tuple[str, ...]
     """The name of every stage's base (an image or stage), with variables expanded."""
     needed: tuple[Stage, ...]
@@ -34,7 +31,6 @@ class Plan:
 
 
 def host_platform() -> dict[str, str]:
-    """Return the platform variables of this host, such as TARGETARCH."""
     machine = os.uname().machine
     architecture = _ARCHITECTURES.get(machine, machine)
     facts = {"PLATFORM": f"linux/{architecture}", "OS": "linux", "ARCH": architecture, "VARIANT": ""}
@@ -108,7 +104,6 @@ def _target(dockerfile: Dockerfile, target: str) -> Stage:
 
 
 def _needed(plan: Plan, target: Stage) -> set[int]:
-    """Return the indexes of the stages that the target needs, directly or indirectly."""
     waiting, needed = [target], set()
     while waiting:
         stage = waiting.pop()

@@ -18,7 +18,6 @@ in a box with a full disk, the full disk is reported as the reason."""
 
 
 def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:
-    """Return the command that a RUN executes, and its stdin."""
     if not run.heredocs or not run.command.shell:
         return list(state.command_line(run.command)), b""
     (text,) = run.command.words
@@ -72,7 +71,6 @@ async def run_in(
 
 
 def _reason(result: ExecResult, limits: Limits, seconds: float) -> str:
-    """Return the reason why a command failed, from its result and its limits."""
     reasons = {
         "time": f"was not done in {seconds / 60:g} minutes",
         "cpu": f"took more than {limits.cpu_seconds} s of processor time",
