@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.sandbox.egress.credentials import carries_credentials
-from etude.sandbox.egress.http_head import BadHead, Framing, parse_request, parse_response, write_head
+from etude.sandbox.egress.http_head import (
+    BadHead,
+    Framing,
+    carries_credentials,
+    parse_request,
+    parse_response,
+    write_head,
+)
 
 TOKENS = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)
 VALUES = st.from_regex(r"([!-~]([ -~\t]{0,30}[!-~])?)?", fullmatch=True)

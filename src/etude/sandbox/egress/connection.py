@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from etude.sandbox.egress.credentials import carries_credentials
 from etude.sandbox.egress.dialing import Unreachable, proxy_refusal
 from etude.sandbox.egress.http_body import PIECE, BrokenTransfer, close, cut, flush, pieces, read_head, send_body
 from etude.sandbox.egress.http_head import (
@@ -23,6 +22,7 @@ from etude.sandbox.egress.http_head import (
     Framing,
     Request,
     Response,
+    carries_credentials,
     parse_request,
     parse_response,
     write_head,

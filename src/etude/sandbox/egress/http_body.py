@@ -61,17 +61,14 @@ async def pieces(reader: asyncio.StreamReader, framing: Framing) -> AsyncIterato
         yield piece
 
 
-async def send_body(writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *, chunked: bool) -> int:
+async def send_body(writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *, chunked: bool) -> None:
     """Write a body as it arrives. The next piece is read only when the writer's buffer has room again."""
-    sent = 0
     async for piece in body:
         writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if chunked else (piece,))
-        sent += len(piece)
         await flush(writer)
     if chunked:
         writer.write(b"0\r\n\r\n")
         await flush(writer)
-    return sent
 
 
 async def flush(writer: asyncio.StreamWriter) -> None:

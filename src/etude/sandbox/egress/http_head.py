@@ -25,6 +25,11 @@ _PROXY_PREFIX = "proxy-"
 _HOP_METHODS = {"CONNECT", "TRACE"}
 """Methods that concern the path between a client and its proxies. They are refused, not forwarded."""
 _FRAMING = {"content-length", "transfer-encoding", "host"}
+# Names of fields that carry credentials, by words, since every service has its own name for its token. An idempotency
+# key only distinguishes requests.
+_CREDENTIALS = re.compile(
+    r"auth|cookie|token|secret|session|credential|signature|passw|api-?key|(?<!idempotency-)key$|-otp$|jwt|dpop|-art-api$"
+)
 Fields = list[tuple[str, str]]
 
 
@@ -165,6 +170,13 @@ def parse_response(data: bytes) -> Response:
 def write_head(first: str, fields: Fields) -> bytes:
     """Return the bytes of a message's head. `first` is the request line or status line."""
     return "\r\n".join([first, *(f"{key}: {value}" for key, value in fields), "", ""]).encode("latin-1")
+
+
+def carries_credentials(field: str) -> bool:
+    """Whether a request field carries credentials, judged by its name in lower case. The proxy removes such fields, so
+    that an agent cannot use a secret that it has found. Paths and queries are left alone: signed download URLs carry
+    such words."""
+    return _CREDENTIALS.search(field) is not None
 
 
 def _split(data: bytes) -> tuple[bytes, Fields]:

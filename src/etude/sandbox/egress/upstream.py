@@ -71,21 +71,15 @@ class Upstream:
         `private` allows private addresses. Raise Unreachable if there is no connection."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                return await self._connect(name, port, tls=tls, private=private, proxy=proxy)
+                connection, asked = await self._dial(name, port, tls=tls, private=private, proxy=proxy)
+                reader, writer = await asyncio.open_connection(
+                    sock=connection,
+                    ssl=self._context if tls else None,
+                    server_hostname=name if tls else None,
+                    limit=MAX_HEAD,
+                )
         except TimeoutError:
             raise Unreachable(f"{name}:{port} did not answer in {CONNECT_SECONDS:.0f} s") from None
-
-    async def _connect(
-        self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None
-    ) -> UpstreamConnection:
-        try:
-            connection, asked = await self._dial(name, port, tls=tls, private=private, proxy=proxy)
-            reader, writer = await asyncio.open_connection(
-                sock=connection,
-                ssl=self._context if tls else None,
-                server_hostname=name if tls else None,
-                limit=MAX_HEAD,
-            )
         except ssl.SSLError as error:
             raise Unreachable(f"{name}:{port}: TLS failed: {error.reason or error}") from error
         except OSError as error:

@@ -63,11 +63,9 @@ class FleetSandboxes:
         seconds = self._policy.image_seconds
         with as_sandbox_errors(f"host {name}"):
             if say is None:
-                image = await host.call(
-                    "make_image", image_call.method, image_call.args, image_call.options, deadline=seconds
-                )
+                image = await host.call("make_image", image_call, deadline=seconds)
             else:
-                async for item in host.stream("build_image", image_call.args, image_call.options, deadline=seconds):
+                async for item in host.stream("build_image", image_call, deadline=seconds):
                     if isinstance(item, str):
                         image = item
                     else:

@@ -26,9 +26,9 @@ from etude.sandbox.contract import (
     SandboxUnavailable,
 )
 from etude.sandbox.fleet import events
-from etude.sandbox.fleet.errors import FleetFull
 from etude.sandbox.fleet.images import FleetImages, ImageCall
 from etude.sandbox.fleet.policy import Policy
+from etude.sandbox.fleet.remote_errors import FleetFull
 from etude.sandbox.fleet.resources import demand_of
 from etude.sandbox.fleet.scheduler import Scheduler
 

@@ -160,8 +160,6 @@ class Granted:
     request: str
     host: str
     boxes: tuple[str, ...]
-    waited: float
-    """Seconds from the request until its boxes were ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +175,6 @@ class Rejected:
 class Destroy:
     box: str
     host: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +182,6 @@ class DropHost:
     """Decision to kill a host's service, answering or not, so that its boxes are really gone."""
 
     host: str
-    reason: str
     boxes: tuple[str, ...] = field(repr=False)
     """Ids of the boxes that were on the host."""
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox.contract import Box, BoxSpec, Feature, Poll, Process, RequestRefused, Sandboxes, SandboxLost
@@ -25,6 +25,7 @@ from etude.sandbox.fleet.remote_errors import wrap_os_errors
 from etude.sandbox.fleet.resources import Capacity, Resources, demand_of
 from etude.sandbox.open import open_sandboxes
 
+T = TypeVar("T")
 _REQUESTS = frozenset(
     ("read_file", "write_file", "list_files", "layout", "read_tree", "write_tree", "stats", "snapshot"),
 )
@@ -146,20 +147,21 @@ class SandboxHost:
 
     # -- images
 
-    async def make_image(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> str:
-        self._allow(method, _IMAGES)
-        image: str = await getattr(self._open_backend(), method)(*args, **options)
-        self._images[image] = ImageCall(method, args, options)
+    async def make_image(self, call: ImageCall) -> str:
+        self._allow(call.method, _IMAGES)
+        image: str = await getattr(self._open_backend(), call.method)(*call.args, **call.options)
+        self._images[image] = call
         return image
 
-    async def build_image(self, args: tuple[Any, ...], options: dict[str, Any]) -> AsyncIterator[Any]:
+    async def build_image(self, call: ImageCall) -> AsyncIterator[Any]:
         """Build an image. Yield the build's output as lists of lines, and the image id last."""
         output: asyncio.Queue[str] = asyncio.Queue()
-        build = asyncio.ensure_future(self._open_backend().build_image(*args, say=output.put_nowait, **options))
+        work = self._open_backend().build_image(*call.args, say=output.put_nowait, **call.options)
+        build = asyncio.ensure_future(work)
         try:
             async for lines in _until_done(build, output):
                 yield lines
-            self._images[build.result()] = ImageCall("build_image", args, options)
+            self._images[build.result()] = call
             yield build.result()
         finally:
             build.cancel()
@@ -177,13 +179,11 @@ class SandboxHost:
 
     async def exec(self, box: str, ticket: str, known: int, command: Any, options: dict[str, Any]) -> CommandOutcome:
         """Run a command; `cancel` ends it by its `ticket`. The client knows `known` entries of `Box.commands`."""
-        with self._reporting_loss(box) as hosted:
-            run = self._running[ticket] = asyncio.ensure_future(hosted.box.exec(command, **options))
-            try:
-                return hosted.outcome(await run, known)
-            finally:
-                run.cancel()
-                del self._running[ticket]
+        with (
+            self._reporting_loss(box) as hosted,
+            self._cancellable(ticket, hosted.box.exec(command, **options)) as run,
+        ):
+            return hosted.outcome(await run, known)
 
     async def exec_streamed(
         self, box: str, ticket: str, known: int, command: Any, options: dict[str, Any]
@@ -195,15 +195,10 @@ class SandboxHost:
             def on_output(stream: int, data: bytes) -> None:
                 came.put_nowait((stream, data))
 
-            run = asyncio.ensure_future(hosted.box.exec(command, on_output=on_output, **options))
-            self._running[ticket] = run
-            try:
+            with self._cancellable(ticket, hosted.box.exec(command, on_output=on_output, **options)) as run:
                 async for pieces in _until_done(run, came):
                     yield pieces
                 yield hosted.outcome(run.result(), known)
-            finally:
-                run.cancel()
-                del self._running[ticket]
 
     async def cancel(self, ticket: str) -> None:
         """Cancel a command or poll and wait until it has ended, so that the client's next request comes after it."""
@@ -225,14 +220,12 @@ class SandboxHost:
 
     async def poll(self, box: str, process: int, ticket: str, wait: float) -> Poll | None:
         """Poll a background command. Return None if the poll was cancelled; then no output has been consumed."""
-        with self._reporting_loss(box) as hosted:
-            poll = self._running[ticket] = asyncio.ensure_future(hosted.processes[process].poll(wait=wait))
-            try:
-                await asyncio.wait([poll])
-                return None if poll.cancelled() else poll.result()
-            finally:
-                poll.cancel()
-                del self._running[ticket]
+        with (
+            self._reporting_loss(box) as hosted,
+            self._cancellable(ticket, hosted.processes[process].poll(wait=wait)) as poll,
+        ):
+            await asyncio.wait([poll])
+            return None if poll.cancelled() else poll.result()
 
     # -- inside
 
@@ -249,6 +242,16 @@ class SandboxHost:
     def _allow(self, method: str, methods: frozenset[str]) -> None:
         if method not in methods:
             raise RequestRefused(f"no request {method!r}; there are {', '.join(sorted(methods))}")
+
+    @contextlib.contextmanager
+    def _cancellable(self, ticket: str, work: Coroutine[Any, Any, T]) -> Iterator[asyncio.Task[T]]:
+        """Run `work` as a task during the block. `cancel` can end it by its ticket."""
+        task = self._running[ticket] = asyncio.ensure_future(work)
+        try:
+            yield task
+        finally:
+            task.cancel()
+            del self._running[ticket]
 
     @contextlib.contextmanager
     def _reporting_loss(self, name: str) -> Iterator[HostedBox]:

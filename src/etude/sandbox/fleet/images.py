@@ -57,12 +57,7 @@ class FleetImages:
             return image
         async with known.busy.setdefault(host, asyncio.Lock()):
             if host not in known.local and known.image_call is not None:
-                image_call = known.image_call
                 known.local[host] = await self._remotes[host].call(
-                    "make_image",
-                    image_call.method,
-                    image_call.args,
-                    image_call.options,
-                    deadline=self._policy.image_seconds,
+                    "make_image", known.image_call, deadline=self._policy.image_seconds
                 )
         return known.local.get(host, image)

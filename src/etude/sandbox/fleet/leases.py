@@ -15,9 +15,6 @@ class Leases:
     def __contains__(self, owner: object) -> bool:
         return owner in self._until
 
-    def __len__(self) -> int:
-        return len(self._until)
-
     def renew(self, owner: str, now: float) -> float:
         """Extend the owner's lease, opening it if necessary. Return its new deadline."""
         self._until[owner] = until = now + self._seconds

@@ -1,4 +1,4 @@
-"""Carries errors of the Box contract from a host to the client.
+"""Carries errors of the Box contract from a host to the client, and defines the one that a fleet adds to them.
 
 The cluster transports this project's own errors as they are. The contract also promises some built-in errors of Python
 (OSErrors), which are wrapped here.
@@ -13,6 +13,17 @@ from typing import Any
 
 from etude.cluster.contract import ClusterError, DeadlineExceeded, ServiceDied
 from etude.sandbox.contract import SandboxError, SandboxLost
+
+
+class FleetFull(SandboxError):
+    """No host had room for the boxes in time; none were made. Ask again after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message, retry_after)
+        self.message, self.retry_after = message, retry_after
+
+    def __str__(self) -> str:
+        return f"{self.message}; try again in {self.retry_after:.0f} s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,19 +160,19 @@ class Scheduler:
         pending = self._pending.get(event.request)
         if pending is None or pending.host != event.host:
             # Too late: the request is being tried elsewhere, or was given up.
-            self._destroy(event.boxes, event.host, "made too late")
+            self._destroy(event.boxes, event.host)
             return
         self._forget(pending)
         host = self.hosts[event.host]
         if pending.answered:
-            self._destroy(event.boxes, event.host, "nobody waits for it")
+            self._destroy(event.boxes, event.host)
             self._release(event.boxes, host)
             return
         host.ready(event.boxes, self._now)
         for box in event.boxes:
             self._where[box] = event.host, pending.wanted.owner
             self.leases.add(pending.wanted.owner, box)
-        self._out.append(events.Granted(event.request, event.host, event.boxes, self._now - pending.since))
+        self._out.append(events.Granted(event.request, event.host, event.boxes))
 
     def _failed(self, event: events.CreateFailed) -> None:
         """Handle a failed creation: free what was reserved, and try another host if that may help."""
@@ -180,7 +180,7 @@ class Scheduler:
         if pending is None or pending.host != event.host:
             return
         if event.elsewhere:  # The boxes may have been made, and only the answer lost.
-            self._destroy(event.boxes, event.host, event.reason)
+            self._destroy(event.boxes, event.host)
         self._release(event.boxes, self.hosts[event.host])
         self._again(pending, event.reason, elsewhere=event.elsewhere)
 
@@ -239,12 +239,12 @@ class Scheduler:
             self._give_up(request, events.RejectKind.LEFT, reason)
         for box in self.leases.end(owner):
             host, _ = self._where.pop(box)
-            self._destroy((box,), host, reason)
+            self._destroy((box,), host)
             self._release((box,), self.hosts[host])
 
-    def _destroy(self, boxes: tuple[str, ...], host: str, reason: str) -> None:
+    def _destroy(self, boxes: tuple[str, ...], host: str) -> None:
         if host in self.hosts:  # Otherwise the host was killed, with everything on it.
-            self._out += [events.Destroy(box, host, reason) for box in boxes]
+            self._out += [events.Destroy(box, host) for box in boxes]
 
     def _release(self, boxes: tuple[str, ...], host: HostLedger) -> None:
         """Free what the boxes used on their host. A draining host that is now empty is reported as drained."""
@@ -314,7 +314,7 @@ class Scheduler:
             return
         if self._drains[name] <= self._now:
             for box in [box for box in self.hosts[name].boxes if box in self._where]:
-                self._destroy((box,), name, f"host {name} is drained")
+                self._destroy((box,), name)
                 self._ended(events.BoxEnded(box))
         if name in self._drains:  # The drain was put off, or a box is still being made.
             self._timers.set(max(self._drains[name], self._now + self.policy.beat_seconds), "drain", name)
@@ -329,7 +329,7 @@ class Scheduler:
         for box in lost:
             _, owner = self._where.pop(box)
             self.leases.remove(owner, box)
-        self._out.append(events.DropHost(event.host, event.reason, lost))
+        self._out.append(events.DropHost(event.host, lost))
         for pending in [pending for pending in self._pending.values() if pending.host == event.host]:
             self._again(pending, f"host {event.host} was lost: {event.reason}", elsewhere=True)
         self._reject_pinned(event.host, f"host {event.host} was lost: {event.reason}")

@@ -101,10 +101,6 @@ class BackgroundJobs:
         """Start no further jobs. The current job ends at its next call of `check`."""
         self._closing.set()
 
-    def close(self) -> None:
-        self.stop()
-        self.finish()
-
     def finish(self) -> None:
         self._jobs.put(None)
         if self._thread is not None:

@@ -10,8 +10,9 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol, cast
+from typing import IO, cast
 
 from etude.sandbox.contract import ImageError
 from etude.sandbox.images.archive import HashingReader, damage_as_image_error, decompressed, tar_members
@@ -55,7 +56,7 @@ def import_image(store: ImageStore, source: Path, *, say: Say = quiet) -> str:
 
 @in_store_process
 def _import_layout(store: ImageStore, source: Path, origin: str, *, say: Say) -> str:
-    return make_image(store, _plan_layout(_Folder(source), str(source)), origin, say)
+    return make_image(store, _plan_layout(partial(_open_in_folder, source), str(source)), origin, say)
 
 
 @in_store_process
@@ -165,35 +166,25 @@ def _walk(folder: Path) -> Iterator[Path]:
 # -- archives of images
 
 
-class _Archive(Protocol):
-    def open(self, name: str) -> IO[bytes]:
-        """Open a file of the archive. Raises KeyError if there is no such file."""
-        ...
+_Archive = Callable[[str], IO[bytes]]
+"""An image archive as a function that opens the file of a name. It raises KeyError if there is no such file."""
 
 
-class _Folder:
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def open(self, name: str) -> IO[bytes]:
-        try:
-            return (self._root / name).open("rb")
-        except (FileNotFoundError, IsADirectoryError) as error:
-            raise KeyError(name) from error
+def _open_in_folder(root: Path, name: str) -> IO[bytes]:
+    try:
+        return (root / name).open("rb")
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise KeyError(name) from error
 
 
-class _Tar:
-    def __init__(self, tar: tarfile.TarFile) -> None:
-        self._tar = tar
-
-    def open(self, name: str) -> IO[bytes]:
-        try:
-            file = self._tar.extractfile(name)
-        except RecursionError as error:
-            raise ImageError(f"{name} of the archive is a link to itself; make it again") from error
-        if file is None:
-            raise KeyError(name)
-        return file
+def _open_in_tar(tar: tarfile.TarFile, name: str) -> IO[bytes]:
+    try:
+        file = tar.extractfile(name)
+    except RecursionError as error:
+        raise ImageError(f"{name} of the archive is a link to itself; make it again") from error
+    if file is None:
+        raise KeyError(name)
+    return file
 
 
 def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
@@ -210,7 +201,7 @@ def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
 
 
 @contextlib.contextmanager
-def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
+def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Archive]:
     """Open an image archive. Files are read in the manifest's order, so a compressed one is first unpacked to disk."""
     stream = decompressed(file)
     with contextlib.ExitStack() as open_files:
@@ -221,7 +212,8 @@ def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
             file = open_files.enter_context(unpacked.open("w+b"))
             shutil.copyfileobj(HashingReader(stream, hashlib.sha256(), DEFAULT_BOUNDS.bytes), file, 1 << 20)
             file.seek(0)
-        yield _Tar(open_files.enter_context(tarfile.open(fileobj=file, mode="r:", errors="surrogateescape")))
+        tar = open_files.enter_context(tarfile.open(fileobj=file, mode="r:", errors="surrogateescape"))
+        yield partial(_open_in_tar, tar)
 
 
 def _plan_layout(archive: _Archive, source: str) -> Plan:
@@ -259,7 +251,7 @@ def _blob_path(blob: Blob) -> str:
 def _opener(archive: _Archive, name: str, source: str) -> Callable[[], IO[bytes]]:
     def opener() -> IO[bytes]:
         try:
-            return archive.open(name)
+            return archive(name)
         except KeyError as error:
             raise ImageError(f"{source} lacks {name}, which its manifest names; make it again") from error
 

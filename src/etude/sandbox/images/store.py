@@ -115,7 +115,7 @@ class ImageStore:
         if self.process is not None:
             # A running merge would delay its end. If needed, `_remove` starts another one.
             self.process.close()
-        self._background.close()
+        self._background.finish()
         try:
             self._remove(self.scratch)
         finally:

@@ -28,7 +28,6 @@ from etude.sandbox.light_python import light_command
 P = ParamSpec("P")
 T = TypeVar("T")
 READY = b"ready"
-_PROCESS = "etude.sandbox.images.store_process_main"
 _START_SECONDS, _END_SECONDS = 20.0, 5.0
 
 

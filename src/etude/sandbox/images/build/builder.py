@@ -35,11 +35,12 @@ from etude.sandbox.images.build.instructions import Action, Arg, Copy, Remark, R
 from etude.sandbox.images.build.members import Source, source_of_text
 from etude.sandbox.images.build.ownership import find_owner, parse_mode
 from etude.sandbox.images.build.plan import PROXIES, Plan
-from etude.sandbox.images.build.running import Say, command_of, run_in
+from etude.sandbox.images.build.running import command_of, run_in
 from etude.sandbox.images.build.settings import StageState, apply_setting, declare
 from etude.sandbox.images.build.spending import Spending
 from etude.sandbox.images.build.unpacking import unpack_archive
 from etude.sandbox.images.image import EMPTY, HOST, Image, ImageConfig
+from etude.sandbox.images.oci import Say
 from etude.sandbox.images.store import ImageStore
 
 ROOT = "root"

@@ -9,10 +9,9 @@ from __future__ import annotations
 import posixpath
 import stat
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from etude.sandbox.contract import BuildFailed, ImageError
 from etude.sandbox.images.build.members import Member, Source
@@ -65,15 +64,13 @@ class Context:
         name, rest = names[0], names[1:]
         if is_pattern(name):
             matches = compile_pattern(name).fullmatch
-            candidates = sorted(path for path in self._listed(folder) if matches(path.name))
+            listed = self._inside(folder).iterdir() if folder.is_dir() else ()
+            candidates = sorted(path for path in listed if matches(path.name))
         else:
             candidates = [folder / name]
         for path in candidates:
             if path.exists() or (not rest and path.is_symlink()):
                 yield from self._matching(path, rest)
-
-    def _listed(self, folder: Path) -> list[Path]:
-        return list(self._inside(folder).iterdir()) if folder.is_dir() else []
 
     def _inside(self, path: Path) -> Path:
         """Resolve a path, and raise ValueError if it leads out of the context."""
@@ -122,8 +119,4 @@ class Context:
             return Member(name, tarfile.SYMTYPE, 0o777, goal=str(path.readlink()))
         if not stat.S_ISREG(info.st_mode):
             raise ValueError(f"{path.relative_to(self.root)} is neither file, folder nor link")
-        return Member(name, tarfile.REGTYPE, mode, size=info.st_size, open=_opener(path))
-
-
-def _opener(path: Path) -> Callable[[], IO[bytes]]:
-    return lambda: path.open("rb")
+        return Member(name, tarfile.REGTYPE, mode, size=info.st_size, open=lambda: path.open("rb"))

@@ -9,6 +9,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from etude.sandbox.contract import ImageError
 from etude.sandbox.images.build.instructions import (
@@ -57,7 +58,7 @@ def parse_dockerfile(text: str, file: str = "Dockerfile") -> Dockerfile:
                 if not stages and not isinstance(instruction.action, Arg):
                     raise ValueError("only ARG may come before the first FROM")
                 if stages:
-                    stages[-1] = _with(stages[-1], instruction)
+                    stages[-1] = replace(stages[-1], instructions=(*stages[-1].instructions, instruction))
                 else:
                     arguments.append(instruction)
         except ValueError as error:
@@ -71,12 +72,6 @@ def _shown(line: Line) -> str:
     """Return an instruction on one line, shortened, for messages."""
     text = " ".join(f"{line.name} {line.rest}".split())
     return text if len(text) <= 100 else f"{text[:97]}..."
-
-
-def _with(stage: Stage, instruction: Instruction) -> Stage:
-    """Return the stage with one more instruction."""
-    fields = (stage.index, stage.name, stage.base, stage.platform, stage.line, stage.text)
-    return Stage(*fields, (*stage.instructions, instruction))
 
 
 def _stage(line: Line, shown: str, before: list[Stage]) -> Stage:

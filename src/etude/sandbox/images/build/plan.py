@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etude.sandbox.contract import ImageError
 from etude.sandbox.images.build.instructions import Arg, Copy, Dockerfile, Stage
@@ -54,9 +54,7 @@ def make_plan(dockerfile: Dockerfile, target: str, given: dict[str, str]) -> Pla
         bases.append(base)
     plan = Plan(dockerfile, defaults, tuple(bases), ())
     needed = _needed(plan, _target(dockerfile, target))
-    return Plan(
-        dockerfile, defaults, tuple(bases), tuple(stage for stage in dockerfile.stages if stage.index in needed)
-    )
+    return replace(plan, needed=tuple(stage for stage in dockerfile.stages if stage.index in needed))
 
 
 def unused(dockerfile: Dockerfile, given: dict[str, str]) -> list[str]:

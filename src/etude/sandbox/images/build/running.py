@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
 
 from etude.sandbox.contract import Box, BuildFailed, ExecResult, Limits
 from etude.sandbox.images.build.instructions import Run
 from etude.sandbox.images.build.settings import StageState
+from etude.sandbox.images.oci import Say
 
-Say = Callable[[str], None]
 _KEPT_LINES = 20
 _ALMOST_FULL = 0.97 * (1 << 20)
 """Bytes of disk use per MB of a box's disk limit from which the disk counts as full: 97 % of a MiB. If a command fails

@@ -23,7 +23,7 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
 
 def expand_document(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
     """Substitute variables in a heredoc. Quotes mean nothing there; an escape works only before $ or an escape."""
-    return _Expansion(text, variables, escape).lines()
+    return _Expansion(text, variables, escape).kept_as_is(_END, ("$", escape))
 
 
 def split_words(text: str, escape: str = "\\") -> list[str]:
@@ -64,7 +64,7 @@ class _Expansion:
             if char == "'":
                 parts.append(self._single_quoted())
             elif char == '"':
-                parts.append(self._double_quoted())
+                parts.append(self.kept_as_is('"', ("$", '"', self.escape)))
             elif char == "$":
                 parts.append(self._dollar())
             else:
@@ -86,13 +86,7 @@ class _Expansion:
         quoted, self.at = self.text[self.at : end], end + 1
         return quoted
 
-    def _double_quoted(self) -> str:
-        return self._kept_as_is('"', ("$", '"', self.escape))
-
-    def lines(self) -> str:
-        return self._kept_as_is(_END, ("$", self.escape))
-
-    def _kept_as_is(self, stop: str, escaped: tuple[str, ...]) -> str:
+    def kept_as_is(self, stop: str, escaped: tuple[str, ...]) -> str:
         """Expand the variables up to the character `stop`. An escape works only before the characters in `escaped`."""
         parts = []
         while (char := self._next()) != stop:
