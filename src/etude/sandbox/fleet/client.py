@@ -79,26 +79,21 @@ class FleetSandboxes:
     async def create(self, spec: BoxSpec) -> Box:
         if self._closed:
             raise SandboxError("this backend is closed; open another")
-        request = self.new_request()
-        box, name, host = await self.granted(request, "create", request, self._owner, spec)
+        box, name, host = await self._granted("create", spec)
         return RemoteBox(self, box, name, host)
 
     async def fork(self, parent: str, count: int, kill: bool) -> list[str]:
-        request = self.new_request()
-        return list(await self.granted(request, "fork", request, self._owner, parent, count, kill))
+        return list(await self._granted("fork", parent, count, kill))
 
-    def new_request(self) -> str:
-        self._requests += 1
-        return f"{self._owner}-{self._requests}"
-
-    async def granted(self, request: str, method: str, *args: Any) -> Any:
+    async def _granted(self, method: str, *args: Any) -> Any:
         """Call a method of the dispatcher that makes boxes, and wait for as long as the scheduler may need. If the
         caller stops waiting or the dispatcher does not answer, withdraw the request."""
         self._renew_from_now_on()
-        policy = self._policy
+        self._requests += 1
+        request, policy = f"{self._owner}-{self._requests}", self._policy
         seconds = policy.patience + policy.attempts * (policy.create_seconds + policy.image_seconds)
         try:
-            return await self.ask(method, *args, deadline=seconds)
+            return await self.ask(method, request, self._owner, *args, deadline=seconds)
         except (asyncio.CancelledError, SandboxUnavailable):
             with contextlib.suppress(SandboxError):
                 await asyncio.shield(self.ask("drop", request))
