@@ -104,7 +104,6 @@ class Internet:
     def __init__(self, folder: Path, address: str) -> None:
         self.authority = Authority()
         self.repositories = folder
-        self.was_asked = threading.Event()
         self.asked: list[tuple[str, str, str, dict[str, str]]] = []
         """Host, method, path and fields of each request."""
         self.pages = self._pages()
@@ -153,12 +152,9 @@ class Internet:
             def do_GET(self) -> None:
                 host, path = self.headers["Host"].partition(":")[0], self.path.partition("?")[0]
                 internet.asked.append((host, self.command, self.path, dict(self.headers)))
-                internet.was_asked.set()
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 if ".git/" in path:
                     self.answer_git(body)
-                elif path == "/away":
-                    self.reply(302, b"", Location="https://evil.example/page")
                 elif path == "/large":
                     self.reply_in_chunks(int(self.path.partition("?")[2]))
                 elif path == "/echo":
