@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import StreamReader, StreamWriter
 from pathlib import Path
 
 import pytest
 from tests.contract.sandbox.support import in_loop
-from tests.sandbox.egress_stage import NAME, Handler, Stage, fixed, staged
+from tests.sandbox.egress_stage import NAME, Stage, fixed, staged
 
 from etude.sandbox.egress import connection, http_body
 from etude.sandbox.egress.http_body import PIECE
@@ -132,16 +133,13 @@ async def test_a_host_cannot_offer_a_way_by_udp(tmp_path: Path) -> None:
 # -- bodies
 
 
-def echo(stage: Stage) -> Handler:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await stage.head(reader)
-        if b"chunked" in head:
-            data = await reader.readuntil(b"0\r\n\r\n")
-        else:
-            data = await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
-        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + data)
-
-    return handle
+async def echo(stage: Stage, reader: StreamReader, writer: StreamWriter) -> None:
+    head = await stage.head(reader)
+    if b"chunked" in head:
+        data = await reader.readuntil(b"0\r\n\r\n")
+    else:
+        data = await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+    writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + data)
 
 
 @in_loop
@@ -204,21 +202,18 @@ async def test_a_client_that_does_not_read_stops_the_host(tmp_path: Path) -> Non
     """Memory stays bounded: what nobody reads is not fetched."""
     total, written, stopped = 1 << 40, 0, asyncio.Event()
 
-    def endless(stage: Stage) -> Handler:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal written
-            await stage.head(reader)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total)
-            try:
-                while True:
-                    writer.write(b"x" * PIECE)
-                    async with asyncio.timeout(1):
-                        await writer.drain()
-                    written += PIECE
-            except TimeoutError:
-                stopped.set()
-
-        return handle
+    async def endless(stage: Stage, reader: StreamReader, writer: StreamWriter) -> None:
+        nonlocal written
+        await stage.head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total)
+        try:
+            while True:
+                writer.write(b"x" * PIECE)
+                async with asyncio.timeout(1):
+                    await writer.drain()
+                written += PIECE
+        except TimeoutError:
+            stopped.set()
 
     async with staged(tmp_path, endless) as stage:
         reader, writer = await stage.open()
@@ -287,12 +282,9 @@ async def test_a_bad_host_is_said_to_be_one(tmp_path: Path, answer: bytes, statu
         assert (row["status"], row["fault"] in said.decode()) == (status, True)
 
 
-def silent(stage: Stage) -> Handler:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await stage.head(reader)
-        await reader.read()
-
-    return handle
+async def silent(stage: Stage, reader: StreamReader, writer: StreamWriter) -> None:
+    await stage.head(reader)
+    await reader.read()
 
 
 @in_loop
@@ -306,13 +298,10 @@ async def test_a_host_that_hangs_has_a_deadline(tmp_path: Path, monkeypatch: pyt
 async def test_a_host_that_stalls_in_the_middle_has_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_body, "STALL_SECONDS", 0.1)
 
-    def half(stage: Stage) -> Handler:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await stage.head(reader)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
-            await reader.read()
-
-        return handle
+    async def half(stage: Stage, reader: StreamReader, writer: StreamWriter) -> None:
+        await stage.head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+        await reader.read()
 
     async with staged(tmp_path, half) as stage:
         reader, writer = await stage.open()
@@ -322,14 +311,11 @@ async def test_a_host_that_stalls_in_the_middle_has_one_too(tmp_path: Path, monk
         writer.close()
 
 
-def leaves_when_asked_again(stage: Stage) -> Handler:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await stage.head(reader)
-        writer.write(OK)
-        await stage.head(reader)
-        writer.transport.abort()
-
-    return handle
+async def leaves_when_asked_again(stage: Stage, reader: StreamReader, writer: StreamWriter) -> None:
+    await stage.head(reader)
+    writer.write(OK)
+    await stage.head(reader)
+    writer.transport.abort()
 
 
 @in_loop
@@ -359,13 +345,10 @@ async def test_a_slow_head_has_a_deadline(tmp_path: Path, monkeypatch: pytest.Mo
 async def test_a_client_that_leaves_takes_its_request_along(tmp_path: Path) -> None:
     left = asyncio.Event()
 
-    def watching(stage: Stage) -> Handler:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await stage.head(reader)
-            assert await reader.read() == b"abc"
-            left.set()
-
-        return handle
+    async def watching(stage: Stage, reader: StreamReader, writer: StreamWriter) -> None:
+        await stage.head(reader)
+        assert await reader.read() == b"abc"
+        left.set()
 
     async with staged(tmp_path, watching) as stage:
         _, writer = await stage.open()

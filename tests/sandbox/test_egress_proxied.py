@@ -6,7 +6,8 @@ import asyncio
 import base64
 import json
 import socket
-from collections.abc import Callable, Iterator
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -123,18 +124,15 @@ CONNECT = b"CONNECT files.example.org:80 HTTP/1.1\r\nHost: files.example.org:80\
 CONNECT += b"Proxy-Authorization: Basic bWU6czNjcmV0\r\n\r\n"
 
 
-def for_tls_alone(answer: bytes) -> Callable[[Stage], Handler]:
+def for_tls_alone(answer: bytes) -> Handler:
     """A proxy that gives no tunnel to other ports than 443, as some are set by default; else it answers this."""
 
-    def of(stage: Stage) -> Handler:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            head = await stage.head(reader)
-            writer.write(b"HTTP/1.1 403 Forbidden\r\n\r\n" if head.startswith(b"CONNECT ") else answer)
-            await writer.drain()
+    async def handle(stage: Stage, reader: StreamReader, writer: StreamWriter) -> None:
+        head = await stage.head(reader)
+        writer.write(b"HTTP/1.1 403 Forbidden\r\n\r\n" if head.startswith(b"CONNECT ") else answer)
+        await writer.drain()
 
-        return handle
-
-    return of
+    return handle
 
 
 @in_loop
