@@ -35,6 +35,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Internet
 
 
 SIX = has_ipv6()
+needs_ipv6 = pytest.mark.skipif(not SIX, reason="this host has no IPv6")
 
 
 def packages(*names: str) -> dict[str, bytes]:
@@ -184,6 +185,28 @@ async def test_what_does_not_get_through(stage: Scene, command: str, reason: str
     assert not [asked for asked in stage.internet.asked if asked[2] == "/page"]
     await stage.settled()
     assert any(reason in refused for refused in stage.refused), (said, stage.rows)
+
+
+IPV6_ADDRESSES = [
+    *("2606:4700:4700::1111", "fd00::1", "fd5e:84c2:77a1::1", "fd5e:84c2:77a1::99", "64:ff9b::a9fe:a9fe", "2001:2::2"),
+    "::ffff:169.254.169.254",
+]
+
+
+@needs_ipv6
+@needs("curl")
+@on_stage
+async def test_an_ipv6_address_that_no_name_has_is_refused_and_logged(stage: Scene) -> None:
+    box = await stage.box()
+    ok(await box.exec("curl -sS https://index.example/page >/dev/null", timeout=20))
+    for address in IPV6_ADDRESSES:
+        said = await box.exec(f"curl -sSg http://[{address}]/page", timeout=20)
+        assert said.code != 0
+        assert b"page of" not in said.stdout
+        assert not said.timed_out, "refused at once: nobody waits for an answer"
+    await stage.settled()
+    refused = [(row["host"], row["refused"]) for row in stage.rows if "refused" in row]
+    assert refused == [(host.removeprefix("::ffff:"), "no name was given for this address") for host in IPV6_ADDRESSES]
 
 
 @on_stage
@@ -457,3 +480,36 @@ async def test_a_client_that_would_rather_speak_http_2(stage: Scene) -> None:
     assert said.stdout.count(b"page of index.example") == 2, said
     said = await box.exec("openssl s_client -alpn h2 -connect index.example:443 </dev/null", timeout=20)
     assert b"No ALPN negotiated" in said.stdout
+
+
+WITHOUT = """
+import asyncio, sys
+from pathlib import Path
+from tests.sandbox.egress_internet import small_internet
+from etude.sandbox import BoxSpec, Egress, EmbeddedSandboxes
+async def main(internet):
+    sandboxes = EmbeddedSandboxes(Path(sys.argv[2]), upstream=internet.upstream)
+    box = await sandboxes.create(BoxSpec("host", egress=Egress("test", ("index.example",))))
+    for command in ("grep -c ^fd5e /proc/net/if_inet6", "getent ahosts index.example | grep -c :",
+                    "curl -sS https://index.example/page", "curl -6 -sS https://index.example/page"):
+        print((await box.exec(command, timeout=20)).stdout.decode().strip())
+    await sandboxes.close()
+with small_internet(Path(sys.argv[1])) as internet:
+    asyncio.run(main(internet))
+"""
+
+
+@pytest.mark.slow
+@needs_ipv6
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user who hides parts of /proc may not mount one in a box")
+def test_a_host_without_ipv6_goes_on_with_ipv4(tmp_path: Path) -> None:
+    """Its kernel's settings are hidden from the process that makes the box, as where it has none."""
+    (tmp_path / "internet").mkdir()
+    hide = ["unshare", "--mount", "--propagation=private"]
+    script = 'mount -t tmpfs none /proc/sys/net && exec "$@"'
+    program = [sys.executable, "-c", WITHOUT, str(tmp_path / "internet"), str(tmp_path / "boxes")]
+    said = subprocess.run(
+        [*hide, "sh", "-c", script, "sh", *program],
+        capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )  # fmt: skip
+    assert said.stdout.split("\n") == ["0", "0", "page of index.example", "", ""], said
