@@ -54,7 +54,6 @@ def test_documents_keep_quotes_and_most_escapes() -> None:
         ("${a", "what follows a is not known"),
         ("${a:-x", "${ without }"),
         ("${}", "${ without a name"),
-        ("${ a}", "${ without a name"),
         ("${a:x}", "is not known"),
         ("${a/b/c}", "is not known"),
         ("${missing:?give it}", "missing has no value: give it"),
