@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import os
-import socket
 import ssl
 import subprocess
 import tarfile
@@ -85,10 +84,6 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 128
 
 
-class ServerOfIPv6(Server):
-    address_family = socket.AF_INET6
-
-
 def server_context(authority: Authority) -> ssl.SSLContext:
     """Of a server that is certified by it for whatever name it is asked for."""
 
@@ -101,17 +96,15 @@ def server_context(authority: Authority) -> ssl.SSLContext:
 
 
 class Internet:
-    def __init__(self, folder: Path, address: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self.authority = Authority()
         self.repositories = folder
-        self.was_asked = threading.Event()
         self.asked: list[tuple[str, str, str, dict[str, str]]] = []
         """Host, method, path and fields of each request."""
         self.pages = self._pages()
         git_repository(folder)
         secure = server_context(self.authority)
-        kind = ServerOfIPv6 if ":" in address else Server
-        self._servers = [kind((address, 0), self._handler()) for _ in range(2)]
+        self._servers = [Server(("127.0.0.1", 0), self._handler()) for _ in range(2)]
         self._servers[0].socket = secure.wrap_socket(
             self._servers[0].socket, server_side=True, do_handshake_on_connect=False
         )
@@ -119,7 +112,7 @@ class Internet:
             threading.Thread(target=server.serve_forever, daemon=True).start()
         self.secure_port, self.plain_port = (server.server_port for server in self._servers)
         ports = {443: self.secure_port, 80: self.plain_port}
-        there = {(name, port): (address, ports[port]) for name in NAMES for port in ports}
+        there = {(name, port): ("127.0.0.1", ports[port]) for name in NAMES for port in ports}
         self.upstream = Upstream(there, ssl.create_default_context(cadata=self.authority.pem.decode()))
 
     def close(self) -> None:
@@ -153,12 +146,9 @@ class Internet:
             def do_GET(self) -> None:
                 host, path = self.headers["Host"].partition(":")[0], self.path.partition("?")[0]
                 internet.asked.append((host, self.command, self.path, dict(self.headers)))
-                internet.was_asked.set()
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 if ".git/" in path:
                     self.answer_git(body)
-                elif path == "/away":
-                    self.reply(302, b"", Location="https://evil.example/page")
                 elif path == "/large":
                     self.reply_in_chunks(int(self.path.partition("?")[2]))
                 elif path == "/echo":
@@ -233,8 +223,8 @@ class Internet:
 
 
 @contextlib.contextmanager
-def small_internet(folder: Path, address: str = "127.0.0.1") -> Iterator[Internet]:
-    internet = Internet(folder, address)
+def small_internet(folder: Path) -> Iterator[Internet]:
+    internet = Internet(folder)
     try:
         yield internet
     finally:

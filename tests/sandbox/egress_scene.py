@@ -25,7 +25,6 @@ class Scene:
         self._log = sandboxes.store.root / "egress"
         self._before = len(list(read_log(self._log)))
         internet.asked.clear()
-        internet.was_asked.clear()
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from etude.sandbox.egress.connection import Connection
 from etude.sandbox.egress.log import BoxLog, EgressLog
 from etude.sandbox.egress.policy import Policy
 
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 NAME = "files.example.org"
 
 
@@ -32,7 +32,7 @@ class Stage:
     def rows(self) -> list[dict[str, Any]]:
         return list(read_log(self.folder))
 
-    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open(self) -> tuple[StreamReader, StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.front)
 
     async def say(self, data: bytes) -> bytes:
@@ -44,7 +44,7 @@ class Stage:
         writer.close()
         return answer
 
-    async def broken(self, reader: asyncio.StreamReader) -> bool:
+    async def broken(self, reader: StreamReader) -> bool:
         """Whether an answer ends before it is whole."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -53,28 +53,29 @@ class Stage:
             return True
         return False
 
-    async def head(self, reader: asyncio.StreamReader) -> bytes:
+    async def head(self, reader: StreamReader) -> bytes:
         data = await reader.readuntil(b"\r\n\r\n")
         self.heads.append(data)
         self.asked.set()
         return data
 
 
+Handler = Callable[[Stage, StreamReader, StreamWriter], Awaitable[None]]
+
+
 @contextlib.asynccontextmanager
-async def staged(
-    folder: Path, answer: Callable[[Stage], Handler], *, proxy_login: str = "", **policy: Any
-) -> AsyncIterator[Stage]:
+async def staged(folder: Path, answer: Handler, *, proxy_login: str = "", **policy: Any) -> AsyncIterator[Stage]:
     """With a login for it, the real host plays the proxy by which the policy is reached."""
     stage = Stage(folder, Egress("test", (NAME,), **policy))
     log = BoxLog(EgressLog(folder, "test"), "box", "test")
 
-    async def real_host(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def real_host(reader: StreamReader, writer: StreamWriter) -> None:
         stage.connections += 1
         with contextlib.suppress(OSError, EOFError):
-            await answer(stage)(reader, writer)
+            await answer(stage, reader, writer)
         writer.close()
 
-    async def front(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def front(reader: StreamReader, writer: StreamWriter) -> None:
         await Connection(reader, writer, NAME, 80, False, None, stage.policy, upstream, log).serve()
 
     async with (
@@ -89,16 +90,13 @@ async def staged(
         yield stage
 
 
-def fixed(answer: bytes, *, times: int = 1) -> Callable[[Stage], Handler]:
+def fixed(answer: bytes, *, times: int = 1) -> Handler:
     """A host that answers every request alike, up to so many on one connection, and then closes it."""
 
-    def of(stage: Stage) -> Handler:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            for _ in range(times):
-                await stage.head(reader)
-                writer.write(answer)
-                await writer.drain()
+    async def handle(stage: Stage, reader: StreamReader, writer: StreamWriter) -> None:
+        for _ in range(times):
+            await stage.head(reader)
+            writer.write(answer)
+            await writer.drain()
 
-        return handle
-
-    return of
+    return handle

@@ -203,20 +203,17 @@ async def test_a_box_of_an_image_in_the_making_cannot_be_reached_by_names(k: Kit
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("RUN echo first; echo last >&2; exit 3", "Dockerfile:3: RUN echo first; echo last >&2; exit 3: exit code 3"),
-        ("RUN echo first; echo last >&2; exit 3", "\n    first\n    last"),
+        ("RUN echo 1; echo 2 >&2; exit 3", "Dockerfile:3: RUN echo 1; echo 2 >&2; exit 3: exit code 3\n    1\n    2"),
         ("RUN nothing-such", "exit code 127 (no such program in the image)"),
         ('RUN ["/etc/passwd"]', "exit code 126 (not executable)"),
         ("RUN kill -9 $$", "exit code 137"),
         ("RUN head -c 6000000 /dev/zero > /f", "wrote a file of more than 4 MB"),
-        ("USER nobody-such\nRUN true", "Dockerfile:4: RUN true: "),
-        ("USER nobody-such\nRUN true", "no user 'nobody-such'"),
+        ("USER nobody-such\nRUN true", "there is no user 'nobody-such'"),
         ("USER $unset", "the name of the user is empty"),
         ("COPY nothing /x", "there is no nothing in the context"),
         ("COPY *.none /x", "there is no *.none in the context"),
         ("COPY [x /y", "a [ that is not closed"),
-        ("COPY left.log /x", "there is no left.log in the context"),
-        ("COPY left.log /x", ".dockerignore leaves it out"),
+        ("COPY left.log /x", "; .dockerignore leaves it out"),
         ("COPY a* /x", "2 sources need a folder as target: /x/"),
         ("COPY a1 /etc/passwd/x/y", "leads through something that is no folder"),
         ("COPY . /etc/passwd", "/etc/passwd"),
@@ -258,7 +255,6 @@ async def test_limits_are_told_apart(k: Kitchen) -> None:
         ("FROM $BASE\n", "no stage 'x'; there are 0"),
         ("FROM a::b\n", "Dockerfile:2: FROM a::b: "),
         ("FROM ${EMPTY}\n", "the name of the image is empty"),
-        ("FROM $BASE\nRUNN x\n", "did you mean RUN?"),
     ],
 )
 def test_errors_before_anything_is_built(

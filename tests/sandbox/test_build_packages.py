@@ -7,10 +7,10 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.sandbox.egress_internet import WHEEL, npm_tarball, wheel
+from tests.contract.sandbox.support import in_loop
+from tests.sandbox.egress_internet import WHEEL, wheel
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes
 
@@ -38,13 +38,6 @@ USER root
 RUN pip uninstall --break-system-packages -y tiny-package
 RUN dpkg -P demo && test ! -e /usr/bin/demo && deluser --quiet svc
 """
-NODE = """\
-FROM host
-COPY package.tgz .
-RUN npm install --offline --no-audit --no-fund ./package.tgz && node -e 'console.log(require("tiny-package"))' > word
-RUN git init -q && git add -A && git -c user.name=a -c user.email=a@example.org commit -qm x
-RUN git clone -q . /tmp/clone && git -C /tmp/clone fsck && mv node_modules kept
-"""
 
 
 def write_deb(path: Path, name: str, *, depends: str = "", postinst: str = "") -> None:
@@ -66,27 +59,11 @@ def write_deb(path: Path, name: str, *, depends: str = "", postinst: str = "") -
     shutil.rmtree(tree)
 
 
-def run(store: Path, build: Any) -> str:
-    async def body() -> str:
-        sandboxes = EmbeddedSandboxes(store)
-        said: list[str] = []
-        try:
-            image, command = await build(sandboxes, said.append)
-            box = await sandboxes.create(BoxSpec(image))
-            result = await box.exec(command, timeout=20)
-            return result.stdout.decode() + result.stderr.decode()
-        except Exception as error:
-            raise AssertionError("\n".join([*said[-30:], str(error)])) from error
-        finally:
-            await sandboxes.close()
-
-    return asyncio.run(body())
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(os.geteuid() != 0, reason="debootstrap needs root")
 @pytest.mark.skipif(not shutil.which("debootstrap", path="/usr/sbin:/usr/bin"), reason="debootstrap is not installed")
-def test_packages_in_a_debian_tree(tmp_path: Path) -> None:
+@in_loop
+async def test_packages_in_a_debian_tree(tmp_path: Path) -> None:
     from etude.sandbox.images.debootstrap import bootstrap
 
     context = tmp_path / "context"
@@ -98,27 +75,16 @@ def test_packages_in_a_debian_tree(tmp_path: Path) -> None:
     (context / "wheels" / WHEEL).write_bytes(wheel())
     (context / "Dockerfile").write_text(DEBIAN)
 
-    async def build(sandboxes: EmbeddedSandboxes, say: Any) -> tuple[str, str]:
+    sandboxes = EmbeddedSandboxes(tmp_path / "store")
+    said: list[str] = []
+    try:
         packages = ["git", "python3-pip", "adduser"]
-        base = await asyncio.to_thread(bootstrap, sandboxes.store, "bookworm", include=packages, say=say)
-        image = await sandboxes.build_image(context, arguments={"BASE": base}, say=say)
-        return (
-            image,
-            "cat /tmp/status /tmp/word; stat -c '%U %a' ~person/repository/c; test -e /usr/bin/demo || echo gone",
+        base = await asyncio.to_thread(bootstrap, sandboxes.store, "bookworm", include=packages, say=said.append)
+        box = await sandboxes.create(
+            BoxSpec(await sandboxes.build_image(context, arguments={"BASE": base}, say=said.append))
         )
-
-    shown = run(tmp_path / "store", build)
-    assert shown.startswith("R  b -> c\n42\nperson 644\ngone\n")
-
-
-@pytest.mark.skipif(not (shutil.which("npm") and shutil.which("git")), reason="needs npm and git")
-def test_npm_and_git_on_the_host_base(tmp_path: Path) -> None:
-    context = tmp_path / "context"
-    context.mkdir()
-    (context / "package.tgz").write_bytes(npm_tarball())
-    (context / "Dockerfile").write_text(NODE)
-
-    async def build(sandboxes: EmbeddedSandboxes, say: Any) -> tuple[str, str]:
-        return await sandboxes.build_image(context, say=say), "cat word; ls kept; git status --short | head -3"
-
-    assert run(tmp_path / "store", build).startswith("42\ntiny-package\n D node_modules/")
+        look = "cat /tmp/status /tmp/word; stat -c '%U %a' ~person/repository/c; test -e /usr/bin/demo || echo gone"
+        shown = await box.exec(look, timeout=20)
+        assert shown.stdout == b"R  b -> c\n42\nperson 644\ngone\n", (shown, said[-30:])
+    finally:
+        await sandboxes.close()

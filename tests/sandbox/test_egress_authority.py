@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 import subprocess
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from tests.contract.sandbox.support import in_loop
 
 from etude.sandbox.egress.authority import Authority
 
@@ -45,39 +42,3 @@ def test_a_leaf_is_good_for_its_name_alone(name: str) -> None:
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == [name]
     certificate.verify_directly_issued_by(authority._certificate)
-
-
-@in_loop
-async def test_handshakes_remember_the_name_they_were_for() -> None:
-    authority = Authority()
-    assert authority.context_for("index.example") is authority.context_for("index.example")
-    seen: list[str | None] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(writer.get_extra_info("ssl_object").server_name)
-        await reader.read()
-        writer.close()
-
-    trusting = ssl.create_default_context(cadata=authority.pem.decode())
-    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=authority.context_for("index.example")) as server:
-        port = server.sockets[0].getsockname()[1]
-
-        async def knock(name: str | None, context: ssl.SSLContext) -> None:
-            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
-            writer.close()
-            await writer.wait_closed()
-
-        await knock("index.example", trusting)
-        with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-            await knock("evil.example", trusting)
-        with pytest.raises(ssl.SSLCertVerificationError, match="verify failed"):
-            await knock("index.example", ssl.create_default_context())
-        careless = ssl.create_default_context()
-        careless.check_hostname, careless.verify_mode = False, ssl.CERT_NONE
-        await knock("evil.example", careless)
-        await knock("", careless)
-    assert [seen[0], *seen[-2:]] == ["index.example", "evil.example", None]
-
-
-def test_two_backends_share_nothing() -> None:
-    assert Authority().pem != Authority().pem

@@ -35,6 +35,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Internet
 
 
 SIX = has_ipv6()
+needs_ipv6 = pytest.mark.skipif(not SIX, reason="this host has no IPv6")
 
 
 def packages(*names: str) -> dict[str, bytes]:
@@ -50,31 +51,22 @@ def packages(*names: str) -> dict[str, bytes]:
     return files
 
 
-LIBRARIES = (
-    *("requests", "certifi", "urllib3", "idna", "charset_normalizer"),
-    *("httpx", "httpcore", "h11", "anyio"),
-)
+LIBRARIES = ("requests", "certifi", "urllib3", "idna", "charset_normalizer")
 
 # -- what gets through
 
 CLIENTS = {
     "curl": "curl -sS https://index.example/page http://index.example/page",
-    "wget": "wget -qO- https://index.example/page; wget -qO- http://index.example/page",
     "urllib": "python -c \"import urllib.request as u; [print(u.urlopen(s + '://index.example/page').read().decode()) "
     "for s in ('http', 'https')]\"",
     "node": "node -e \"for (const s of ['http', 'https']) fetch(s + '://index.example/page').then(async r => "
     'console.log(await r.text()))"',
     "requests": "PYTHONPATH=lib python -c \"import requests as r; [print(r.get(s + '://index.example/page').text) "
     "for s in ('http', 'https')]\"",
-    "httpx": "PYTHONPATH=lib python -c \"import httpx as r; [print(r.get(s + '://index.example/page').text) "
-    "for s in ('http', 'https')]\"",
-    "openssl": "for p in 80 443; do printf 'GET /page HTTP/1.0\\r\\nHost: index.example\\r\\n\\r\\n' | "
-    'if [ $p = 80 ]; then perl -MIO::Socket -e \'$s = IO::Socket::INET->new("index.example:80"); print $s <STDIN>; '
-    "print <$s>'; else openssl s_client -quiet -verify_return_error -connect index.example:443; fi; done",
 }
 
 
-@needs("curl", "wget", "node", "perl", "openssl")
+@needs("curl", "node")
 @on_stage
 async def test_clients_over_tls_and_plain(stage: Scene) -> None:
     box = await stage.box(image=await stage.sandboxes.add_image(packages(*LIBRARIES)))
@@ -101,9 +93,6 @@ async def test_pip_installs(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> No
     )
     await stage.settled()
     assert [row["host"] for row in stage.rows if row.get("status") == 200] == ["index.example", "files.example"]
-    failed = await box.exec(f"{install} absent-package", timeout=60)
-    assert failed.code != 0
-    assert b"No matching distribution" in failed.stderr
 
 
 @needs("npm", "node")
@@ -196,6 +185,28 @@ async def test_what_does_not_get_through(stage: Scene, command: str, reason: str
     assert not [asked for asked in stage.internet.asked if asked[2] == "/page"]
     await stage.settled()
     assert any(reason in refused for refused in stage.refused), (said, stage.rows)
+
+
+IPV6_ADDRESSES = [
+    *("2606:4700:4700::1111", "fd00::1", "fd5e:84c2:77a1::1", "fd5e:84c2:77a1::99", "64:ff9b::a9fe:a9fe", "2001:2::2"),
+    "::ffff:169.254.169.254",
+]
+
+
+@needs_ipv6
+@needs("curl")
+@on_stage
+async def test_an_ipv6_address_that_no_name_has_is_refused_and_logged(stage: Scene) -> None:
+    box = await stage.box()
+    ok(await box.exec("curl -sS https://index.example/page >/dev/null", timeout=20))
+    for address in IPV6_ADDRESSES:
+        said = await box.exec(f"curl -sSg http://[{address}]/page", timeout=20)
+        assert said.code != 0
+        assert b"page of" not in said.stdout
+        assert not said.timed_out, "refused at once: nobody waits for an answer"
+    await stage.settled()
+    refused = [(row["host"], row["refused"]) for row in stage.rows if "refused" in row]
+    assert refused == [(host.removeprefix("::ffff:"), "no name was given for this address") for host in IPV6_ADDRESSES]
 
 
 @on_stage
@@ -378,16 +389,6 @@ print((r.getrlimit(r.RLIMIT_NOFILE), connection_limit.maximum) == ((min(hard, 65
 
 @needs("curl")
 @on_stage
-async def test_fifty_boxes_at_once_are_all_served(stage: Scene) -> None:
-    boxes = await asyncio.gather(*(stage.box() for _ in range(50)))
-    asked = (box.exec("curl -sS https://index.example/page", timeout=120) for box in boxes)
-    said = await asyncio.gather(*asked)
-    assert [(one.code, one.stdout, one.stderr) for one in said] == [(0, b"page of index.example\n", b"")] * 50
-    assert stage.refused == []
-
-
-@needs("curl")
-@on_stage
 async def test_a_box_that_ends_in_the_middle_leaves_nothing(stage: Scene) -> None:
     before = open_sockets()
     box = await stage.box()
@@ -481,35 +482,34 @@ async def test_a_client_that_would_rather_speak_http_2(stage: Scene) -> None:
     assert b"No ALPN negotiated" in said.stdout
 
 
-TUNNEL = r"""
-import socket, struct
-def ask(name, kind):
-    q = struct.pack("!HHHHHH", 5, 256, 1, 0, 0, 0) + b"".join(bytes([len(p)]) + p for p in name) + b"\0"
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    s.settimeout(5)
-    s.sendto(q + struct.pack("!HH", kind, 1), ("192.168.1.1", 53))
-    answer = s.recv(4096)
-    return answer[3] & 15, answer[7]
-long = [b"x" * 63, b"y" * 63, b"z" * 63]
-print([ask(name, kind) for kind in (16, 10, 5, 15, 33, 65, 255) for name in ([b"secret", b"evil", b"example"],)])
-print([ask([*long, b"evil", b"example"], 16), ask([*long, b"index", b"example"], 16), ask([*long, *long], 16)])
-print([ask([b"index", b"example"], kind) for kind in (16, 10, 5, 15, 33, 65)])
-print([ask([b"\x00\xff'\"\\\n", b"evil", b"example"], 1)])
+WITHOUT = """
+import asyncio, sys
+from pathlib import Path
+from tests.sandbox.egress_internet import small_internet
+from etude.sandbox import BoxSpec, Egress, EmbeddedSandboxes
+async def main(internet):
+    sandboxes = EmbeddedSandboxes(Path(sys.argv[2]), upstream=internet.upstream)
+    box = await sandboxes.create(BoxSpec("host", egress=Egress("test", ("index.example",))))
+    for command in ("grep -c ^fd5e /proc/net/if_inet6", "getent ahosts index.example | grep -c :",
+                    "curl -sS https://index.example/page", "curl -6 -sS https://index.example/page"):
+        print((await box.exec(command, timeout=20)).stdout.decode().strip())
+    await sandboxes.close()
+with small_internet(Path(sys.argv[1])) as internet:
+    asyncio.run(main(internet))
 """
 
 
-@on_stage
-async def test_names_carry_nothing_out(stage: Scene) -> None:
-    """Whatever is asked for, nobody outside is asked; what is not allowed is told in the log."""
-    box = await stage.box()
-    said = await box.exec(["python", "-c", TUNNEL], timeout=20)
-    assert said.stdout.decode().splitlines() == [
-        str([(3, 0)] * 7),
-        str([(3, 0), (3, 0), (1, 0)]),
-        str([(0, 0)] * 6),
-        str([(3, 0)]),
-    ], said
-    asked = [row["host"] for row in stage.rows if row.get("kind") == "name"]
-    assert asked[0] == "secret.evil.example"
-    assert len(asked) == 5
-    assert any("x" * 63 in name for name in asked)
+@pytest.mark.slow
+@needs_ipv6
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user who hides parts of /proc may not mount one in a box")
+def test_a_host_without_ipv6_goes_on_with_ipv4(tmp_path: Path) -> None:
+    """Its kernel's settings are hidden from the process that makes the box, as where it has none."""
+    (tmp_path / "internet").mkdir()
+    hide = ["unshare", "--mount", "--propagation=private"]
+    script = 'mount -t tmpfs none /proc/sys/net && exec "$@"'
+    program = [sys.executable, "-c", WITHOUT, str(tmp_path / "internet"), str(tmp_path / "boxes")]
+    said = subprocess.run(
+        [*hide, "sh", "-c", script, "sh", *program],
+        capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )  # fmt: skip
+    assert said.stdout.split("\n") == ["0", "0", "page of index.example", "", ""], said

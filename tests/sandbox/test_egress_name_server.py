@@ -107,6 +107,8 @@ def test_names_without_end_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_answer_or_an_update_is_not_a_question() -> None:
     assert NameServer(POLICY, ipv6=True).answer(question("index.example", flags=0x8100))[0] == b""
     assert code(NameServer(POLICY, ipv6=True).answer(question("index.example", flags=0x2900))[0]) == 4
+    too_long = question(".".join(["x" * 63] * 4))
+    assert code(NameServer(POLICY, ipv6=True).answer(too_long)[0]) == 1
     compressed = question("index.example")[:12] + b"\xc0\x0c\0\1\0\1"
     with pytest.raises(BadQuery):
         parse_query(compressed)

@@ -6,18 +6,19 @@ import asyncio
 import base64
 import json
 import socket
-from collections.abc import Callable, Iterator
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.sandbox.support import in_loop, ok
+from tests.contract.sandbox.support import in_loop
 from tests.sandbox.egress_internet import Internet, small_internet
 from tests.sandbox.egress_scene import Scene, on_stage
 from tests.sandbox.egress_stage import NAME, Handler, Stage, staged
 from tests.sandbox.upstream_proxy import LOGIN, RealProxy, forget_proxies, needs_tinyproxy, tinyproxy, told_proxy
 
 from etude.sandbox import BoxSpec, Egress, EmbeddedSandboxes, RequestRefused
-from etude.sandbox.egress import Upstream, dialing, parse_egress, upstream
+from etude.sandbox.egress import Upstream, dialing, upstream
 from etude.sandbox.egress.dialing import Unreachable
 from etude.sandbox.proxies import UpstreamProxy
 
@@ -81,24 +82,6 @@ async def test_by_the_variables_of_the_host(stage: Scene, proxied: tuple[Interne
 
 @needs_tinyproxy
 @on_stage
-async def test_by_a_table_of_the_policy(stage: Scene, proxied: tuple[Internet, RealProxy], tmp_path: Path) -> None:
-    internet, proxy = proxied
-    allow = list(policy(internet).allow)
-    (tmp_path / "team.toml").write_text(f"[python]\nallow = {allow}\nupstream_proxy = '{proxy.variable}'\n")
-    stage.sandboxes._upstream.__dict__["proxies"] = upstream.Proxies()  # As where no variable is set.
-    egress = parse_egress(f"{tmp_path}/team.toml:python")
-    assert "s3cret" not in repr(egress)
-    box = await stage.box(egress)
-    assert ok(await box.exec(f"curl -sS {addresses(internet)}", timeout=20)).count("page of index.example") == 2
-    await stage.settled()
-    assert "s3cret" not in json.dumps(stage.rows)
-    box = await stage.box(policy(internet))
-    said = await box.exec(f"curl -sS {addresses(internet)}", timeout=20)
-    assert said.stdout.count(b"index.example has no address") == 2, said
-
-
-@needs_tinyproxy
-@on_stage
 async def test_a_login_that_the_proxy_does_not_take(stage: Scene, proxied: tuple[Internet, RealProxy]) -> None:
     internet, proxy = proxied
     box = await stage.box(policy(internet, proxy=f"http://me:wr0ng@127.0.0.1:{proxy.port}"))
@@ -141,18 +124,15 @@ CONNECT = b"CONNECT files.example.org:80 HTTP/1.1\r\nHost: files.example.org:80\
 CONNECT += b"Proxy-Authorization: Basic bWU6czNjcmV0\r\n\r\n"
 
 
-def for_tls_alone(answer: bytes) -> Callable[[Stage], Handler]:
+def for_tls_alone(answer: bytes) -> Handler:
     """A proxy that gives no tunnel to other ports than 443, as some are set by default; else it answers this."""
 
-    def of(stage: Stage) -> Handler:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            head = await stage.head(reader)
-            writer.write(b"HTTP/1.1 403 Forbidden\r\n\r\n" if head.startswith(b"CONNECT ") else answer)
-            await writer.drain()
+    async def handle(stage: Stage, reader: StreamReader, writer: StreamWriter) -> None:
+        head = await stage.head(reader)
+        writer.write(b"HTTP/1.1 403 Forbidden\r\n\r\n" if head.startswith(b"CONNECT ") else answer)
+        await writer.drain()
 
-        return handle
-
-    return of
+    return handle
 
 
 @in_loop
@@ -196,15 +176,10 @@ async def test_a_refusal_of_the_proxy_is_not_passed_on(tmp_path: Path) -> None:
         (b"HTTP/1.1 407 No\r\n\r\n", "the upstream proxy wants a login, or another one (HTTP 407)"),
         (b"HTTP/1.1 403 No\r\n\r\n", f"the upstream proxy refuses connections to {NAME}:443 (HTTP 403)"),
         (b"HTTP/1.0 502 No\r\n\r\n", f"the upstream proxy cannot reach {NAME}:443 (HTTP 502)"),
-        (
-            b"HTTP/1.1 302 No\r\nLocation: http://inner/\r\n\r\n",
-            f"the upstream proxy refuses connections to {NAME}:443",
-        ),
         (b"HTTP/1.1 200 Yes\r\n\r\nmore", "the upstream proxy sent more than its response"),
         (b"SSH-2.0-x\r\n\r\n", "the upstream proxy does not answer in HTTP/1.1"),
         (b"HTTP/1.1 200 Yes\r\nX: " + b"y" * 70_000, "the upstream proxy does not answer in HTTP/1.1"),
         (b"HTTP/1.1 200", "the upstream proxy closed the connection without an answer"),
-        (b"", "the upstream proxy closed the connection without an answer"),
         (b"HTTP/1.1 200 Yes\r\n\r\n", f"{NAME}:443: "),
         (None, f"{NAME}:443 did not answer in "),
     ],
@@ -240,7 +215,7 @@ async def test_a_proxy_that_is_not_there() -> None:
 @in_loop
 async def test_what_is_reached_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """By name, and by network where all addresses of a name lie there; the check of private addresses holds then."""
-    known = {"inner.example": ["10.0.0.1"], "files.example.org": ["1.1.1.1"], "half.example": ["10.0.0.1", "1.1.1.1"]}
+    known = {"inner.example": ["10.0.0.1"], "half.example": ["10.0.0.1", "1.1.1.1"]}
 
     async def resolve(name: str, port: int) -> list[tuple[str, int]]:
         found = known.get(name.rstrip("."))
@@ -257,16 +232,12 @@ async def test_what_is_reached_without_it(monkeypatch: pytest.MonkeyPatch) -> No
             ("10.0.0.0/8", "inner.example", True),
             ("10.0.0.0/8", "half.example", False),
             ("10.0.0.0/8", "unknown.example", False),
-            ("example.org", "files.example.org", False),
             (".inner.example", "inner.example", True),
             ("inner.example:8443", "inner.example", False),
         ):
             heads.clear()
             monkeypatch.setenv("NO_PROXY", exceptions)
             expected = "does not let boxes reach" if direct else "refuses connections"
-            if exceptions == "example.org":
-                known["files.example.org"] = ["10.0.0.2"]
-                direct, expected = True, "does not let boxes reach"
             with pytest.raises(Unreachable, match=expected):
                 await Upstream().connect(name, 443, tls=True, private=False)
             assert bool(heads) != direct, (exceptions, name)

@@ -165,20 +165,3 @@ async def test_an_address_that_says_nothing_keeps_nobody_waiting() -> None:
             assert await said_by(mute, mute, six) == b"six"
     assert time.monotonic() - began < CONNECT_SECONDS / 2
     assert len(asyncio.all_tasks()) == 1
-
-
-@needs_ipv6
-@in_loop
-async def test_a_host_that_has_ipv6_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def resolve(name: str, port: int) -> list[tuple[str, int]]:
-        return [("::1", port)]
-
-    monkeypatch.setattr(upstream, "resolve", resolve)
-    async with serving("::1", b"six") as (_, port):
-        way = await Upstream().connect("six.example", port, tls=False, private=True)
-        assert await way.reader.read() == b"six"
-        way.writer.close()
-        with pytest.raises(
-            Unreachable, match=r"six\.example resolves to ::1, which this policy does not let boxes reach"
-        ):
-            await Upstream().connect("six.example", port, tls=False, private=False)

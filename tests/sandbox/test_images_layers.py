@@ -153,7 +153,6 @@ LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
     ("members", "says"),
     [
         ([member("/etc/passwd")], "names '/etc/passwd'; expected a path below the root"),
-        ([member("../../out")], r"names '../../out'"),
         ([member("a/../../out")], "without '..'"),
         ([member("a", LINK, "/tmp"), member("a/out")], "member 'a/out' would be written through a"),
         ([member("a", LINK, ".."), member("a/b/out")], "through a/b"),

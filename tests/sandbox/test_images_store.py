@@ -155,14 +155,6 @@ def test_what_is_new_is_left_alone(store: ImageStore) -> None:
     assert collect(store, 0, grace_seconds=-FAR).layers == 1
 
 
-def test_what_is_leased_stays(store: ImageStore) -> None:
-    image = chain(store, 2)[-1]
-    with store.lease(store.image(image)):
-        store.forget(image)
-        assert collect(store, 0, grace_seconds=-FAR).layers == 0
-    assert collect(store, 0, grace_seconds=-FAR).layers == 2
-
-
 HOLDER = """
 import sys
 from pathlib import Path

@@ -15,7 +15,7 @@ IMAGES = ("test_images_layers.py", "test_images_store.py", "test_images_importin
 IN_MEMORY, IN_FOLDERS = ["-k", "MemoryCells"], ["-k", "FolderCells"]
 OF_CORE = ["-k", f"MemoryCells and ({' or '.join(CORE)})"]
 FAST = ["-m", "not slow"]
-EGRESS = ("test_egress_boxes.py", "test_egress_ipv6.py", "test_egress_proxied.py")
+EGRESS = ("test_egress_boxes.py", "test_egress_proxied.py")
 
 
 def again(*suites: str, options: list[str] | None = None, marks: Any = pytest.mark.slow, timeout: float = 280) -> Any:

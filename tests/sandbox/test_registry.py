@@ -28,6 +28,8 @@ from etude.sandbox.images.store import ImageStore
 
 pytestmark = needs_busybox
 TARS = [busybox_tar(), second_layer()] if static_busybox() else []
+Content = tuple[Blobs, dict[str, Any]]
+"""What a registry holds, and the descriptor of its image's manifest."""
 needs_registry = pytest.mark.skipif(shutil.which("docker-registry") is None, reason="docker-registry is not installed")
 
 
@@ -132,7 +134,7 @@ def test_a_login_that_was_noted(tmp_path: Path, store: ImageStore, monkeypatch: 
 
 
 @pytest.fixture
-def image() -> tuple[Blobs, dict[str, Any]]:
+def image() -> Content:
     blobs = Blobs()
     return blobs, put_image(blobs, TARS)
 
@@ -142,7 +144,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etude.sandbox.images.registry._WAIT_SECONDS", 0.001)
 
 
-def test_a_broken_connection_goes_on_where_it_was(store: ImageStore, image: tuple[Blobs, dict[str, Any]]) -> None:
+def test_a_broken_connection_goes_on_where_it_was(store: ImageStore, image: Content) -> None:
     """Every connection ends after 100 kB of the large layer."""
 
     def cut(handler: Misbehaving, data: bytes, path: str) -> bool:
@@ -162,7 +164,7 @@ def test_a_broken_connection_goes_on_where_it_was(store: ImageStore, image: tupl
     assert ranges == [f"bytes={start}-" for start in range(100_000, size, 100_000)]
 
 
-def test_a_server_without_ranges_begins_again(store: ImageStore, image: tuple[Blobs, dict[str, Any]]) -> None:
+def test_a_server_without_ranges_begins_again(store: ImageStore, image: Content) -> None:
     broken: set[str] = set()
 
     def once(handler: Misbehaving, data: bytes, path: str) -> bool:
@@ -179,9 +181,7 @@ def test_a_server_without_ranges_begins_again(store: ImageStore, image: tuple[Bl
         assert store.image(pull(store, name)).layers
 
 
-def test_a_busy_server_is_asked_again_and_a_dead_one_given_up(
-    store: ImageStore, image: tuple[Blobs, dict[str, Any]]
-) -> None:
+def test_a_busy_server_is_asked_again_and_a_dead_one_given_up(store: ImageStore, image: Content) -> None:
     answers = iter([503, 429, 500])
 
     def busy(handler: Misbehaving, data: bytes, path: str) -> bool:
@@ -213,7 +213,7 @@ def test_a_busy_server_is_asked_again_and_a_dead_one_given_up(
     ],
 )
 def test_a_blob_that_is_not_what_it_says(
-    store: ImageStore, image: tuple[Blobs, dict[str, Any]], forge: Callable[[bytes], bytes], says: str
+    store: ImageStore, image: Content, forge: Callable[[bytes], bytes], says: str
 ) -> None:
     blobs, manifest = image
     largest = max(blobs, key=lambda name: len(blobs[name]))
@@ -229,7 +229,7 @@ def test_a_blob_that_is_not_what_it_says(
     assert list(store.layers.iterdir()) == []
 
 
-def test_a_manifest_that_is_not_what_it_says(store: ImageStore, image: tuple[Blobs, dict[str, Any]]) -> None:
+def test_a_manifest_that_is_not_what_it_says(store: ImageStore, image: Content) -> None:
     blobs, manifest = image
 
     def forged(handler: Misbehaving, data: bytes, path: str) -> bool:
@@ -244,7 +244,7 @@ def test_a_manifest_that_is_not_what_it_says(store: ImageStore, image: tuple[Blo
 
 
 def test_tokens_and_where_credentials_go(
-    tmp_path: Path, store: ImageStore, image: tuple[Blobs, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: ImageStore, image: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The password goes to the token server alone; the token to the registry; neither to where blobs really lie."""
     password = base64.b64encode(b"me:secret").decode()
@@ -285,7 +285,7 @@ def test_tokens_and_where_credentials_go(
     assert [headers for _, headers in asked_elsewhere if "Authorization" in headers] == []
 
 
-def test_credentials_are_not_sent_without_tls(store: ImageStore, image: tuple[Blobs, dict[str, Any]]) -> None:
+def test_credentials_are_not_sent_without_tls(store: ImageStore, image: Content) -> None:
     def trap(handler: Misbehaving, data: bytes, path: str) -> bool:
         handler.answer(401, b"", {"WWW-Authenticate": 'Bearer realm="http://tokens.example/t"'})
         return True

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.sandbox.egress_internet import server_context
 from tests.sandbox.image_files import Blobs, put_image, second_layer
-from tests.sandbox.misbehaving_registry import misbehaving
+from tests.sandbox.misbehaving_registry import Asked, misbehaving
 from tests.sandbox.upstream_proxy import LOGIN, RealProxy, forget_proxies, needs_tinyproxy, tinyproxy
 
 from etude.sandbox import ImageError, RequestRefused
@@ -27,7 +27,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealProxy]:
 
 
 @pytest.fixture
-def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
+def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Asked]]:
     """A registry behind TLS whose name means something to the proxy alone."""
     authority, blobs = Authority(), Blobs()
     (tmp_path / "trusted.pem").write_bytes(authority.pem)
@@ -41,10 +41,7 @@ def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[st
 
 @needs_tinyproxy
 def test_by_the_variables_of_the_host(
-    store: ImageStore,
-    secure: tuple[str, list[tuple[str, dict[str, str]]]],
-    proxy: RealProxy,
-    monkeypatch: pytest.MonkeyPatch,
+    store: ImageStore, secure: tuple[str, Asked], proxy: RealProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, asked = secure
     with pytest.raises(ImageError, match=r"cannot fetch manifests/1 .*(Name or service|resolution)"):
@@ -62,10 +59,7 @@ def test_by_the_variables_of_the_host(
 
 @needs_tinyproxy
 def test_a_proxy_that_refuses_is_named_at_once(
-    store: ImageStore,
-    secure: tuple[str, list[tuple[str, dict[str, str]]]],
-    proxy: RealProxy,
-    monkeypatch: pytest.MonkeyPatch,
+    store: ImageStore, secure: tuple[str, Asked], proxy: RealProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, asked = secure
     for login in ("", "me:wr0ng@"):

@@ -14,7 +14,7 @@ from tests.contract.sandbox.support import PATIENCE, empties, in_loop
 from etude.cluster.inline import InlineCluster
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import Box, BoxSpec, Limits, RequestRefused, SandboxLost
-from etude.sandbox.fleet import Fleet, FleetFull, Policy, open_fleet
+from etude.sandbox.fleet import Fleet, FleetFull, FleetSandboxes, Policy, open_fleet
 from etude.sandbox.fleet.dispatcher import Dispatcher
 from etude.sandbox.fleet.load_meter import LoadMeter
 from etude.sandbox.fleet.remote_box import RemoteBox
@@ -32,6 +32,12 @@ async def a_fleet(root: Path, policy: Policy = ROOMY, nodes: int = 2) -> AsyncIt
     finally:
         await fleet.close()
         await cluster.close()
+
+
+async def made(sandboxes: FleetSandboxes, image: str) -> RemoteBox:
+    box = await sandboxes.create(BoxSpec(image))
+    assert isinstance(box, RemoteBox)
+    return box
 
 
 async def census(fleet: Fleet) -> dict[str, int]:
@@ -126,8 +132,7 @@ async def test_a_new_dispatcher_learns_what_the_hosts_hold(tmp_path: Path) -> No
     async with a_fleet(tmp_path) as (fleet, cluster):
         sandboxes = fleet.sandboxes()
         image = await sandboxes.add_image({"a": b"1"})
-        box = await sandboxes.create(BoxSpec(image))
-        assert isinstance(box, RemoteBox)
+        box = await made(sandboxes, image)
         await box.write_file("b", b"2")
         saved = await box.snapshot()
         await end_own_tasks(cluster)
@@ -138,8 +143,7 @@ async def test_a_new_dispatcher_learns_what_the_hosts_hold(tmp_path: Path) -> No
         (child,) = await box.fork()
         assert isinstance(child, RemoteBox)
         assert (child.host_name, await child.read_file("b")) == (box.host_name, b"2")
-        copy = await sandboxes.create(BoxSpec(saved))
-        assert isinstance(copy, RemoteBox)
+        copy = await made(sandboxes, saved)
         assert (copy.host_name, await copy.read_file("b")) == (box.host_name, b"2"), "a snapshot stays at home"
         await fleet.dispatcher.call("drain", box.host_name, 60.0, deadline=PATIENCE)
         elsewhere = await sandboxes.create(BoxSpec(image))
@@ -171,11 +175,9 @@ async def test_a_dispatcher_ends_though_something_happens_at_that_moment(turns: 
 async def test_a_drained_host_gets_nothing_and_ends_with_its_last_box(tmp_path: Path) -> None:
     async with a_fleet(tmp_path) as (fleet, _):
         sandboxes = fleet.sandboxes()
-        box = await sandboxes.create(BoxSpec("host"))
-        assert isinstance(box, RemoteBox)
+        box = await made(sandboxes, "host")
         await fleet.dispatcher.call("drain", box.host_name, 60.0, deadline=PATIENCE)
-        other = await sandboxes.create(BoxSpec("host"))
-        assert isinstance(other, RemoteBox)
+        other = await made(sandboxes, "host")
         assert other.host_name != box.host_name
         with pytest.raises(SandboxLost, match="draining"):
             await box.fork()

@@ -34,19 +34,8 @@ async def test_a_killed_node_and_a_killed_client(tmp_path: Path) -> None:
         assert set(by_host) == {"fleet-node-0", "fleet-node-1", "fleet-node-2"}
         assert [await box.read_file("a") for box in boxes] == [b"everywhere"] * 3
 
-        # Everything of the contract that streams or holds state, through real processes.
-        box, came = by_host["fleet-node-2"], []
-        said = await box.exec("echo a; echo b >&2", timeout=10, on_output=lambda stream, data: came.append(stream))
-        assert (said.stdout, said.stderr, sorted(came)) == (b"a\n", b"b\n", [1, 2])
-        with pytest.raises(FileNotFoundError):
-            await box.read_file("nothing")
-        process = await box.start("read x; echo got $x", timeout=30)
-        await process.write(b"it\n")
-        heard = b""
-        while b"got it\n" not in heard:
-            heard += (await process.poll(wait=5)).output
+        box = by_host["fleet-node-2"]
         (child,) = await box.fork()
-        assert await child.read_file("a") == b"everywhere"
         cut = await under_way(box, "sleep 987")
         cut.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -30,8 +30,7 @@ class NamedConnection(ssl.SSLObject):
 
 
 class Authority:
-    """Signs a certificate for each host that boxes connect to. `context_for(name)` returns the cached TLS context with
-    the certificate for that host."""
+    """Signs a certificate for each host that boxes connect to. `context_for(name)` returns the cached TLS context."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -50,8 +49,7 @@ class Authority:
 
     @property
     def lookup_name(self) -> str:
-        """File name under which OpenSSL looks for the authority's certificate in a folder of certificates: a hash of
-        its subject."""
+        """File name by which OpenSSL finds the certificate in a folder: a hash of its subject."""
         text = AUTHORITY_NAME.lower().encode()
         value = bytes([0x06, 3, 0x55, 0x04, 0x03, 0x0C, len(text)]) + text
         pair = bytes([0x30, len(value)]) + value
@@ -59,7 +57,6 @@ class Authority:
         return f"{int.from_bytes(digest[:4], 'little'):08x}.0"
 
     def _make_context(self, name: str) -> ssl.SSLContext:
-        """Make the server-side TLS context for the host of this name."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -100,7 +97,6 @@ def _remember_server_name(connection: ssl.SSLObject, name: str | None, _: ssl.SS
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    """Return a certificate builder with names, key, serial number and validity set."""
     now = datetime.datetime.now(datetime.UTC)
     builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key)
     builder = builder.serial_number(x509.random_serial_number())

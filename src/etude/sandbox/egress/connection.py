@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from etude.sandbox.egress.credentials import carries_credentials
 from etude.sandbox.egress.dialing import Unreachable, proxy_refusal
 from etude.sandbox.egress.http_body import PIECE, BrokenTransfer, close, cut, flush, pieces, read_head, send_body
 from etude.sandbox.egress.http_head import (
@@ -23,6 +22,7 @@ from etude.sandbox.egress.http_head import (
     Framing,
     Request,
     Response,
+    carries_credentials,
     parse_request,
     parse_response,
     write_head,
@@ -45,8 +45,6 @@ _PROXY_FIELDS = {"via", "x-cache", "x-cache-lookup", "x-squid-error"}
 
 @dataclass
 class ExchangeProgress:
-    """Progress of one request and its response."""
-
     sent: int = 0
     """Bytes of the request's body that the box has sent."""
     received: int = 0
@@ -74,7 +72,6 @@ class Connection:
     """Open connection to the real host, kept for further requests of the box."""
 
     async def serve(self) -> None:
-        """Serve requests until either side ends the connection."""
         try:
             while await self._serve_one():
                 pass
@@ -100,8 +97,7 @@ class Connection:
         return await self._exchange(request)
 
     def _check(self, request: Request) -> None:
-        """Raise BadHead if the request is for another host or port than this connection, or asks for another
-        protocol."""
+        """Raise BadHead if the request is for another host, port or protocol than this connection."""
         if self.tls and host_name(self.server_name or "") != self.name:
             raise BadHead(f"a TLS handshake for {self.server_name or 'no name'} on a connection to {self.name}", 421)
         host, _, port = request.host.partition(":")
@@ -112,7 +108,6 @@ class Connection:
             raise BadHead(f"an upgrade to {', '.join(sorted(upgrades))}; only HTTP/1.1 passes", 501)
 
     async def _refuse(self, status: int, reason: str, request: Request | None) -> None:
-        """Log a refusal and send it to the box as a response."""
         self.log.refused(reason, **self._log_fields(request), status=status)
         await self._respond(status, reason)
 
@@ -133,7 +128,6 @@ class Connection:
                     left -= len(piece)
 
     def _log_fields(self, request: Request | None) -> dict[str, object]:
-        """Return the fields of a log row that describe the request."""
         fields: dict[str, object] = {"scheme": "https" if self.tls else "http", "host": self.name, "port": self.port}
         if request is None:
             return fields
@@ -210,7 +204,6 @@ class Connection:
         return again and sent_all
 
     async def _connect_upstream(self) -> UpstreamConnection:
-        """Return an open connection to the real host: the kept one if it is still open, else a new one."""
         if self._upstream_connection is not None and (
             self._upstream_connection.reader.at_eof() or self._upstream_connection.writer.is_closing()
         ):
@@ -227,8 +220,7 @@ class Connection:
             self._upstream_connection = None
 
     def _request_head(self, request: Request, by_proxy: UpstreamProxy | None) -> bytes:
-        """Return the request's head as it is sent on. `by_proxy` is the proxy that it is sent to; None if it goes to
-        the real host."""
+        """Return the head as it is sent on: to the real host, or to the proxy `by_proxy`."""
         host = self.name if self.port == DEFAULT_PORTS[0 if self.tls else 1] else f"{self.name}:{self.port}"
 
         def is_dropped(field: str) -> bool:
@@ -247,8 +239,7 @@ class Connection:
         return write_head(f"{request.method} {target} HTTP/1.1", fields)
 
     async def _upload(self, framing: Framing, writer: asyncio.StreamWriter, progress: ExchangeProgress) -> bool:
-        """Send the request's body to the real host. Return whether the host took all of it. Raise BrokenTransfer if the
-        box sent only a part."""
+        """Send the body. Return whether the host took all. Raise BrokenTransfer if the box sent only a part."""
         async for piece in pieces(self.reader, framing):
             progress.sent += len(piece)
             writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if framing.chunked else (piece,))
@@ -264,7 +255,6 @@ class Connection:
         return False
 
     async def _read_response(self, reader: asyncio.StreamReader) -> Response:
-        """Read the head of the real host's response, skipping interim responses."""
         for _ in range(_MOST_INTERIM):
             data = await read_head(reader, idle=ANSWER_SECONDS, patience=HEAD_SECONDS)
             if not data:
@@ -299,7 +289,6 @@ async def _counted(body: AsyncIterator[bytes], progress: ExchangeProgress) -> As
 
 
 async def _end(*tasks: asyncio.Task[object]) -> None:
-    """Cancel tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,8 +11,7 @@ from etude.sandbox.egress.http_head import MAX_HEAD, BadHead, parse_response
 from etude.sandbox.proxies import UpstreamProxy
 
 HEAD_START_SECONDS = 0.25
-"""Seconds after which the next address is tried as well if the last one has not answered. Addresses of one family (IPv4
-or IPv6) may lead nowhere without an error."""
+"""Seconds before the next address is tried as well: one IP family may lead nowhere without an error."""
 TUNNEL_OPEN, LOGIN_WANTED = 200, (401, 407)
 """HTTP statuses of a proxy's response to CONNECT: the tunnel is open, or the proxy wants a login."""
 HostPort = tuple[str, int]
@@ -80,7 +79,6 @@ async def request_tunnel(connection: socket.socket, proxy: UpstreamProxy, place:
 
 
 def proxy_refusal(status: int, place: str) -> Unreachable:
-    """Return the error for a proxy that refused a request with this status."""
     if status in LOGIN_WANTED:
         return Unreachable(f"the upstream proxy wants a login, or another one (HTTP {status})")
     if status >= 500:

@@ -25,20 +25,17 @@ _MOST_SOCKETS = 64
 
 
 class BoxEgress:
-    """The network access of one box under its egress policy. The object exists from before the box is made until the
-    box is gone."""
+    """The network access of one box, from before the box is made until it is gone."""
 
     def __init__(self, gate: EgressGate, egress: Egress, box: str) -> None:
         self._gate, self._policy, self._box = gate, Policy(egress), box
         self._proxy: Proxy | None = None
         self._ours, self.box_end = socket.socketpair()
-        """The two ends of a socket pair. The zygote (the process that makes boxes) gets `box_end` with the request for
-        the box, and sends the listening sockets of the box's network over it."""
+        """A socket pair. The zygote gets `box_end` and sends the listening sockets of the box's network over it."""
         self._ours.setblocking(False)
 
     @property
     def env(self) -> dict[str, str]:
-        """Environment variables that make programs trust the proxy's certificate authority."""
         return ENVIRONMENT
 
     @property
@@ -47,9 +44,8 @@ class BoxEgress:
         return self._policy.ports
 
     def open(self) -> None:
-        """Start the proxy. From then on, the box can reach what its policy allows. Call this once the box is ready.
-        Raises SandboxLost if the zygote (the process that makes boxes) has not sent the listening sockets of the
-        box's network."""
+        """Start the proxy, once the box is ready. Raises SandboxLost if the zygote (the process that makes boxes) has
+        not sent the listening sockets of the box's network."""
         try:
             _, numbers, _, _ = socket.recv_fds(self._ours, 16, _MOST_SOCKETS)
         except BlockingIOError:
@@ -64,8 +60,7 @@ class BoxEgress:
         )
 
     def shut(self) -> None:
-        """Close the proxy with its connections, and all sockets of the box's network that this process holds. Only
-        these sockets keep the network alive, so it ends with them."""
+        """Close the proxy and all sockets of the box's network. They alone keep the network alive."""
         for end in (self._ours, self.box_end):
             end.close()
         if self._proxy is not None:
@@ -84,12 +79,10 @@ class EgressGate:
         self._layers: dict[str, Path] = {}
 
     def for_box(self, egress: Egress, box: str) -> BoxEgress:
-        """Prepare the network access of a box that is about to be made."""
         return BoxEgress(self, egress, box)
 
     def layer_for(self, image: str, stack: Stack) -> Path:
-        """Return the layer that makes an image trust the proxy's authority and use its name server. The layer is made
-        once per image, and mounted between the image's layers and what the box writes."""
+        """Return the layer that makes an image trust the proxy and use its name server. Made once per image."""
         if image not in self._layers:
             target = self._scratch / image
             _make_layer(self._store, target, stack, self.authority.pem, self.authority.lookup_name)

@@ -61,18 +61,14 @@ async def pieces(reader: asyncio.StreamReader, framing: Framing) -> AsyncIterato
         yield piece
 
 
-async def send_body(writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *, chunked: bool) -> int:
-    """Write a body as it arrives; return its length in bytes. The next piece is read only when the writer's buffer has
-    room again."""
-    sent = 0
+async def send_body(writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *, chunked: bool) -> None:
+    """Write a body as it arrives. The next piece is read only when the writer's buffer has room again."""
     async for piece in body:
         writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if chunked else (piece,))
-        sent += len(piece)
         await flush(writer)
     if chunked:
         writer.write(b"0\r\n\r\n")
         await flush(writer)
-    return sent
 
 
 async def flush(writer: asyncio.StreamWriter) -> None:
@@ -90,13 +86,11 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 
 def cut(writer: asyncio.StreamWriter) -> None:
-    """Abort a connection at once."""
     with suppress(AttributeError):  # Some versions of asyncio's TLS cannot abort a connection that is already closed.
         writer.transport.abort()
 
 
 async def _counted(reader: asyncio.StreamReader, count: int) -> AsyncIterator[bytes]:
-    """Read exactly `count` bytes, and yield them in pieces."""
     while count:
         piece = await _some(reader, min(count, PIECE))
         if not piece:
@@ -110,7 +104,6 @@ async def _some(reader: asyncio.StreamReader, most: int) -> bytes:
 
 
 async def _chunk_size(reader: asyncio.StreamReader) -> int:
-    """Read the line with the size of the next chunk, and return the size in bytes."""
     match = _CHUNK_LINE.fullmatch(await _line(reader))
     if match is None:
         raise BrokenTransfer("no size of a chunk")

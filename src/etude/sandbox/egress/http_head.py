@@ -25,12 +25,16 @@ _PROXY_PREFIX = "proxy-"
 _HOP_METHODS = {"CONNECT", "TRACE"}
 """Methods that concern the path between a client and its proxies. They are refused, not forwarded."""
 _FRAMING = {"content-length", "transfer-encoding", "host"}
+# Names of fields that carry credentials, by words, since every service has its own name for its token. An idempotency
+# key only distinguishes requests.
+_CREDENTIALS = re.compile(
+    r"auth|cookie|token|secret|session|credential|signature|passw|api-?key|(?<!idempotency-)key$|-otp$|jwt|dpop|-art-api$"
+)
 Fields = list[tuple[str, str]]
 
 
 class BadHead(ValueError):
-    """A message's head is not valid HTTP/1.1, or a request is for another host than its connection. `status` is the
-    HTTP status of the response to such a request."""
+    """A head is not valid HTTP/1.1, or not for this host. `status` is that of the response to such a request."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)
@@ -39,15 +43,13 @@ class BadHead(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How the end of a message's body is found: by its length, by chunks, or (length None) by the end of the
-    connection."""
+    """How a body's end is found: by its length, by chunks, or (length None) by the end of the connection."""
 
     length: int | None = 0
     chunked: bool = False
 
     @property
     def empty(self) -> bool:
-        """Whether the message has no body."""
         return self.length == 0 and not self.chunked
 
     @property
@@ -77,11 +79,8 @@ class Head:
         return self.minor == 1 and "close" not in self.options("connection")
 
     def end_to_end(self, drops: Callable[[str], bool]) -> Fields:
-        """Return the fields to forward. Left out are hop-by-hop fields, fields for which `drops(name)` is true, and
-        the framing and Host fields, which the forwarder writes itself.
-
-        Many servers read "_" in a name as "-", so both are treated alike here too.
-        """
+        """Return the fields to forward: not hop-by-hop ones, not those that `drops(name)` names, and not framing and
+        Host, which the forwarder writes itself. Many servers read "_" in a name as "-", so both are treated alike."""
         between = _HOP_BY_HOP | _FRAMING | {word.replace("_", "-") for word in self.options("connection")}
 
         def stays(name: str) -> bool:
@@ -90,8 +89,7 @@ class Head:
         return [(key, value) for key, value in self.fields if stays(key.lower().replace("_", "-"))]
 
     def declared_framing(self) -> Framing | None:
-        """Return the framing that the fields declare; None if they declare none. Raise BadHead if the declaration is
-        ambiguous."""
+        """Return the framing that the fields declare, or None. Raise BadHead if it is ambiguous."""
         lengths, codings = self.all("content-length"), self.all("transfer-encoding")
         if codings and (lengths or self.minor == 0 or len(codings) > 1):
             raise BadHead("the body's length is declared in two ways")
@@ -108,8 +106,6 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Request(Head):
-    """The head of a request."""
-
     method: str
     target: str
     """The path with its query, as in the request line."""
@@ -133,13 +129,10 @@ class Request(Head):
 
 @dataclass(frozen=True, slots=True)
 class Response(Head):
-    """The head of a response."""
-
     status: int
     reason: str
 
     def framing_for(self, method: str) -> Framing:
-        """Return the framing of the response to a request with this method."""
         framing = self.declared_framing()
         if method == "HEAD" or self.status in (204, 304) or self.status < 200:
             return Framing(0)
@@ -165,7 +158,6 @@ def parse_request(data: bytes) -> Request:
 
 
 def parse_response(data: bytes) -> Response:
-    """Parse a complete head of a response, including its empty line."""
     first, fields = _split(data)
     match = _STATUS.fullmatch(first)
     if match is None:
@@ -180,8 +172,14 @@ def write_head(first: str, fields: Fields) -> bytes:
     return "\r\n".join([first, *(f"{key}: {value}" for key, value in fields), "", ""]).encode("latin-1")
 
 
+def carries_credentials(field: str) -> bool:
+    """Whether a request field carries credentials, judged by its name in lower case. The proxy removes such fields, so
+    that an agent cannot use a secret that it has found. Paths and queries are left alone: signed download URLs carry
+    such words."""
+    return _CREDENTIALS.search(field) is not None
+
+
 def _split(data: bytes) -> tuple[bytes, Fields]:
-    """Split a head into its first line and its fields."""
     if len(data) > MAX_HEAD:
         raise BadHead(f"a head of more than {MAX_HEAD} bytes", 431)
     if not data.endswith(b"\r\n\r\n"):

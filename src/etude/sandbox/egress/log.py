@@ -21,8 +21,6 @@ _LONGEST = 2000
 
 
 class EgressLog:
-    """The log file to which one backend writes the network requests of its boxes."""
-
     def __init__(self, folder: Path, owner: str) -> None:
         self._file = folder / f"{owner}.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
@@ -32,15 +30,12 @@ class EgressLog:
 
 
 class BoxLog:
-    """Logs the network requests of one box: one row per forwarded or refused request."""
-
     def __init__(self, log: EgressLog, box: str, policy: str) -> None:
         self._log, self._who = log, {"box": box, "policy": policy}
         self._refusals = 0
         self._names: set[str] = set()
 
     def passed(self, **row: Any) -> None:
-        """Log a request that was forwarded."""
         self._log.write({**self._who, **_short(row)})
 
     def refused(self, reason: str, **row: Any) -> None:
@@ -63,12 +58,10 @@ class BoxLog:
 
 
 def read_log(folder: Path) -> Iterator[dict[str, Any]]:
-    """Return the log rows (one per forwarded or refused request) of all backends that have written to the folder,
-    merged by time."""
+    """Return the rows of all backends that have written to the folder, merged by time."""
     files = [read_rows(file) for file in sorted(folder.glob("*.jsonl"))]
     return heapq.merge(*files, key=operator.itemgetter("time"))
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the log row with long texts cut."""
     return {key: value[:_LONGEST] if isinstance(value, str) else value for key, value in row.items()}

@@ -20,8 +20,7 @@ MOST_NAMES = 4096
 _BLOCKS = (ipaddress.IPv4Network("198.18.0.0/15"), ipaddress.IPv6Network("2001:2::/48"))
 _HEAD = struct.Struct("!HHHHHH")
 _KINDS, _ANY_KIND, _INTERNET = (1, 28), 255, 1
-"""DNS numbers: the record types A and AAAA (IPv4 first, as in the address blocks _BLOCKS), the type that asks for any
-record, and class IN."""
+"""DNS numbers: record types A and AAAA (in the order of _BLOCKS), any type, and class IN."""
 _ANSWER, _AUTHORITY, _RECURSION_WANTED, _RECURSION = 0x8000, 0x0400, 0x0100, 0x0080
 _FORMAT_ERROR, _FAILED, _NO_SUCH_NAME, _UNKNOWN_OPERATION = 1, 2, 3, 4
 _SECONDS_TO_KEEP = 60
@@ -34,8 +33,6 @@ class BadQuery(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parsed DNS query."""
-
     ticket: int
     """The query's id, which the response repeats."""
     flags: int
@@ -77,8 +74,7 @@ def parse_query(data: bytes) -> Query:
 
 
 def build_answer(query: Query, *, addresses: Sequence[Address] = (), code: int = 0) -> bytes:
-    """Build the response to a DNS query. Of the name's `addresses`, the response holds those of the record type that
-    the query asks for. `code` is the response code."""
+    """Build the response with those of the name's `addresses` that are of the record type asked for."""
     records = [
         struct.pack("!HHHIH", 0xC000 | _HEAD.size, kind, _INTERNET, _SECONDS_TO_KEEP, len(address.packed))
         + address.packed
@@ -91,8 +87,6 @@ def build_answer(query: Query, *, addresses: Sequence[Address] = (), code: int =
 
 
 class NameServer:
-    """Answers a box's DNS queries, and remembers which address stands for which name."""
-
     def __init__(self, policy: Policy, *, ipv6: bool) -> None:
         self.policy = policy
         self._blocks = _BLOCKS if ipv6 else _BLOCKS[:1]
@@ -108,8 +102,7 @@ class NameServer:
         return self._names.get(getattr(found, "ipv4_mapped", None) or found)
 
     def addresses_of(self, name: str) -> list[Address]:
-        """Return the addresses that stand for an allowed name. A name that has none yet gets some, unless MOST_NAMES
-        other names have addresses; then the list is empty. `name` is in the form that `host_name` returns."""
+        """Return an allowed name's addresses, given at its first query; [] if MOST_NAMES other names have some."""
         if name not in self._numbers:
             if len(self._numbers) >= MOST_NAMES:
                 return []
@@ -118,9 +111,8 @@ class NameServer:
         return [block[self._numbers[name]] for block in self._blocks]
 
     def answer(self, data: bytes) -> tuple[bytes, str, str]:
-        """Return (response bytes, refused name, reason for the refusal) for the bytes of a query. The response is empty
-        if the data is no query at all. The name is empty if it cannot be read. If the query was answered with
-        addresses, name and reason are empty."""
+        """Return (response, refused name, reason). The response is empty for what is no query, the name if it cannot be
+        read. Name and reason are empty if the query was answered with addresses."""
         try:
             query = parse_query(data)
         except BadQuery as error:

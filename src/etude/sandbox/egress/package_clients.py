@@ -58,8 +58,7 @@ CLIENTS = {"pip": _pip, "npm": _npm, "apt": apt_addresses}
 
 
 def hosts_of(client: str) -> tuple[str, ...]:
-    """Return the hosts that a package client uses, as patterns of an egress policy. Raise RequestRefused if the client
-    cannot be run, uses no host, or uses one without a valid name."""
+    """Return the hosts that a client uses, as policy patterns. Raise RequestRefused if they cannot be told."""
     try:
         patterns = dict.fromkeys(_pattern(address) for address in CLIENTS[client]() if _is_web(address))
         if not patterns:
@@ -73,7 +72,6 @@ def hosts_of(client: str) -> tuple[str, ...]:
 
 
 def _output_of(*command: str) -> str:
-    """Run a package client and return its stdout."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

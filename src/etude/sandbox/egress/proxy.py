@@ -37,22 +37,16 @@ _ABORT_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class ConnectionLimit:
-    """Counts and limits the simultaneous connections of all boxes of a backend. Each connection takes two file
-    descriptors of the backend's process, and all connections together may take a quarter of its descriptors.
-
-    Boxes also hold descriptors, and a hundred boxes use up the 1024 that most hosts allow by default, so the
-    constructor raises the process's limit.
-    """
+    """Limits the simultaneous connections of all boxes of a backend to a quarter of the process's descriptors. Boxes
+    also hold descriptors (a hundred use up the usual 1024), so the constructor raises the process's limit."""
 
     def __init__(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         taken = max(soft, min(hard, _DESCRIPTORS))
         resource.setrlimit(resource.RLIMIT_NOFILE, (taken, hard))
         self.maximum = taken // 8
-        """Maximum number of connections open at the same time. At two descriptors each, they take a quarter of
-        the descriptors that this process may open."""
+        """Maximum number of open connections: an eighth of the descriptors, since each connection takes two."""
         self.count = 0
-        """Number of connections that are open now."""
 
 
 class Proxy:
@@ -161,8 +155,7 @@ class Proxy:
             _reset(connection)
 
     async def _serve_name(self, connection: socket.socket, name: str, port: int) -> None:
-        """Serve a connection to an allowed name. The connection's first byte shows whether it is TLS or plain HTTP; its
-        port does not decide that."""
+        """Serve a connection to an allowed name. Its first byte, not its port, shows whether it is TLS."""
         try:
             async with asyncio.timeout(IDLE_SECONDS):
                 await self._readable(connection)
@@ -208,7 +201,6 @@ class Proxy:
     # -- names
 
     def _answer_queries(self, dns_socket: socket.socket) -> None:
-        """Answer the DNS queries that wait on the UDP socket."""
         for _ in range(_BATCH):
             try:
                 data, towards, _, sender = dns_socket.recvmsg(4096, _PACKET_INFO)
@@ -221,7 +213,6 @@ class Proxy:
                     dns_socket.sendmsg([answer], towards, 0, sender)
 
     async def _answer_tcp_queries(self, connection: socket.socket) -> None:
-        """Answer the DNS queries of one TCP connection until it ends."""
         reader, writer = await asyncio.open_connection(sock=connection)
         try:
             while True:
@@ -244,8 +235,7 @@ class Proxy:
 
 
 def _destination(connection: socket.socket) -> tuple[str, int]:
-    """Return the address and port that the box connected to. A socket for both families reports an IPv4 address in IPv6
-    form (::ffff:...), which is converted back."""
+    """Return the address and port that the box connected to, IPv4 in its own form (not ::ffff:...)."""
     address, port, *_ = connection.getsockname()
     return address.removeprefix("::ffff:"), port
 

@@ -40,9 +40,8 @@ ENVIRONMENT = {
 
 
 def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict[PurePosixPath, bytes]:
-    """Return the files that an image needs behind the proxy, by path relative to the root. `stack` holds all layers of
-    the image, including the generated base tree. `authority` is the certificate of the proxy's authority. OpenSSL finds
-    that certificate under the file name `lookup_name`."""
+    """Return the files that an image needs behind the proxy, by path. `stack` holds all layers with the base tree;
+    OpenSSL finds the certificate `authority` as `lookup_name`."""
     files = {PurePosixPath("etc/resolv.conf"): f"nameserver {IPV4.gate}\n".encode()}
     for number, name in enumerate(BUNDLES):
         place = resolve(stack, PurePosixPath(name))
@@ -61,8 +60,7 @@ def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict
 
 
 def resolve(stack: Stack, path: PurePosixPath) -> PurePosixPath:
-    """Return the path in the image that `path` leads to when links are followed. A path that does not exist leads to
-    itself."""
+    """Follow the links of a path in the image. A path that does not exist leads to itself."""
     done, left, links = PurePosixPath(), list(path.parts), 0
     while left:
         part = left.pop(0)
@@ -94,8 +92,7 @@ def _read(stack: Stack, path: PurePosixPath) -> bytes:
 
 
 def _name_service(stack: Stack) -> dict[PurePosixPath, bytes]:
-    """Return the image's nsswitch.conf, changed so that host names are also looked up by DNS, as {path: content}. If it
-    needs no change, return {}."""
+    """Return {path: nsswitch.conf} changed so that host names are looked up by DNS; {} if nothing is to change."""
     path = PurePosixPath("etc/nsswitch.conf")
     lines = _read(stack, path).decode("utf-8", "surrogateescape").splitlines()
     changed = [f"{line} dns" if line.startswith("hosts:") and "dns" not in line.split() else line for line in lines]
@@ -105,8 +102,7 @@ def _name_service(stack: Stack) -> dict[PurePosixPath, bytes]:
 
 
 def write_layer(target: Path, files: dict[PurePosixPath, bytes], owner: int | None) -> None:
-    """Write the files below the folder `target`. `owner` is the user and group id that they get; if None, they belong
-    to the caller."""
+    """Write the files below `target`, owned by the user and group id `owner`, or by the caller if None."""
     for path, content in files.items():
         place = target / path
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -41,14 +41,12 @@ class UpstreamConnection(NamedTuple):
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     by_proxy: UpstreamProxy | None = None
-    """The proxy at the other end, which expects a whole URL in each request line. None if the other end is the real
-    host, possibly through a tunnel."""
+    """The proxy at the other end, which expects whole URLs in request lines. None: the real host, or a tunnel to it."""
 
 
 @dataclass
 class Upstream:
-    """Connects the egress proxy to the hosts that boxes ask for (the real hosts). One object serves all boxes of a
-    backend."""
+    """Connects the egress proxy to the real hosts that boxes ask for. One object serves all boxes of a backend."""
 
     overrides: Mapping[tuple[str, int], HostPort] = field(default_factory=dict)
     """(name, port) -> (address, port) to connect to instead, directly and without checks. For mirrors and tests."""
@@ -73,21 +71,15 @@ class Upstream:
         `private` allows private addresses. Raise Unreachable if there is no connection."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                return await self._connect(name, port, tls=tls, private=private, proxy=proxy)
+                connection, asked = await self._dial(name, port, tls=tls, private=private, proxy=proxy)
+                reader, writer = await asyncio.open_connection(
+                    sock=connection,
+                    ssl=self._context if tls else None,
+                    server_hostname=name if tls else None,
+                    limit=MAX_HEAD,
+                )
         except TimeoutError:
             raise Unreachable(f"{name}:{port} did not answer in {CONNECT_SECONDS:.0f} s") from None
-
-    async def _connect(
-        self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None
-    ) -> UpstreamConnection:
-        try:
-            connection, asked = await self._dial(name, port, tls=tls, private=private, proxy=proxy)
-            reader, writer = await asyncio.open_connection(
-                sock=connection,
-                ssl=self._context if tls else None,
-                server_hostname=name if tls else None,
-                limit=MAX_HEAD,
-            )
         except ssl.SSLError as error:
             raise Unreachable(f"{name}:{port}: TLS failed: {error.reason or error}") from error
         except OSError as error:
@@ -106,8 +98,7 @@ class Upstream:
         return await dial(await self._allowed_addresses(name, port, private=private)), None
 
     async def _proxy_for(self, name: str, port: int, *, tls: bool) -> UpstreamProxy | None:
-        """Return the proxy through which this host's own settings reach the real host `name`, or None if they say to
-        connect directly."""
+        """Return the proxy by which this host's own settings reach `name`; None: connect directly."""
         proxy = self.proxies.proxy_for(name, port, tls=tls)
         if proxy is None or not self.proxies.exceptions.networks:
             return proxy
@@ -118,8 +109,7 @@ class Upstream:
         return self.proxies.proxy_for(name, port, tls=tls, addresses=[address for address, _ in addresses])
 
     async def _allowed_addresses(self, name: str, port: int, *, private: bool) -> list[HostPort]:
-        """Resolve a name, and return those of its addresses that boxes may reach: public ones and, with `private`, also
-        those of this host and its networks. Raise Unreachable if there are none."""
+        """Resolve a name to the addresses that boxes may reach. Raise Unreachable if there are none."""
         addresses = await _resolve(name, port)
         open_to_boxes = [place for place in addresses if may_reach(place[0], private=private)]
         if not open_to_boxes:

@@ -6,8 +6,8 @@ the cluster on which the fleet is opened.
 """
 
 from etude.sandbox.fleet.client import FleetSandboxes
-from etude.sandbox.fleet.errors import FleetFull
 from etude.sandbox.fleet.open_fleet import Fleet, open_fleet
 from etude.sandbox.fleet.policy import Policy
+from etude.sandbox.fleet.remote_errors import FleetFull
 
 __all__ = ["Fleet", "FleetFull", "FleetSandboxes", "Policy", "open_fleet"]

@@ -16,8 +16,7 @@ from etude.sandbox.fleet.token_bucket import TokenBucket
 from etude.sandbox.fleet.waiting_requests import Pending, WaitingRequests
 
 _MOST_HOSTS_NAMED = 3
-"""When a request is rejected because no host had room, the error names at most this many hosts, and what each of them
-is short of."""
+"""Maximum number of hosts that an error about missing room names, each with what it lacks."""
 
 
 class Assigner:
@@ -31,22 +30,19 @@ class Assigner:
         self._timers = timers
         self._index = HostIndex()
         self._grown: dict[str, None] = {}
-        """Names of the hosts that have gained room since the last round in which waiting requests were assigned. Used
-        as an ordered set."""
+        """Hosts that have gained room since the last round of assignments (an ordered set)."""
         self._sizes: dict[Capacity, int] = {}
         """Number of hosts of each capacity."""
 
     # -- hosts
 
     def add(self, host: HostLedger) -> None:
-        """Add a host that has joined."""
         self.hosts[host.name] = host
         self._sizes[host.capacity] = self._sizes.get(host.capacity, 0) + 1
         self.changed(host)
 
     def remove(self, name: str) -> HostLedger | None:
-        """Remove a host that has left the fleet. If it was kept free for a waiting request (claimed), end that claim.
-        Return the host, or None if no host has this name."""
+        """Remove a host and end the claim on it. Return it, or None if no host has this name."""
         host = self.hosts.pop(name, None)
         if host is None:
             return None
@@ -59,8 +55,7 @@ class Assigner:
         return host
 
     def changed(self, host: HostLedger, *, gained: bool = True) -> None:
-        """Update the index of hosts after a host has changed. With `gained`, the host may have gained room, so waiting
-        requests are tried on it."""
+        """Update the index after a change. With `gained`, waiting requests are tried on this host."""
         if host.takes_boxes and host.claimant is None:
             self._index.put(host)
         else:
@@ -69,15 +64,13 @@ class Assigner:
             self._grown[host.name] = None
 
     def could_ever_hold(self, wanted: CreateRequested) -> bool:
-        """Return whether some host would be large enough for the request if the host were empty. Also True while no
-        host is known, since one may join."""
+        """Return whether a host could take the request if it were empty. True while none is known: one may join."""
         sizes = [self.hosts[wanted.pinned].capacity] if wanted.pinned else list(self._sizes)
         fit = (wanted.count <= size.boxes and self._fraction_needed(size, wanted) <= 1.0 for size in sizes)
         return not sizes or any(fit)
 
     def shortages(self, pending: Pending) -> str:
-        """Return which resources hosts lack to take the request, as text to append to the request's error message. At
-        most _MOST_HOSTS_NAMED hosts are named. The text is empty if no host lacks anything."""
+        """Return what hosts lack for the request, as text to append to its error; empty if nothing."""
         wanted = pending.wanted
         hosts = (host for host in self.hosts.values() if wanted.pinned in ("", host.name))
         short = [(host.name, host.shortages(wanted.demand, wanted.count)) for host in hosts]
@@ -87,8 +80,7 @@ class Assigner:
     # -- requests to hosts
 
     def assign(self, now: float) -> list[Pending]:
-        """Assign hosts to waiting requests, taking one request from each queue in turn. Return the requests that got a
-        host."""
+        """Assign hosts to waiting requests, one of each queue in turn. Return the requests that got one."""
         placed: list[Pending] = []
         while len(self.waiting) and (self._grown or self.waiting.has_fresh):
             grown, self._grown = self._grown, {}
@@ -109,16 +101,14 @@ class Assigner:
         return placed
 
     def _admitted(self, now: float) -> bool:
-        """Return whether the fleet's limit on the rate of box creations (a token bucket) allows one now. If not, set a
-        timer for the time when it will."""
+        """Return whether the fleet's token bucket allows a creation now. If not, set a timer for when it will."""
         ready = self.admission.ready_at(now)
         if ready > now:
             self._timers.set(ready, "admission")
         return ready <= now
 
     def _find_host(self, pending: Pending, grown: dict[str, None]) -> HostLedger | None:
-        """Return a host that can take the request now, or None. If all hosts have been searched for the request before,
-        only the hosts in `grown` are tried."""
+        """Return a host for the request, or None. If all were searched before, only those in `grown` are tried."""
         wanted = pending.wanted
         if pending.claim or wanted.pinned:
             host = self.hosts.get(pending.claim or wanted.pinned)
@@ -130,15 +120,13 @@ class Assigner:
         return self._index.find(wanted, pending.tried, share)
 
     def _may_take(self, host: HostLedger, pending: Pending) -> bool:
-        """Return whether the host can take the request now. The host must not be claimed (kept free) for another
-        request, must accept new boxes at present, and must have room."""
+        """Return whether the host is not kept free for another request, takes boxes now, and has room."""
         free = host.claimant is None or host.claimant is pending
         return free and host.takes_boxes and host.fits(pending.wanted.demand, pending.wanted.count)
 
     def _fraction_needed(self, size: Capacity, wanted: CreateRequested) -> float:
-        """Return the fraction of a host with the capacity `size` that the request needs. It is computed for cores,
-        memory and disk, each relative to the share of the host that may be filled (`Policy.ceiling`). The largest of
-        the three is returned."""
+        """Return the fraction of a host of this size that the request needs: the largest over cores, memory and disk,
+        each relative to what may be filled (`Policy.ceiling`)."""
         demand, total, ceiling = wanted.demand, size.total, self.policy.ceiling
         return wanted.count * max(
             demand.cpus / (total.cpus * ceiling.cpus),
@@ -165,8 +153,7 @@ class Assigner:
     # -- claims
 
     def claim(self, pending: Pending, now: float) -> None:
-        """Keep a host free for the request, if all hosts have been searched for it and it has waited for long.
-        Otherwise, do nothing."""
+        """Keep a host free for the request, if all hosts were searched for it and it has waited for long."""
         if pending.host or pending.claim or not pending.searched:
             return
         if now < pending.since + self.policy.patience * self.policy.claim_after:
@@ -178,15 +165,13 @@ class Assigner:
             self.changed(host, gained=False)
 
     def void_claim(self, host: HostLedger) -> None:
-        """End the claim on a host that takes no boxes any more. All hosts are then searched again for the request that
-        had the claim, since other hosts may have gained room meanwhile."""
+        """End the claim on a host that takes no boxes any more. All hosts are searched again for the claimant."""
         if claimant := host.claimant:
             host.claimant, claimant.claim = None, ""
             self.waiting.search_again(claimant)
 
     def unclaim(self, pending: Pending) -> None:
-        """End the request's claim, if it has one: the host that was kept free for the request can then take other
-        boxes."""
+        """End the request's claim, if it has one. The host can then take other boxes."""
         host = self.hosts.get(pending.claim)
         pending.claim = ""
         if host is not None:

@@ -58,17 +58,14 @@ class FleetSandboxes:
         return await self._make(ImageCall("build_image", (asked.context,), sent), asked.say or (lambda _: None))
 
     async def _make(self, image_call: ImageCall, say: Callable[[str], None] | None = None) -> str:
-        """Make an image on one host of the fleet and report it to the dispatcher. Return the image's id. `say` gets the
-        lines of output."""
+        """Make an image on one host and report it to the dispatcher. `say` gets lines of output."""
         name, host = await self.ask("image_host")
         seconds = self._policy.image_seconds
         with as_sandbox_errors(f"host {name}"):
             if say is None:
-                image = await host.call(
-                    "make_image", image_call.method, image_call.args, image_call.options, deadline=seconds
-                )
+                image = await host.call("make_image", image_call, deadline=seconds)
             else:
-                async for item in host.stream("build_image", image_call.args, image_call.options, deadline=seconds):
+                async for item in host.stream("build_image", image_call, deadline=seconds):
                     if isinstance(item, str):
                         image = item
                     else:
@@ -82,28 +79,21 @@ class FleetSandboxes:
     async def create(self, spec: BoxSpec) -> Box:
         if self._closed:
             raise SandboxError("this backend is closed; open another")
-        request = self.new_request()
-        box, name, host = await self.granted(request, "create", request, self._owner, spec)
+        box, name, host = await self._granted("create", spec)
         return RemoteBox(self, box, name, host)
 
     async def fork(self, parent: str, count: int, kill: bool) -> list[str]:
-        """Ask the dispatcher to fork the box `parent` into `count` children; return their ids."""
-        request = self.new_request()
-        return list(await self.granted(request, "fork", request, self._owner, parent, count, kill))
+        return list(await self._granted("fork", parent, count, kill))
 
-    def new_request(self) -> str:
-        """Return a new id for a request of this client."""
-        self._requests += 1
-        return f"{self._owner}-{self._requests}"
-
-    async def granted(self, request: str, method: str, *args: Any) -> Any:
+    async def _granted(self, method: str, *args: Any) -> Any:
         """Call a method of the dispatcher that makes boxes, and wait for as long as the scheduler may need. If the
         caller stops waiting or the dispatcher does not answer, withdraw the request."""
         self._renew_from_now_on()
-        policy = self._policy
+        self._requests += 1
+        request, policy = f"{self._owner}-{self._requests}", self._policy
         seconds = policy.patience + policy.attempts * (policy.create_seconds + policy.image_seconds)
         try:
-            return await self.ask(method, *args, deadline=seconds)
+            return await self.ask(method, request, self._owner, *args, deadline=seconds)
         except (asyncio.CancelledError, SandboxUnavailable):
             with contextlib.suppress(SandboxError):
                 await asyncio.shield(self.ask("drop", request))

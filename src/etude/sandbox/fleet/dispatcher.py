@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,9 +26,9 @@ from etude.sandbox.contract import (
     SandboxUnavailable,
 )
 from etude.sandbox.fleet import events
-from etude.sandbox.fleet.errors import FleetFull
 from etude.sandbox.fleet.images import FleetImages, ImageCall
 from etude.sandbox.fleet.policy import Policy
+from etude.sandbox.fleet.remote_errors import FleetFull
 from etude.sandbox.fleet.resources import demand_of
 from etude.sandbox.fleet.scheduler import Scheduler
 
@@ -36,30 +36,13 @@ _FINAL = (RequestRefused, ImageError, BoxBusy)
 """Errors that would be the same on any other host, so the request is not tried elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class CreateCall:
-    """A client's request for a new box."""
-
-    owner: str
-    spec: BoxSpec
-
-
-@dataclass(frozen=True, slots=True)
-class ForkCall:
-    """A client's request to fork a box."""
-
-    owner: str
-    parent: str
-    kill: bool
-    """Whether to end the processes of the parent box first. If they live on, the fork fails if they are writing
-    files."""
+MakeBoxes = Callable[[events.Place], Coroutine[Any, Any, None]]
+"""Function that calls the host of a decision to make the request's boxes there."""
 
 
 @dataclass(slots=True)
 class OpenRequest:
-    """A request whose client is still waiting for the answer."""
-
-    what: CreateCall | ForkCall
+    make: MakeBoxes
     answer: asyncio.Future[events.Granted]
     error: Exception | None = None
     """The last error with which a host answered the call to make the request's boxes; None if there was none."""
@@ -82,8 +65,7 @@ class Dispatcher:
         self._image_turn = 0
 
     async def open(self) -> frozenset[Feature]:
-        """Start all hosts and add them to the scheduler, at the first call only. Return the features that all hosts
-        have."""
+        """Start all hosts, at the first call only. Return the features that all of them have."""
         if self._features is None:
             facts = await asyncio.gather(*(self._join(name) for name in self._remotes))
             self._features = frozenset.intersection(*facts)
@@ -94,23 +76,32 @@ class Dispatcher:
 
     async def create(self, request: str, owner: str, spec: BoxSpec) -> tuple[str, str, Remote]:
         """Make a box. Return its id, its host's name, and the handle of that host."""
+
+        async def make(place: events.Place) -> None:
+            known_there = replace(spec, image=await self._images.on_host(spec.image, place.host))
+            await self._call(place.host, "create", place.boxes[0], owner, known_there)
+
         demand = demand_of(spec, self._policy.box_cpus)
         pinned = self._images.only_host_of(spec.image)
         wanted = events.CreateRequested(request, owner, demand, image=spec.image, pinned=pinned)
-        granted = await self._await_grant(wanted, CreateCall(owner, spec))
+        granted = await self._await_grant(wanted, make)
         return granted.boxes[0], granted.host, self._remotes[granted.host]
 
     async def fork(self, request: str, owner: str, parent: str, count: int, kill: bool) -> tuple[str, ...]:
-        """Fork the box `parent` into `count` children, and return their ids. They are made on the same host, where they
-        share the parent's files; another host would need copies."""
+        """Fork a box, and return the ids of its children. They are on its host, where they share its files. `kill`:
+        end the parent's processes first. If they live on, a fork fails while they write files."""
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
         host = self._scheduler.host_of(parent)
         if not host:
             raise SandboxLost(f"box {parent} is gone")
+
+        async def make(place: events.Place) -> None:
+            await self._call(host, "fork", parent, place.boxes, owner, kill)
+
         demand = self._scheduler.hosts[host].boxes[parent]
         wanted = events.CreateRequested(request, owner, demand, count, pinned=host)
-        granted = await self._await_grant(wanted, ForkCall(owner, parent, kill))
+        granted = await self._await_grant(wanted, make)
         return granted.boxes
 
     async def drop(self, request: str) -> None:
@@ -118,11 +109,9 @@ class Dispatcher:
         self._handle(events.RequestDropped(request))
 
     async def end(self, box: str) -> None:
-        """Destroy a box."""
         host = self._scheduler.host_of(box)
         if host:
-            with contextlib.suppress(ClusterError):
-                await self._remotes[host].call("destroy", box, deadline=self._policy.create_seconds)
+            await self._destroy(box, host)
             self._handle(events.BoxEnded(box))
 
     async def renew(self, owner: str) -> None:
@@ -163,7 +152,6 @@ class Dispatcher:
     # -- decisions
 
     def _handle(self, event: events.Event) -> None:
-        """Give an event to the scheduler and carry out its decisions."""
         for decision in self._scheduler.handle(event, self._now()):
             match decision:
                 case events.Place():
@@ -173,33 +161,26 @@ class Dispatcher:
                 case events.Rejected(request=request):
                     open_request = self._open_requests.pop(request)
                     _settle(open_request.answer, _error_of(decision, open_request.error))
-                case events.Destroy():
-                    self._spawn(self._destroy(decision), "destroy")
-                case events.DropHost():
-                    self._spawn(self._replace(decision.host))
+                case events.Destroy(box=box, host=host):
+                    self._spawn(self._destroy(box, host), "destroy")
+                case events.DropHost(host=host):
+                    self._spawn(self._replace(host))
                 case events.HostDrained(host=host):
                     self._spawn(self._retire(host))
         self._event_came.set()
 
-    async def _await_grant(self, wanted: events.CreateRequested, what: CreateCall | ForkCall) -> events.Granted:
-        """Give a request for boxes to the scheduler, and wait until they are made. Raises the error if the request is
-        rejected."""
+    async def _await_grant(self, wanted: events.CreateRequested, make: MakeBoxes) -> events.Granted:
+        """Give a request to the scheduler and wait for its boxes. Raises the error if it is rejected."""
         answer: asyncio.Future[events.Granted] = asyncio.get_running_loop().create_future()
-        self._open_requests[wanted.request] = OpenRequest(what, answer)
+        self._open_requests[wanted.request] = OpenRequest(make, answer)
         self._handle(wanted)
         return await answer
 
     async def _make(self, place: events.Place) -> None:
         """Make a request's boxes on the host that the scheduler chose, and report the outcome to the scheduler."""
         open_request = self._open_requests[place.request]
-        remote, deadline = self._remotes[place.host], self._policy.create_seconds
         try:
-            match open_request.what:
-                case CreateCall(owner, spec):
-                    spec = replace(spec, image=await self._images.on_host(spec.image, place.host))
-                    await remote.call("create", place.boxes[0], owner, spec, deadline=deadline)
-                case ForkCall(owner, parent, kill):
-                    await remote.call("fork", parent, place.boxes, owner, kill, deadline=deadline)
+            await open_request.make(place)
         except ServiceDied as death:
             self._handle(events.HostLost(place.host, str(death)))
         except (SandboxError, ClusterError) as error:
@@ -209,15 +190,18 @@ class Dispatcher:
         else:
             self._handle(events.CreateDone(place.request, place.host, place.boxes))
 
-    async def _destroy(self, what: events.Destroy) -> None:
+    async def _destroy(self, box: str, host: str) -> None:
         with contextlib.suppress(ClusterError):
-            await self._remotes[what.host].call("destroy", what.box, deadline=self._policy.create_seconds)
+            await self._call(host, "destroy", box)
 
     # -- hosts
 
+    async def _call(self, host: str, method: str, *args: Any) -> Any:
+        return await self._remotes[host].call(method, *args, deadline=self._policy.create_seconds)
+
     async def _join(self, name: str) -> frozenset[Feature]:
         """Start a host's backend and add the host to the scheduler. Return the host's features."""
-        facts = await self._remotes[name].call("open", deadline=self._policy.create_seconds)
+        facts = await self._call(name, "open")
         self._handle(events.HostJoined(name, facts.capacity, facts.held))
         for image, image_call in facts.images.items():
             self._images.learn(image, name, image_call)
@@ -225,7 +209,6 @@ class Dispatcher:
         return frozenset(facts.features)
 
     async def _receive_reports(self, name: str) -> None:
-        """Receive the host's reports, for as long as the host belongs to the fleet."""
         seen = 0
         while name in self._scheduler.hosts:
             asked_at = self._now()
@@ -243,8 +226,7 @@ class Dispatcher:
             await asyncio.sleep(self._policy.beat_seconds)
 
     async def _replace(self, name: str) -> None:
-        """Kill the service of a host that the scheduler has given up, whether or not it answers. Then try to restart
-        the service on its node, at most `Policy.restarts` times."""
+        """Kill the service of a lost host, then restart it, at most `Policy.restarts` times."""
         remote = self._remotes[name]
         await remote.kill()
         while name not in self._drained and self._restarts[name] < self._policy.restarts:
@@ -257,9 +239,8 @@ class Dispatcher:
                 await asyncio.sleep(self._policy.beat_seconds * 2 ** self._restarts[name])
 
     async def _retire(self, name: str) -> None:
-        """Close a host that has been drained, and remove it from the scheduler."""
         with contextlib.suppress(ClusterError):
-            await self._remotes[name].call("close", deadline=self._policy.create_seconds)
+            await self._call(name, "close")
         self._handle(events.HostLost(name, "it was drained"))
 
     # -- time
@@ -303,7 +284,6 @@ def _settle(answer: asyncio.Future[events.Granted], outcome: events.Granted | Ex
 
 
 def _error_of(rejected: events.Rejected, last: Exception | None) -> Exception:
-    """Return the error for a rejected request. `last` is the error of the host that was tried last."""
     match rejected.kind:
         case events.RejectKind.FULL:
             return FleetFull(f"the fleet has no room: {rejected.reason}", rejected.retry_after)

@@ -13,8 +13,7 @@ from etude.sandbox.fleet.resources import Capacity, Resources
 
 @dataclass(frozen=True, slots=True)
 class CreateRequested:
-    """A client wants `count` boxes on one host, all or none. The request is answered exactly once, by Granted or
-    Rejected."""
+    """A client wants `count` boxes on one host, all or none. It gets exactly one answer: Granted or Rejected."""
 
     request: str
     owner: str
@@ -23,12 +22,10 @@ class CreateRequested:
     count: int = 1
     image: str = ""
     pinned: str = ""
-    """Name of the only host that can take the request, because the parent of a fork is there or the image exists only
-    there. Empty: any host."""
+    """The only host that can take the request: it has the forked parent or the snapshot. Empty: any host."""
 
     @property
     def boxes(self) -> tuple[str, ...]:
-        """Ids of the requested boxes."""
         return tuple(f"{self.request}.{number}" for number in range(self.count))
 
 
@@ -41,8 +38,6 @@ class RequestDropped:
 
 @dataclass(frozen=True, slots=True)
 class CreateDone:
-    """A host has made a request's boxes."""
-
     request: str
     host: str
     boxes: tuple[str, ...]
@@ -50,8 +45,6 @@ class CreateDone:
 
 @dataclass(frozen=True, slots=True)
 class CreateFailed:
-    """A host could not make a request's boxes."""
-
     request: str
     host: str
     boxes: tuple[str, ...]
@@ -69,15 +62,11 @@ class BoxEnded:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRenewed:
-    """A client has renewed the lease on its boxes."""
-
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerLeft:
-    """A client has ended the lease on its boxes."""
-
     owner: str
 
 
@@ -92,8 +81,6 @@ class HeldBox:
 
 @dataclass(frozen=True, slots=True)
 class HostJoined:
-    """A host is ready to take boxes."""
-
     host: str
     capacity: Capacity
     held: tuple[HeldBox, ...] = ()
@@ -101,14 +88,11 @@ class HostJoined:
 
 @dataclass(frozen=True, slots=True)
 class HostReported:
-    """A host has reported the resource use that it measured."""
-
     host: str
     used: Resources
     """Resource use of the whole machine, by boxes and everything else."""
     sampled: float
-    """Time of the measurement on the scheduler's clock, in seconds. It is the time at which the report was requested,
-    so the measurement may be a little later, but never earlier."""
+    """Time on the scheduler's clock at which the report was requested, in seconds. The measurement is no earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +136,12 @@ Event = (
 
 
 class RejectKind(StrEnum):
-    """Why a request was rejected."""
-
     FULL = "full"
     """No host had room in time. The client may ask again later."""
     IMPOSSIBLE = "impossible"
     """No host is large enough for the request."""
     FAILED = "failed"
-    """The hosts that were tried failed to make the boxes, or the request is not allowed, so that every host would
-    refuse it."""
+    """The hosts that were tried failed, or the request is not allowed, so that every host would refuse it."""
     GONE = "gone"
     """The only host that could take the request is lost or draining."""
     LEFT = "left"
@@ -169,8 +150,6 @@ class RejectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Decision to make a request's boxes on a host."""
-
     request: str
     host: str
     boxes: tuple[str, ...]
@@ -178,19 +157,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The scheduler's decision to grant a request, whose boxes have been made."""
-
     request: str
     host: str
     boxes: tuple[str, ...]
-    waited: float
-    """Seconds from the request until its boxes were ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The scheduler's decision to reject a request, which gets no boxes."""
-
     request: str
     kind: RejectKind
     reason: str
@@ -200,20 +173,15 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Destroy:
-    """Decision to destroy a box."""
-
     box: str
     host: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class DropHost:
-    """Decision to kill a host's service, whether or not the service answers, so that the host's boxes are really
-    gone."""
+    """Decision to kill a host's service, answering or not, so that its boxes are really gone."""
 
     host: str
-    reason: str
     boxes: tuple[str, ...] = field(repr=False)
     """Ids of the boxes that were on the host."""
 

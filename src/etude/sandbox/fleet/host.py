@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox.contract import Box, BoxSpec, Feature, Poll, Process, RequestRefused, Sandboxes, SandboxLost
@@ -25,6 +25,7 @@ from etude.sandbox.fleet.remote_errors import wrap_os_errors
 from etude.sandbox.fleet.resources import Capacity, Resources, demand_of
 from etude.sandbox.open import open_sandboxes
 
+T = TypeVar("T")
 _REQUESTS = frozenset(
     ("read_file", "write_file", "list_files", "layout", "read_tree", "write_tree", "stats", "snapshot"),
 )
@@ -49,8 +50,6 @@ class HostInventory:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A host's regular report to the dispatcher."""
-
     used: Resources
     """Resource use of the whole machine, by boxes and everything else."""
     ended: tuple[str, ...]
@@ -67,16 +66,13 @@ class CommandOutcome:
 
 @dataclass(slots=True)
 class HostedBox:
-    """A box of this host, its owner, and its background commands."""
-
     box: Box
     owner: str
     spec: BoxSpec
     processes: dict[int, Process] = field(default_factory=dict)
 
     def outcome(self, result: Any, known: int) -> CommandOutcome:
-        """Return `result` together with the new part of the box's list of commands (`Box.commands`). The client has a
-        copy of this list, of which it knows the first `known` entries."""
+        """Return `result` with the entries of `Box.commands` after the first `known`, which the client has."""
         return CommandOutcome(result, self.box.commands[known:])
 
 
@@ -103,8 +99,7 @@ class SandboxHost:
     # -- the dispatcher's side
 
     async def open(self) -> HostInventory:
-        """Start the backend, if it does not run yet. Return this host's capacity and features, and the boxes and images
-        that it has."""
+        """Start the backend, if it does not run yet. Return the host's capacity, features, boxes and images."""
         self._last_asked = time.monotonic()
         if self._backend is None:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -116,22 +111,19 @@ class SandboxHost:
         return HostInventory(self._load_meter.capacity, self._backend.features, held, dict(self._images))
 
     async def report(self, seen: int) -> Report:
-        """Return the machine's resource use, and the boxes that were found dead. `seen` is the number of dead boxes
-        that the dispatcher has received since the service started. All later ones are returned, even if an earlier
-        answer had them, since that answer may have been lost."""
+        """Return the resource use, and the dead boxes after the first `seen` ones. That includes boxes of an earlier
+        answer, which may have been lost."""
         self._last_asked = time.monotonic()
         del self._ended[: seen - self._acknowledged]
         self._acknowledged = seen
         return Report(self._load_meter.measure(), tuple(self._ended))
 
     async def create(self, box: str, owner: str, spec: BoxSpec) -> None:
-        """Make a box with the id `box`."""
         made = await self._open_backend().create(spec)
         await self._admit({box: made}, owner, spec)
 
     async def fork(self, parent: str, boxes: tuple[str, ...], owner: str, kill: bool) -> None:
-        """Fork the box `parent` into children with the ids `boxes`. With `kill`, end the processes of `parent`
-        first."""
+        """Fork the box `parent` into children with the ids `boxes`. With `kill`, end its processes first."""
         hosted = self._hosted_box(parent)
         children = await hosted.box.fork(len(boxes), kill=kill)
         await self._admit(dict(zip(boxes, children, strict=True)), owner, hosted.spec)
@@ -145,8 +137,7 @@ class SandboxHost:
             await hosted.box.destroy()
 
     async def close(self) -> None:
-        """Destroy every box and close the backend. Afterwards, requests for boxes or images raise SandboxLost, and the
-        caller is expected to kill the service."""
+        """Destroy every box and close the backend. Later requests raise SandboxLost; the caller kills the service."""
         if self._orphan_watch is not None:
             self._orphan_watch.cancel()
         backend, self._backend = self._backend, None
@@ -156,21 +147,21 @@ class SandboxHost:
 
     # -- images
 
-    async def make_image(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> str:
-        """Make an image by calling `method` of the backend. Return its id."""
-        self._allow(method, _IMAGES)
-        image: str = await getattr(self._open_backend(), method)(*args, **options)
-        self._images[image] = ImageCall(method, args, options)
+    async def make_image(self, call: ImageCall) -> str:
+        self._allow(call.method, _IMAGES)
+        image: str = await getattr(self._open_backend(), call.method)(*call.args, **call.options)
+        self._images[image] = call
         return image
 
-    async def build_image(self, args: tuple[Any, ...], options: dict[str, Any]) -> AsyncIterator[Any]:
+    async def build_image(self, call: ImageCall) -> AsyncIterator[Any]:
         """Build an image. Yield the build's output as lists of lines, and the image id last."""
         output: asyncio.Queue[str] = asyncio.Queue()
-        build = asyncio.ensure_future(self._open_backend().build_image(*args, say=output.put_nowait, **options))
+        work = self._open_backend().build_image(*call.args, say=output.put_nowait, **call.options)
+        build = asyncio.ensure_future(work)
         try:
             async for lines in _until_done(build, output):
                 yield lines
-            self._images[build.result()] = ImageCall("build_image", args, options)
+            self._images[build.result()] = call
             yield build.result()
         finally:
             build.cancel()
@@ -187,93 +178,84 @@ class SandboxHost:
             return answer
 
     async def exec(self, box: str, ticket: str, known: int, command: Any, options: dict[str, Any]) -> CommandOutcome:
-        """Run a command in a box. `ticket` is a name by which `cancel` can end the command. `known` is how many entries
-        of `Box.commands` the client has already; the outcome holds the later ones."""
-        with self._reporting_loss(box) as hosted:
-            run = self._running[ticket] = asyncio.ensure_future(hosted.box.exec(command, **options))
-            try:
-                return hosted.outcome(await run, known)
-            finally:
-                run.cancel()
-                del self._running[ticket]
+        """Run a command; `cancel` ends it by its `ticket`. The client knows `known` entries of `Box.commands`."""
+        with (
+            self._reporting_loss(box) as hosted,
+            self._cancellable(ticket, hosted.box.exec(command, **options)) as run,
+        ):
+            return hosted.outcome(await run, known)
 
     async def exec_streamed(
         self, box: str, ticket: str, known: int, command: Any, options: dict[str, Any]
     ) -> AsyncIterator[list[tuple[int, bytes]] | CommandOutcome]:
-        """Run a command in a box, and yield its output as lists of (stream, bytes) as it arrives. The last item is the
-        command's CommandOutcome. `ticket` is a name by which `cancel` can end the command. `known` is how many entries
-        of `Box.commands` the client has already; the outcome holds the later ones."""
+        """Like `exec`, but yield the output as lists of (stream, bytes) as it arrives, and the CommandOutcome last."""
         with self._reporting_loss(box) as hosted:
             came: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
 
             def on_output(stream: int, data: bytes) -> None:
                 came.put_nowait((stream, data))
 
-            run = asyncio.ensure_future(hosted.box.exec(command, on_output=on_output, **options))
-            self._running[ticket] = run
-            try:
+            with self._cancellable(ticket, hosted.box.exec(command, on_output=on_output, **options)) as run:
                 async for pieces in _until_done(run, came):
                     yield pieces
                 yield hosted.outcome(run.result(), known)
-            finally:
-                run.cancel()
-                del self._running[ticket]
 
     async def cancel(self, ticket: str) -> None:
-        """Cancel the command or poll with this ticket and wait until it has ended, so that the client's next request
-        comes after it."""
+        """Cancel a command or poll and wait until it has ended, so that the client's next request comes after it."""
         if run := self._running.get(ticket):
             run.cancel()
             await asyncio.wait([run])
 
     async def start(self, box: str, known: int, command: Any, options: dict[str, Any]) -> CommandOutcome:
-        """Start a background command in a box. The result in the returned outcome is the command's id. `known` is how
-        many entries of `Box.commands` the client has already; the outcome holds the later ones."""
+        """Start a background command. The outcome's result is its id. `known` is as for `exec`."""
         with self._reporting_loss(box) as hosted:
             process = await hosted.box.start(command, **options)
             hosted.processes[process.id] = process
             return hosted.outcome(process.id, known)
 
     async def ask_process(self, box: str, process: int, method: str, args: tuple[Any, ...]) -> None:
-        """Call a method of a background command. Only the methods in _PROCESS may be called."""
         self._allow(method, _PROCESS)
         with self._reporting_loss(box) as hosted:
             await getattr(hosted.processes[process], method)(*args)
 
     async def poll(self, box: str, process: int, ticket: str, wait: float) -> Poll | None:
         """Poll a background command. Return None if the poll was cancelled; then no output has been consumed."""
-        with self._reporting_loss(box) as hosted:
-            poll = self._running[ticket] = asyncio.ensure_future(hosted.processes[process].poll(wait=wait))
-            try:
-                await asyncio.wait([poll])
-                return None if poll.cancelled() else poll.result()
-            finally:
-                poll.cancel()
-                del self._running[ticket]
+        with (
+            self._reporting_loss(box) as hosted,
+            self._cancellable(ticket, hosted.processes[process].poll(wait=wait)) as poll,
+        ):
+            await asyncio.wait([poll])
+            return None if poll.cancelled() else poll.result()
 
     # -- inside
 
     def _open_backend(self) -> Sandboxes:
-        """Return the backend. Raise SandboxLost if this host is closed."""
         if self._backend is None:
             raise SandboxLost("this host is closed")
         return self._backend
 
     def _hosted_box(self, box: str) -> HostedBox:
-        """Return this host's record of the box with the id `box`. Raise SandboxLost if the box is not on this host."""
         if box not in self._boxes:
             raise SandboxLost(f"box {box} is not on this host any more")
         return self._boxes[box]
 
     def _allow(self, method: str, methods: frozenset[str]) -> None:
-        """Raise RequestRefused unless `method` is in `methods`, the names of the methods that clients may call."""
         if method not in methods:
             raise RequestRefused(f"no request {method!r}; there are {', '.join(sorted(methods))}")
 
     @contextlib.contextmanager
+    def _cancellable(self, ticket: str, work: Coroutine[Any, Any, T]) -> Iterator[asyncio.Task[T]]:
+        """Run `work` as a task during the block. `cancel` can end it by its ticket."""
+        task = self._running[ticket] = asyncio.ensure_future(work)
+        try:
+            yield task
+        finally:
+            task.cancel()
+            del self._running[ticket]
+
+    @contextlib.contextmanager
     def _reporting_loss(self, name: str) -> Iterator[HostedBox]:
-        """Yield the record of the box `name`. If a call in the block raises SandboxLost, the box is dead: forget it,
-        and let the next report to the dispatcher list it as ended."""
+        """Yield the record of a box. If the block raises SandboxLost, forget the box and report it as ended."""
         hosted = self._hosted_box(name)
         try:
             yield hosted
@@ -285,8 +267,7 @@ class SandboxHost:
             raise
 
     async def _admit(self, boxes: dict[str, Box], owner: str, spec: BoxSpec) -> None:
-        """Record boxes that have just been made, by their ids. If a client gave one of them up while it was being made,
-        destroy all of them and raise SandboxLost."""
+        """Record new boxes. If one was given up meanwhile, destroy all of them and raise SandboxLost."""
         unwanted = self._unwanted & set(boxes)
         self._unwanted -= unwanted
         if unwanted or self._backend is None:
@@ -307,8 +288,7 @@ class SandboxHost:
 
 
 async def _until_done(work: asyncio.Future[Any], pieces: asyncio.Queue[Any]) -> AsyncIterator[list[Any]]:
-    """Yield the items that are put into `pieces` until `work` is done, as lists. A slow receiver gets fewer and longer
-    lists."""
+    """Yield the items put into `pieces` until `work` is done. A slow receiver gets fewer and longer lists."""
     while True:
         getting = asyncio.ensure_future(pieces.get())
         await asyncio.wait((work, getting), return_when=asyncio.FIRST_COMPLETED)

@@ -17,8 +17,7 @@ from etude.sandbox.fleet.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class ImageCall:
-    """The backend call that makes an image, so that it can be repeated on another host. Paths in it must mean the same
-    on every host."""
+    """The backend call that makes an image, to be repeated on other hosts. Its paths must be the same on all."""
 
     method: str
     args: tuple[Any, ...]
@@ -27,20 +26,15 @@ class ImageCall:
 
 @dataclass(slots=True)
 class KnownImage:
-    """What the fleet knows about one image: how it is made, and which hosts have it."""
-
     image_call: ImageCall | None
     """The backend call that makes the image; None for a snapshot."""
     local: dict[str, str] = field(default_factory=dict)
-    """Maps each host that has the image to the image's id there. The ids may differ, since hosts with different
-    backends may give the same content different ids."""
+    """Hosts that have the image -> its id there, which may differ between hosts with different backends."""
     busy: dict[str, asyncio.Lock] = field(default_factory=dict)
     """Maps a host to the lock that is held while the image is being made there."""
 
 
 class FleetImages:
-    """Records which hosts have which images, and makes an image on a host where it is missing."""
-
     def __init__(self, remotes: dict[str, Remote], policy: Policy) -> None:
         self._remotes, self._policy = remotes, policy
         self._known: dict[str, KnownImage] = {}
@@ -57,19 +51,13 @@ class FleetImages:
         return next(iter(known.local)) if known is not None and known.image_call is None else ""
 
     async def on_host(self, image: str, host: str) -> str:
-        """Make the image on the host if it is missing there, and return its id on that host. For an image that the
-        fleet did not make, return `image` unchanged."""
+        """Return the image's id on the host, where it is made if missing. Unknown images are returned unchanged."""
         known = self._known.get(image)
         if known is None:
             return image
         async with known.busy.setdefault(host, asyncio.Lock()):
             if host not in known.local and known.image_call is not None:
-                image_call = known.image_call
                 known.local[host] = await self._remotes[host].call(
-                    "make_image",
-                    image_call.method,
-                    image_call.args,
-                    image_call.options,
-                    deadline=self._policy.image_seconds,
+                    "make_image", known.image_call, deadline=self._policy.image_seconds
                 )
         return known.local.get(host, image)

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 
 class Leases:
-    """The lease deadline and the boxes of each owner (client). Nothing expires by itself: the scheduler sets a timer
-    for the deadline that `renew` returns."""
+    """The lease deadline and the boxes of each owner (client). Nothing expires by itself: the scheduler sets timers."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -15,9 +14,6 @@ class Leases:
 
     def __contains__(self, owner: object) -> bool:
         return owner in self._until
-
-    def __len__(self) -> int:
-        return len(self._until)
 
     def renew(self, owner: str, now: float) -> float:
         """Extend the owner's lease, opening it if necessary. Return its new deadline."""
@@ -30,11 +26,9 @@ class Leases:
         return self._until.get(owner)
 
     def add(self, owner: str, box: str) -> None:
-        """Record a box of an owner whose lease is open."""
         self._boxes[owner][box] = None
 
     def remove(self, owner: str, box: str) -> None:
-        """Forget a box that has ended."""
         if owner in self._boxes:
             self._boxes[owner].pop(box, None)
 

@@ -16,8 +16,6 @@ from etude.sandbox.fleet.waiting_requests import Pending
 
 
 class HostState(StrEnum):
-    """State of a host, which decides whether it gets new boxes."""
-
     UP = "up"
     SILENT = "silent"
     """The host's report is late. It keeps its boxes and gets no new ones."""
@@ -26,8 +24,6 @@ class HostState(StrEnum):
 
 
 class HostLedger:
-    """The scheduler's record of one host: its size, boxes, load and state."""
-
     def __init__(self, name: str, capacity: Capacity, policy: Policy, now: float) -> None:
         self.name, self.capacity = name, capacity
         self.state = HostState.UP
@@ -48,8 +44,7 @@ class HostLedger:
         """Load up to which boxes are placed on this host: its capacity times `Policy.ceiling`."""
         self._used = Resources()
         self._unseen: dict[str, float | None] = {}
-        """Boxes that are too new to show in the host's reports, oldest first. Maps the id of each to the time at which
-        the box was ready, or to None while the box is being made."""
+        """Boxes too new to show in reports, oldest first -> time at which each was ready, or None while it is made."""
         self._cpus = self._memory = self._disk = 0.0  # Sums of all reservations.
 
     @property
@@ -63,7 +58,6 @@ class HostLedger:
         return self.state is HostState.UP and not self.cooling
 
     def fits(self, demand: Resources, count: int) -> bool:
-        """Return whether the host now has room for `count` boxes, each of which needs `demand`."""
         limit, used = self.limit, self._used
         return (
             used.memory_mb + self._memory + demand.memory_mb * count <= limit.memory_mb
@@ -73,8 +67,7 @@ class HostLedger:
         )
 
     def shortages(self, demand: Resources, count: int) -> list[str]:
-        """Return, as texts with figures, the resources of which the host has too little for `count` boxes that need
-        `demand` each. The list is empty if the boxes fit."""
+        """Return the resources of which the host has too little for these boxes, as texts with figures."""
         wanted, load = demand.times(count), self.load
         short = [
             f"{what} ({had:,.0f} of {most:,.0f}{unit} in use, {more:,.0f} wanted)"
@@ -107,15 +100,13 @@ class HostLedger:
         )
 
     def reserve(self, boxes: tuple[str, ...], demand: Resources) -> None:
-        """Reserve the demand of boxes that are about to be made."""
         for box in boxes:
             self.boxes[box] = demand
             self._unseen[box] = None
             self._count(demand, 1)
 
     def ready(self, boxes: tuple[str, ...], now: float) -> None:
-        """Record that `boxes` were ready at the time `now`. The resources reserved for them are freed at the first
-        report that was measured late enough to include what they use."""
+        """Record that boxes are ready. Their reservations end with the first report that includes their use."""
         for box in boxes:
             self._unseen.pop(box, None)
             self._unseen[box] = now
@@ -136,8 +127,7 @@ class HostLedger:
         return True
 
     def report(self, used: Resources, sampled: float, now: float) -> None:
-        """Record the resource use that the host measured at the time `sampled`. Free what was reserved for new boxes
-        whose use this measurement includes."""
+        """Record the use measured at the time `sampled`, and end the reservations of boxes that it includes."""
         self._used, self.last_report = used, now
         if self.state is HostState.SILENT:
             self.state = HostState.UP

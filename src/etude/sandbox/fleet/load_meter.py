@@ -10,26 +10,27 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import psutil
+
 from etude.sandbox.fleet.resources import Capacity, Resources
 
 _MIB = 1 << 20
 
 
 class LoadMeter:
-    """Measures this machine. `capacity` is fixed at construction. `disk` is a folder on the disk where boxes are
-    stored."""
+    """Measures this machine. `capacity` is fixed at construction; `disk` is a folder where boxes are stored."""
 
     def __init__(self, disk: Path) -> None:
         self._disk = disk
         self._ticks = _ticks()
-        cores, memory = len(os.sched_getaffinity(0)), _memory("MemTotal")
+        cores, memory = len(os.sched_getaffinity(0)), psutil.virtual_memory().total
         self.capacity = Capacity(Resources(cores, memory / _MIB, max(1.0, self._free_mb())))
 
     def measure(self) -> Resources:
         """Return the cores, memory and disk in use. Busy cores are averaged over the time since the last call."""
-        memory = _memory("MemTotal") - _memory("MemAvailable")
+        memory = psutil.virtual_memory()
         disk = max(0.0, self.capacity.total.disk_mb - self._free_mb())
-        return Resources(self._busy_cores(), memory / _MIB, disk)
+        return Resources(self._busy_cores(), (memory.total - memory.available) / _MIB, disk)
 
     def _free_mb(self) -> float:
         space = os.statvfs(self._disk)
@@ -45,11 +46,3 @@ def _ticks() -> tuple[int, int]:
     """Return CPU ticks of all cores since boot: (total, idle)."""
     fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return sum(fields), fields[3] + fields[4]
-
-
-def _memory(name: str) -> int:
-    """Return the field `name` of /proc/meminfo in bytes."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/meminfo has no line {name}")

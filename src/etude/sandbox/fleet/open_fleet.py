@@ -21,8 +21,6 @@ _CPUS = 0.1
 
 @dataclass(slots=True)
 class Fleet:
-    """An open fleet: its services, and the features that all of its hosts have."""
-
     dispatcher: Remote
     hosts: dict[str, Remote]
     features: frozenset[Feature]
@@ -33,8 +31,7 @@ class Fleet:
         return FleetSandboxes(self.dispatcher, self.features, self.policy)
 
     async def keep(self, restarts: int, on_event: OnEvent) -> None:
-        """Restart the dispatcher whenever it has died, at most `restarts` times. Runs until cancelled. A new dispatcher
-        asks the hosts which boxes and images they have."""
+        """Restart the dispatcher whenever it has died, at most `restarts` times. Runs until cancelled."""
         deadline = self.policy.create_seconds
         supervised = Supervised(self.dispatcher, restarts, on_event=on_event, start_deadline=deadline)
         while True:
@@ -52,11 +49,8 @@ class Fleet:
 
 
 async def open_fleet(cluster: Cluster, recipe: SandboxRecipe, root: Path, *, policy: Policy | None = None) -> Fleet:
-    """Open a fleet on `recipe.hosts` of the cluster's nodes, or on all nodes if that is 0.
-
-    `root` is a folder that exists on every node, local or shared. Each host keeps its images in a folder of its own
-    below it.
-    """
+    """Open a fleet on `recipe.hosts` of the cluster's nodes (0: all). `root` exists on every node, local or shared;
+    each host has a folder of its own below it."""
     policy = policy or Policy()
     nodes = await cluster.nodes()
     if recipe.hosts > len(nodes):
@@ -80,7 +74,6 @@ async def open_fleet(cluster: Cluster, recipe: SandboxRecipe, root: Path, *, pol
 
 
 async def _end(host: Remote) -> None:
-    """Destroy the boxes of a host and kill its service."""
     with contextlib.suppress(ClusterError):
         await host.call("close", deadline=30.0)
     await host.kill()

@@ -25,36 +25,30 @@ class HostIndex:
     def __init__(self) -> None:
         self._levels: list[dict[str, HostLedger]] = [{} for _ in range(LEVELS + 1)]
         self._level_of: dict[str, int] = {}
-        self._occupied = 0  # Bit n is set if level n holds a host.
         self._image_hosts: dict[str, list[str]] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self._level_of
 
     def put(self, host: HostLedger) -> None:
-        """Put a host into the index, or move it to another level if the free fraction of its scarcest resource has
-        changed."""
+        """Put a host into the index, or move it to the level of its present free fraction."""
         level = int(host.free() * LEVELS)
         if self._level_of.get(host.name) == level:
             return
         self.remove(host.name)
         self._levels[level][host.name] = host
         self._level_of[host.name] = level
-        self._occupied |= 1 << level
 
     def remove(self, name: str) -> None:
         """Remove a host from the index, because it can be given no boxes now."""
         level = self._level_of.pop(name, None)
         if level is not None:
             del self._levels[level][name]
-            if not self._levels[level]:
-                self._occupied &= ~(1 << level)
 
     def find(self, wanted: CreateRequested, tried: frozenset[str], share: float) -> HostLedger | None:
-        """Return a host on which the request fits and that is not in `tried`, or None. Hosts that recently made boxes
-        of the request's image are tried first. Then come those whose free fraction is `share` or more, fullest first,
-        and last the fuller ones. `share` is the fraction of a host that the request needs; if hosts differ in size,
-        the smallest such fraction."""
+        """Return a host that fits and is not in `tried`, or None. First come hosts that recently made boxes of the
+        image, then those whose free fraction is `share` or more (fullest first), then fuller ones. `share`: fraction of
+        a host that the request needs."""
         for name in self._image_hosts.get(wanted.image, ()) if wanted.image else ():
             level = self._level_of.get(name)
             if level is not None and name not in tried:
@@ -62,25 +56,17 @@ class HostIndex:
                 if host.fits(wanted.demand, wanted.count):
                     return host
         start = min(LEVELS, int(share * LEVELS))
-        above = self._occupied >> start << start
-        while above:
-            lowest = above & -above
-            if (found := self._in_level(lowest.bit_length() - 1, wanted, tried)) is not None:
-                return found
-            above ^= lowest
-        below = self._occupied & ((1 << start) - 1)
-        while below:
-            highest = below.bit_length() - 1
-            if (found := self._in_level(highest, wanted, tried)) is not None:
-                return found
-            below ^= 1 << highest
+        for hosts in (*self._levels[start:], *reversed(self._levels[:start])):
+            for name, host in hosts.items():
+                if name not in tried and host.fits(wanted.demand, wanted.count):
+                    return host
         return None
 
     def roomiest(self, wanted: CreateRequested, tried: frozenset[str]) -> HostLedger | None:
         """Return the host with the most room, among those that are not in `tried` and could hold the request if they
         were empty. That host is likely to be the first to have room for the request."""
-        for level in range(LEVELS, -1, -1):
-            for name, host in self._levels[level].items():
+        for hosts in reversed(self._levels):
+            for name, host in hosts.items():
                 if name not in tried and host.could_ever_fit(wanted.demand, wanted.count):
                     return host
         return None
@@ -104,9 +90,3 @@ class HostIndex:
                 near.remove(name)
                 if not near:
                     del self._image_hosts[image]
-
-    def _in_level(self, level: int, wanted: CreateRequested, tried: frozenset[str]) -> HostLedger | None:
-        for name, host in self._levels[level].items():
-            if name not in tried and host.fits(wanted.demand, wanted.count):
-                return host
-        return None

@@ -19,8 +19,7 @@ from etude.sandbox.fleet.remote_process import RemoteProcess
 from etude.sandbox.options import ExecOptions, StartOptions
 
 _ANSWER_SECONDS = 60.0
-"""Seconds that a host has to answer, beyond a command's own timeout. They must be enough to transfer large folder
-trees."""
+"""Seconds that a host has beyond a command's own timeout: enough to transfer large folder trees."""
 
 
 class Dispatcher(Protocol):
@@ -32,8 +31,6 @@ class Dispatcher(Protocol):
 
 
 class RemoteBox:
-    """A box on a host of the fleet. Most methods are one call to that host's service."""
-
     def __init__(self, fleet: Dispatcher, id: str, host_name: str, host: Remote) -> None:
         self.id, self.host_name = id, host_name
         self._fleet, self._host = fleet, host
@@ -70,8 +67,7 @@ class RemoteBox:
         )
 
     def _noted(self, outcome: CommandOutcome, known: int) -> Any:
-        """Return the result of a command from `outcome`, the host's answer. First add the commands that the host lists
-        as new to this object's own list. That list had `known` entries when the command was sent."""
+        """Note the commands that are new since the list had `known` entries. Return the command's result."""
         if known + len(outcome.commands) > len(self._commands):
             self._commands[known:] = outcome.commands
         return outcome.result
@@ -111,8 +107,7 @@ class RemoteBox:
     # -- copies and the end
 
     async def snapshot(self) -> str:
-        """Save the box as an image and return the image's id. The image exists only on this box's host, so boxes made
-        from it are placed there."""
+        """Save the box as an image. It exists only on this box's host, so boxes of it are placed there."""
         image: str = await self._ask("snapshot")
         await self._fleet.ask("learn_image", image, self.host_name, None)
         return image
@@ -131,7 +126,6 @@ class RemoteBox:
     # -- calls
 
     async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
-        """Call a method of the box on its host."""
         return await self.call("ask", self.id, method, args, options)
 
     async def call(self, method: str, *args: Any, patience: float = 0.0) -> Any:
@@ -141,5 +135,4 @@ class RemoteBox:
 
     @property
     def _description(self) -> str:
-        """The box and its host, as named in errors."""
         return f"box {self.id}: its host {self.host_name}"

@@ -1,4 +1,4 @@
-"""Carries errors of the Box contract from a host to the client.
+"""Carries errors of the Box contract from a host to the client, and defines the one that a fleet adds to them.
 
 The cluster transports this project's own errors as they are. The contract also promises some built-in errors of Python
 (OSErrors), which are wrapped here.
@@ -13,6 +13,17 @@ from typing import Any
 
 from etude.cluster.contract import ClusterError, DeadlineExceeded, ServiceDied
 from etude.sandbox.contract import SandboxError, SandboxLost
+
+
+class FleetFull(SandboxError):
+    """No host had room for the boxes in time; none were made. Ask again after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message, retry_after)
+        self.message, self.retry_after = message, retry_after
+
+    def __str__(self) -> str:
+        return f"{self.message}; try again in {self.retry_after:.0f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +42,6 @@ async def wrap_os_errors(work: Awaitable[Any]) -> Any:
 
 
 def unwrap(answer: Any) -> Any:
-    """Return the result of a call, or raise the error that it wraps."""
     if isinstance(answer, WrappedError):
         raise answer.error
     return answer
@@ -39,8 +49,7 @@ def unwrap(answer: Any) -> Any:
 
 @contextlib.contextmanager
 def as_sandbox_errors(who: str) -> Iterator[None]:
-    """Turn cluster errors into sandbox errors: SandboxLost if the host is gone or does not answer. `who` names the box
-    and its host."""
+    """Turn cluster errors into sandbox errors: SandboxLost if the host (`who`) is gone or does not answer."""
     try:
         yield
     except (ServiceDied, DeadlineExceeded) as error:

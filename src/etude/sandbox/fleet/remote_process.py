@@ -16,8 +16,6 @@ from etude.sandbox.contract import Poll, SandboxError, SandboxLost
 
 
 class RemoteProcess:
-    """A background command of a RemoteBox. Each method is a call to the host of the box."""
-
     def __init__(self, call: Callable[..., Awaitable[Any]], box: str, id: int) -> None:
         """`call` sends a request to the host of the box. `id` is the command's id on that host."""
         self.id = id
@@ -44,8 +42,7 @@ class RemoteProcess:
         return Poll(output, skipped, polled.code, polled.limit)
 
     async def _ask_poll(self, ticket: str, wait: float) -> Poll:
-        """Poll the command on its host, waiting up to `wait` seconds for output. `ticket` is a name by which the poll
-        can be cancelled there."""
+        """Poll the command on its host for up to `wait` seconds. `cancel` ends the poll there by its `ticket`."""
         try:
             polled = await self._call("poll", self._box, self.id, ticket, wait, patience=wait)
         except SandboxLost:
@@ -55,15 +52,13 @@ class RemoteProcess:
         return polled or Poll(b"", 0, None)
 
     def _give_up(self, task: asyncio.Task[Any], then: Any) -> None:
-        """Called when the caller of a poll was cancelled. Let `task` (the poll, or the call that cancels it on the
-        host) finish in the background, and then call `then` with it. The next poll first waits until the task has
-        finished."""
+        """After a cancelled poll, let `task` (the poll, or the call that cancels it on the host) finish and call
+        `then`. The next poll waits for it."""
         self._given_up.add(task)
         task.add_done_callback(then)
         task.add_done_callback(self._given_up.discard)
 
     def _keep(self, asking: asyncio.Task[Poll]) -> None:
-        """Keep the output of a poll whose caller was cancelled, for the next poll."""
         with contextlib.suppress(SandboxError, asyncio.CancelledError):
             polled = asking.result()
             self._left += polled.output
@@ -86,7 +81,6 @@ class RemoteProcess:
 
 
 def _forget(cancelling: asyncio.Task[Any]) -> None:
-    """Ignore an error of `cancelling`, a call that should cancel a poll on the host. Whatever makes that call fail
-    makes the poll fail too, so nobody waits for the poll in vain."""
+    """Ignore an error of the call that cancels a poll. What makes it fail makes the poll fail too."""
     with contextlib.suppress(SandboxError, asyncio.CancelledError):
         cancelling.result()

@@ -9,8 +9,6 @@ from etude.sandbox.contract import BoxSpec
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Amounts of cores, memory and disk."""
-
     cpus: float = 0.0
     memory_mb: float = 0.0
     disk_mb: float = 0.0
@@ -20,20 +18,16 @@ class Resources:
         return Resources(self.cpus * count, self.memory_mb * count, self.disk_mb * count)
 
     def within(self, other: Resources) -> bool:
-        """Return whether none of the amounts exceeds that of `other`."""
         return self.cpus <= other.cpus and self.memory_mb <= other.memory_mb and self.disk_mb <= other.disk_mb
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The size of a host: its resources, and how many boxes it may hold."""
-
     total: Resources
     boxes: int = 2_000
     """Maximum number of boxes, even if they are idle."""
 
 
 def demand_of(spec: BoxSpec, cpus: float) -> Resources:
-    """Return what a new box is assumed to need until its host's reports show its real use: the memory and disk of its
-    limits, and `cpus` (a fraction of a core)."""
+    """Return what a new box is assumed to need until reports show its real use: its limits, and `cpus` cores."""
     return Resources(cpus, float(spec.limits.memory_mb), float(spec.limits.disk_mb))

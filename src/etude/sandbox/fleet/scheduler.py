@@ -24,8 +24,7 @@ from etude.sandbox.fleet.waiting_requests import Pending
 
 
 class Scheduler:
-    """State machine that places boxes on hosts. It holds the hosts, waiting requests, boxes, leases and timers of a
-    fleet."""
+    """State machine that places boxes on hosts."""
 
     def __init__(self, policy: Policy, now: float = 0.0) -> None:
         self.policy = policy
@@ -68,8 +67,7 @@ class Scheduler:
     # -- interface
 
     def handle(self, event: events.Event, now: float) -> list[events.Decision]:
-        """Process one event and return the decisions that follow. Time never runs backwards: an earlier `now` is
-        replaced by the latest one seen."""
+        """Process one event and return the decisions. Time never runs backwards: `now` is at least the latest seen."""
         self._now = max(now, self._now)
         while (due := self._timers.pop(self._now)) is not None:
             kind, key = due
@@ -81,8 +79,7 @@ class Scheduler:
 
     @property
     def next_wake(self) -> float | None:
-        """Time at which the scheduler needs a Tick if no event comes before, because a timer is due; None if no timer
-        is set."""
+        """Time of the earliest timer, at which the scheduler needs a Tick if no event comes before; None: no timer."""
         return self._timers.next_moment
 
     def host_of(self, box: str) -> str:
@@ -124,7 +121,6 @@ class Scheduler:
             self.assigner.claim(pending, self._now)
 
     def _serve(self) -> None:
-        """Assign hosts to waiting requests, and emit the decisions."""
         for pending in self.assigner.assign(self._now):
             self._out.append(events.Place(pending.wanted.request, pending.host, pending.wanted.boxes))
 
@@ -132,15 +128,13 @@ class Scheduler:
         self._give_up(event.request, events.RejectKind.LEFT, "its client no longer waits")
 
     def _impatient(self, request: str) -> None:
-        """Reject a request that has waited for the maximum time."""
         pending = self._pending.get(request)
         if pending is not None and not pending.host:
             reason = f"no room within {self._now - pending.since:.1f} s{self.assigner.shortages(pending)}"
             self._give_up(request, events.RejectKind.FULL, reason, self._retry_after())
 
     def _give_up(self, request: str, kind: events.RejectKind, reason: str, retry_after: float = 0.0) -> None:
-        """Reject a request, unless it has been answered. If a host is still making its boxes, they are destroyed when
-        that is done."""
+        """Reject a request, unless it has been answered. Boxes that a host is still making are destroyed when made."""
         pending = self._pending.get(request)
         if pending is None or pending.answered:
             return
@@ -154,7 +148,6 @@ class Scheduler:
         self._out.append(events.Rejected(request, kind, reason, retry_after))
 
     def _retry_after(self) -> float:
-        """Return the seconds after which a rejected client should ask again."""
         return max(1.0, len(self.waiting) / self.policy.fleet_rate)
 
     def _forget(self, pending: Pending) -> None:
@@ -164,23 +157,22 @@ class Scheduler:
     # -- creations
 
     def _done(self, event: events.CreateDone) -> None:
-        """Grant a request whose boxes have been made, unless it was given up meanwhile."""
         pending = self._pending.get(event.request)
         if pending is None or pending.host != event.host:
             # Too late: the request is being tried elsewhere, or was given up.
-            self._destroy(event.boxes, event.host, "made too late")
+            self._destroy(event.boxes, event.host)
             return
         self._forget(pending)
         host = self.hosts[event.host]
         if pending.answered:
-            self._destroy(event.boxes, event.host, "nobody waits for it")
+            self._destroy(event.boxes, event.host)
             self._release(event.boxes, host)
             return
         host.ready(event.boxes, self._now)
         for box in event.boxes:
             self._where[box] = event.host, pending.wanted.owner
             self.leases.add(pending.wanted.owner, box)
-        self._out.append(events.Granted(event.request, event.host, event.boxes, self._now - pending.since))
+        self._out.append(events.Granted(event.request, event.host, event.boxes))
 
     def _failed(self, event: events.CreateFailed) -> None:
         """Handle a failed creation: free what was reserved, and try another host if that may help."""
@@ -188,14 +180,13 @@ class Scheduler:
         if pending is None or pending.host != event.host:
             return
         if event.elsewhere:  # The boxes may have been made, and only the answer lost.
-            self._destroy(event.boxes, event.host, event.reason)
+            self._destroy(event.boxes, event.host)
         self._release(event.boxes, self.hosts[event.host])
         self._again(pending, event.reason, elsewhere=event.elsewhere)
 
     def _again(self, pending: Pending, reason: str, *, elsewhere: bool) -> None:
-        """Queue a request again after its host has failed to make the boxes, or reject it if no other host can be
-        tried. `elsewhere`: whether another host might succeed. A second try is safe, since no client has received boxes
-        of the first one."""
+        """Queue a request again after its host has failed, or reject it if no other can be tried (`elsewhere`: another
+        might succeed). A second try is safe, since no client has received boxes of the first one."""
         wanted = pending.wanted
         pending.tried |= {pending.host}
         pending.host, pending.searched = "", False
@@ -233,8 +224,7 @@ class Scheduler:
             self._timers.set(until, "lease", event.owner)
 
     def _lease_due(self, owner: str) -> None:
-        """Handle the timer of an owner's lease. If the lease has been renewed meanwhile, set the timer again; otherwise
-        end the lease."""
+        """End an owner's lease, or set the timer again if the lease has been renewed meanwhile."""
         until = self.leases.deadline(owner)
         if until is not None and until > self._now:
             self._timers.set(until, "lease", owner)
@@ -245,21 +235,19 @@ class Scheduler:
         self._close(event.owner, "its owner has left")
 
     def _close(self, owner: str, reason: str) -> None:
-        """End an owner's lease: reject its requests and destroy its boxes."""
         for request in [name for name, pending in self._pending.items() if pending.wanted.owner == owner]:
             self._give_up(request, events.RejectKind.LEFT, reason)
         for box in self.leases.end(owner):
             host, _ = self._where.pop(box)
-            self._destroy((box,), host, reason)
+            self._destroy((box,), host)
             self._release((box,), self.hosts[host])
 
-    def _destroy(self, boxes: tuple[str, ...], host: str, reason: str) -> None:
+    def _destroy(self, boxes: tuple[str, ...], host: str) -> None:
         if host in self.hosts:  # Otherwise the host was killed, with everything on it.
-            self._out += [events.Destroy(box, host, reason) for box in boxes]
+            self._out += [events.Destroy(box, host) for box in boxes]
 
     def _release(self, boxes: tuple[str, ...], host: HostLedger) -> None:
-        """Free the resources that the boxes used on their host. If the host was draining and is now empty, report it as
-        drained."""
+        """Free what the boxes used on their host. A draining host that is now empty is reported as drained."""
         for box in boxes:
             host.release(box)
         self.assigner.changed(host)
@@ -270,7 +258,6 @@ class Scheduler:
     # -- hosts
 
     def _joined(self, event: events.HostJoined) -> None:
-        """Add a host with the boxes that it already has."""
         if event.host in self.hosts:
             raise ValueError(f"host {event.host!r} is there already")
         host = HostLedger(event.host, event.capacity, self.policy, self._now)
@@ -323,12 +310,11 @@ class Scheduler:
         self._release((), host)
 
     def _drain_due(self, name: str) -> None:
-        """Destroy the remaining boxes of a draining host when its time is up."""
         if name not in self._drains:
             return
         if self._drains[name] <= self._now:
             for box in [box for box in self.hosts[name].boxes if box in self._where]:
-                self._destroy((box,), name, f"host {name} is drained")
+                self._destroy((box,), name)
                 self._ended(events.BoxEnded(box))
         if name in self._drains:  # The drain was put off, or a box is still being made.
             self._timers.set(max(self._drains[name], self._now + self.policy.beat_seconds), "drain", name)
@@ -343,13 +329,12 @@ class Scheduler:
         for box in lost:
             _, owner = self._where.pop(box)
             self.leases.remove(owner, box)
-        self._out.append(events.DropHost(event.host, event.reason, lost))
+        self._out.append(events.DropHost(event.host, lost))
         for pending in [pending for pending in self._pending.values() if pending.host == event.host]:
             self._again(pending, f"host {event.host} was lost: {event.reason}", elsewhere=True)
         self._reject_pinned(event.host, f"host {event.host} was lost: {event.reason}")
 
     def _reject_pinned(self, name: str, reason: str) -> None:
-        """Reject the waiting requests that only the host `name` could have taken."""
         for request in [n for n, p in self._pending.items() if p.wanted.pinned == name and not p.host]:
             self._give_up(request, events.RejectKind.GONE, reason)
 

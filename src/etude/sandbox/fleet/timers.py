@@ -7,15 +7,12 @@ from heapq import heappop, heappush
 
 
 class Timers:
-    """Set of timers, each identified by a kind (what to do) and a key (for what)."""
-
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str, str]] = []
         self._armed: dict[tuple[str, str], float] = {}
         self._count = 0
 
     def set(self, moment: float, kind: str, key: str = "") -> None:
-        """Set a timer, unless it is already set to an earlier time."""
         armed = self._armed.get((kind, key))
         if armed is None or moment < armed:
             self._armed[kind, key] = moment

@@ -30,13 +30,11 @@ class Pending:
     host: str = ""
     """The host where the request's boxes are being made; empty while the request waits."""
     searched: bool = False
-    """Whether all hosts have been tried for this request and none had room. From then on, it is tried only on hosts
-    that gain room."""
+    """Whether all hosts have been tried. From then on, only hosts that gain room are tried."""
     claim: str = ""
     """The host that is kept free for this request; empty if there is none."""
     answered: bool = False
-    """Whether the request has been rejected already, although a host is still making its boxes. They are destroyed when
-    they are made."""
+    """Whether the request is rejected although a host still makes its boxes, which are destroyed when made."""
 
     @property
     def queue(self) -> QueueKey:
@@ -60,8 +58,7 @@ class WaitingRequests:
         return bool(self._fresh)
 
     def add(self, pending: Pending, *, first: bool = False) -> None:
-        """Add a request to the end of its queue. With `first`, add it at the front, for a request that has lost its
-        host through no fault of its own."""
+        """Add a request to the end of its queue, or (`first`) to the front, if it has lost its host."""
         requests = self._queues.setdefault(pending.queue, deque())
         if first and requests:
             requests[0].searched = False  # While it is second, it is not tried on hosts that gain room.
@@ -70,23 +67,19 @@ class WaitingRequests:
         self._note_head(pending.queue)
 
     def turns(self, *, everyone: bool) -> list[QueueKey]:
-        """Return the keys of queues, in the order of their turns. With `everyone`, return the keys of all queues;
-        otherwise, only of those whose first request has not been tried on all hosts yet."""
+        """Return queues in the order of their turns: all, or those whose first request was not tried on all hosts."""
         if everyone:
             return list(self._queues)
         return list(self._fresh) if len(self._fresh) == 1 else [queue for queue in self._queues if queue in self._fresh]
 
     def head(self, queue: QueueKey) -> Pending:
-        """Return the queue's first request."""
         return self._queues[queue][0]
 
     def mark_searched(self, pending: Pending) -> None:
-        """Record that all hosts have been tried for the request and none had room."""
         pending.searched = True
         self._note_head(pending.queue)
 
     def search_again(self, pending: Pending) -> None:
-        """Record that all hosts must be searched for the request again."""
         pending.searched = False
         self._note_head(pending.queue)
 
@@ -101,7 +94,6 @@ class WaitingRequests:
         return pending
 
     def remove(self, pending: Pending) -> None:
-        """Remove a request from its queue, whatever its position."""
         requests = self._queues[pending.queue]
         requests.remove(pending)
         self._count -= 1
@@ -110,8 +102,7 @@ class WaitingRequests:
         self._note_head(pending.queue)
 
     def _note_head(self, queue: QueueKey) -> None:
-        """Update `_fresh`, the set of queues whose first request has not been tried on all hosts yet, after `queue` has
-        changed."""
+        """Update `_fresh` after a change of the queue."""
         requests = self._queues.get(queue)
         if requests and not requests[0].searched:
             self._fresh[queue] = None

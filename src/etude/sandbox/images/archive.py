@@ -82,8 +82,7 @@ def decompressed(stream: IO[bytes]) -> IO[bytes]:
 
 
 class _LimitedHeaders:
-    """The byte stream of a tar, with a limit on the size of headers: a highly compressed header could otherwise fill
-    the memory."""
+    """The byte stream of a tar with limited headers: a highly compressed header could otherwise fill the memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -99,8 +98,7 @@ class _LimitedHeaders:
 
     @contextlib.contextmanager
     def headers(self) -> Iterator[None]:
-        """Count the bytes that are read in this block as a member's headers. Blocks may nest, since some headers
-        contain others."""
+        """Count what is read in this block as a member's headers. Blocks may nest, as some headers contain others."""
         outermost = self._left is None
         self._left = _HEADERS if self._left is None else self._left
         try:
@@ -132,9 +130,8 @@ class _Member(tarfile.TarInfo):
 
 
 class _MemberBeforeEndMark(_Member):
-    """A tar member that must be followed by another member or by the tar's end mark; otherwise, the tar counts as
-    truncated. Some programs write no end mark, so this check is made only for a tar without an expected digest. With
-    one, the digest reveals a truncation."""
+    """A tar member that must be followed by another or by the end mark, or the tar counts as truncated. Used only
+    without an expected digest, since some programs write no end mark."""
 
     _damage = (*_Member._damage, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
 
@@ -149,8 +146,7 @@ def damage_as_image_error(what: str) -> Iterator[None]:
 
 
 def tar_members(stream: IO[bytes], *, require_end: bool = False) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-    """Yield each member of a tar with its content, which must be read before the next member is requested. With
-    `require_end`, raise if the tar's end mark is missing."""
+    """Yield each member with its content, to be read before the next one. `require_end`: the end mark must be there."""
     kind = _MemberBeforeEndMark if require_end else _Member
     counted = cast(IO[bytes], _LimitedHeaders(stream))
     with tarfile.open(fileobj=counted, mode="r|", bufsize=_CHUNK, tarinfo=kind, errors="surrogateescape") as tar:

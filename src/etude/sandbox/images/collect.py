@@ -23,22 +23,19 @@ GRACE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Result of a collection: the ids of the removed images, the number and bytes of the removed layers, and the bytes
-    of the layers that stay."""
+    """Result of a collection. `layers` is the number of removed layers."""
 
     images: tuple[str, ...]
     layers: int
     freed_bytes: int
     kept_bytes: int
-    """Bytes of the layers that the collection left in the store. They exceed the budget only if all remaining images
-    and layers are in use, or were used or made recently."""
+    """Bytes of the layers that stay. They exceed the budget only if all that remains is in use or recent."""
 
 
 @in_store_process
 def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRACE_SECONDS) -> Collected:
-    """Remove images, least recently used first, until the store fits the budget. Then remove every layer that no image
-    needs, even if the store fits already. Images that were used, and layers that were made, within `grace_seconds`
-    stay. So do layers with a lease (those that a box or an import uses), and the images that need them."""
+    """Remove images, least recently used first, until the store fits the budget; then every layer that no image needs.
+    What was used or made within `grace_seconds` stays, and what is leased (by a box or an import)."""
     with locked(store.root / "lock"):
         store.remove_dead_owners()
     sizes = {path.name: layer_bytes(store, path.name) for path in store.layers.iterdir()}
@@ -59,8 +56,7 @@ def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRAC
 
 
 def _choose(store: ImageStore, budget: int, sizes: dict[str, int], recent: float) -> tuple[list[str], list[str], int]:
-    """Return the images to remove, the layers to remove, and the bytes of the layers that stay. `sizes` maps layers to
-    bytes. Images that were used, and layers that were made, after the time `recent` stay."""
+    """Return the images to remove, the layers to remove, and the bytes of the layers that stay."""
     existing = {path.name: path.lstat().st_ctime for path in store.layers.iterdir()}
     leased = _leased_layers(store)
     in_use = leased | {layer for layer, made in existing.items() if made > recent}
@@ -96,7 +92,6 @@ def layer_bytes(store: ImageStore, layer: str) -> int:
 
 
 def image_bytes(store: ImageStore, name: str) -> int:
-    """Return the disk use of an image's layers in bytes."""
     return sum(layer_bytes(store, layer) for layer in _stack(store, name))
 
 
@@ -109,7 +104,6 @@ def _stack(store: ImageStore, name: str) -> tuple[str, ...]:
 
 
 def _leased_layers(store: ImageStore) -> set[str]:
-    """Return the names of all layers that have a lease, which keeps them from being removed."""
     leased: set[str] = set()
     for record in Path(store.root, "owners").glob("*/leases/*"):
         with contextlib.suppress(FileNotFoundError):  # The lease was released meanwhile.

@@ -26,8 +26,6 @@ Ask = Callable[[httpx.URL, dict[str, str]], tuple[int, bytes]]
 
 
 class RegistryAuth:
-    """Authenticates the requests to one registry."""
-
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
         self._password = stored_credentials(reference.registry)
@@ -35,8 +33,7 @@ class RegistryAuth:
         """Authorization header for requests to the registry. Empty until the registry asks for one."""
 
     def prepare(self, refusal: httpx.Response, ask: Ask) -> bool:
-        """Set `header` to an authorization of the kind that the registry's refusal asks for. Return False if there are
-        no credentials for it. `ask` sends a request to the token server."""
+        """Set `header` to what the registry's refusal asks for. Return False if there are no credentials for it."""
         challenge = refusal.headers.get("WWW-Authenticate", "")
         scheme = challenge.partition(" ")[0].lower()
         if scheme == "bearer":
@@ -49,8 +46,7 @@ class RegistryAuth:
         return True
 
     def _token_address(self, challenge: str) -> httpx.URL:
-        """Return the URL at the registry's token server that requests a token for pulling. The server's address comes
-        from the registry's `challenge`."""
+        """Return the URL for a pull token at the token server that the registry's `challenge` names."""
         fields = dict(_FIELD.findall(challenge))
         try:
             realm = httpx.URL(fields.get("realm", ""))
@@ -65,7 +61,6 @@ class RegistryAuth:
         return realm.copy_merge_params(wanted)
 
     def _token(self, status: int, answer: bytes) -> str:
-        """Return the token from the token server's answer. Raise ImageError if there is none."""
         try:
             record = json.loads(answer) if status == 200 else {}
             token = record.get("token") or record.get("access_token")

@@ -37,8 +37,7 @@ _EMPTIED = ("dev", "var/cache/apt/archives", "var/lib/apt/lists", "var/cache/deb
 
 @in_store_process
 def bootstrap(store: ImageStore, suite: str, *, mirror: str = "", include: Sequence[str] = (), say: Say = quiet) -> str:
-    """Make an image of a minimal Debian system: the suite's base packages and those in `include`. This takes a minute
-    or two. Return the image's id."""
+    """Make an image of a minimal Debian: the suite's base packages and `include`. Takes a minute or two."""
     if not _SUITE.fullmatch(suite):
         raise RequestRefused(f"suite {suite!r}: expected such as bookworm")
     for package in include:
@@ -74,7 +73,6 @@ def host_mirror(sources: Path = SOURCES) -> str:
 
 
 def _run(store: ImageStore, command: list[str], say: Say) -> None:
-    """Run debootstrap, and report its progress to `say`."""
     last: deque[str] = deque(maxlen=5)
     environment = {"PATH": _PATH, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
     if store.ids and store.ids.subordinate:
@@ -100,9 +98,8 @@ def _run(store: ImageStore, command: list[str], say: Say) -> None:
 
 
 def _follow(output: IO[str], last: deque[str], say: Say) -> None:
-    """Read debootstrap's output. Every package prints the same kinds of progress lines, so only the first line of each
-    kind (its first word, such as "Retrieving") is passed to `say`. The latest lines are added to `last`, for an error
-    message."""
+    """Read debootstrap's output into `last`. `say` gets the first line of each kind ("Retrieving", ...): every package
+    prints all kinds."""
     kinds: set[str] = set()
     for line in output:
         text = line.strip().removeprefix("I: ")
@@ -115,7 +112,6 @@ def _follow(output: IO[str], last: deque[str], say: Say) -> None:
 
 
 def _tidy(tree: Path) -> None:
-    """Remove the files that the installation leaves behind, such as logs and package archives."""
     for name in _LEFTOVERS:
         remove_tree(tree / name)
     for name in _EMPTIED:

@@ -20,8 +20,7 @@ _ORIGIN = "user.overlay.origin"
 
 
 def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None] = lambda: None) -> None:
-    """Merge the layers (topmost first) into the new folder `target`. `check` is called from time to time, and may raise
-    an exception to stop the merge."""
+    """Merge the layers (topmost first) into the new folder `target`. `check` may raise to stop the merge."""
     target.mkdir(mode=0o700)
     todo: list[tuple[Sequence[Path], Path]] = [(layers, target)]
     done: list[tuple[os.stat_result, Path]] = []
@@ -76,13 +75,11 @@ def _link(source: Path, goal: Path) -> None:
 
 
 class Stopped(Exception):
-    """A merge was stopped because the store is closing. The partial result is removed, at the latest with the scratch
-    folder of the store's owner."""
+    """A merge was stopped because the store is closing. The partial result goes with the owner's scratch folder."""
 
 
 class BackgroundJobs:
-    """Runs the background jobs of a store, such as merges of layers, one at a time on a thread. The thread starts with
-    the first job and ends with the store."""
+    """Runs a store's background jobs, such as merges, one at a time on a thread that starts with the first job."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -104,12 +101,7 @@ class BackgroundJobs:
         """Start no further jobs. The current job ends at its next call of `check`."""
         self._closing.set()
 
-    def close(self) -> None:
-        self.stop()
-        self.finish()
-
     def finish(self) -> None:
-        """Wait until all jobs are done."""
         self._jobs.put(None)
         if self._thread is not None:
             self._thread.join()

@@ -33,8 +33,7 @@ _COPIED = ("ld.so.cache", "services", "protocols", "os-release", "debian_version
 
 @dataclass(slots=True)
 class Bases:
-    """The generated trees that are the lowest layers of boxes. For boxes that use the host's system folders, also the
-    mounts over their tree."""
+    """The generated trees that are the lowest layers of boxes, and the mounts over the tree of the base HOST."""
 
     skeletons: dict[str, str]
     """Name of a base (HOST or EMPTY) -> path of its generated tree, relative to the store."""
@@ -114,7 +113,6 @@ def _made_once(store: Path, facts: tuple[object, ...], make: Callable[[Path], No
 
 
 def _generated_files() -> dict[str, bytes]:
-    """Return the content of the files that are generated for the boxes' /etc, by file name."""
     shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
     users = "".join(f"{name}:x:{uid}:{uid}::/home/{name}:{shell}\n" for name, uid in USERS.items())
     groups = "".join(f"{name}:x:{uid}:\n" for name, uid in USERS.items())
@@ -170,10 +168,8 @@ def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
 
 
 def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) -> None:
-    """Make the commands `python` and `python3` in `folder`/bin. If the interpreter lies in a system folder (`inside`),
-    they are links to it, otherwise to a copy of it. The interpreter's file contains the path of its libraries,
-    `prefix`/lib. In the copy, the path that they have in a box is written over it, unless the new path is longer and so
-    does not fit."""
+    """Make `python` and `python3` in `folder`/bin: links to the interpreter if it lies in a system folder (`inside`),
+    else a copy. In the copy, the path of its libraries (`prefix`/lib) is overwritten by that in a box, if it fits."""
     names, empty = folder / "bin", folder / "empty"
     for path in (folder, names, empty):
         path.mkdir()
@@ -193,9 +189,8 @@ def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) 
 
 
 def _python_binds(prefix: Path, made: str) -> list[tuple[str, str]]:
-    """Return the mounts that show an interpreter in boxes if it lies outside the system folders: its `prefix`; over
-    that, the `bin` folder in `made`, which _make_python has filled; and an empty folder that hides the interpreter's
-    installed packages."""
+    """Return the mounts of an interpreter outside the system folders: its `prefix`, over that `made`/bin from
+    _make_python, and an empty folder that hides its installed packages."""
     target = PYTHON[1:]
     binds = [(str(prefix), target), (f"{made}/bin", f"{target}/bin")]
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(prefix), "platbase": str(prefix)}))

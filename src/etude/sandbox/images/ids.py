@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class IdRange:
-    """A range of consecutive ids for the users and groups of boxes."""
-
     first: int
     """The id of the boxes' user 0, as the process that writes the boxes' files sees it: in that process's user
     namespace if `subordinate` is set, else on the host."""
@@ -20,7 +18,6 @@ class IdRange:
 
     @property
     def name(self) -> str:
-        """Name of the folder for trees that belong to this range. It consists of the ids that the boxes' user 0 and
-        group 0 have on the host, or of one number if these are equal."""
+        """Name of the folder for trees of this range: user 0's id on the host, with group 0's if it differs."""
         users, groups = self.subordinate or (self.first, self.first)
         return str(users) if users == groups else f"{users}-{groups}"

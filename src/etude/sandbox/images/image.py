@@ -10,11 +10,9 @@ from typing import Any
 
 FORMAT = "etude-image/2"
 HOST = "host"
-"""Name of the base that consists of the host's system folders. Its content differs from host to host, so do not use it
-for benchmarks."""
+"""The base of the host's system folders. It differs from host to host, so do not use it for benchmarks."""
 EMPTY = "empty"
-"""Name of the base of images that have their own root file system. The base holds only a few files that such an image
-may lack."""
+"""The base of images with their own root file system. It holds only files that such an image may lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +30,6 @@ class ImageConfig:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image, as it is recorded in the image store."""
-
     base: str
     layers: tuple[str, ...]
     """Names of the image's layers, topmost first."""
@@ -45,8 +41,7 @@ class Image:
 
     @property
     def pinned(self) -> bool:
-        """Whether the image's content is fixed, so that its boxes are the same on every host. False for an image over
-        the system folders of its host (base HOST)."""
+        """Whether boxes are the same on every host. False over the system folders of a host (base HOST)."""
         return self.base != HOST
 
     def to_json(self) -> str:

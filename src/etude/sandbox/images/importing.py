@@ -10,8 +10,9 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol, cast
+from typing import IO, cast
 
 from etude.sandbox.contract import ImageError
 from etude.sandbox.images.archive import HashingReader, damage_as_image_error, decompressed, tar_members
@@ -42,8 +43,7 @@ _ARCHIVE_NAMES = re.compile(r"oci-layout|index\.json|manifest\.json|repositories
 
 
 def import_image(store: ImageStore, source: Path, *, say: Say = quiet) -> str:
-    """Import a folder or file and return the image's id. An ImageError names the damaged part, or the layer and member
-    that is refused."""
+    """Import a folder or file and return the image's id. An ImageError names the damaged or refused part."""
     origin = f"imported from {source.absolute()}"
     if not source.exists():
         raise ImageError(f"{source}: no such file or folder; expected a root file system or an image's archive")
@@ -56,7 +56,7 @@ def import_image(store: ImageStore, source: Path, *, say: Say = quiet) -> str:
 
 @in_store_process
 def _import_layout(store: ImageStore, source: Path, origin: str, *, say: Say) -> str:
-    return make_image(store, _plan_layout(_Folder(source), str(source)), origin, say)
+    return make_image(store, _plan_layout(partial(_open_in_folder, source), str(source)), origin, say)
 
 
 @in_store_process
@@ -84,8 +84,7 @@ def _import_tar(store: ImageStore, source: Path, origin: str, say: Say) -> str:
 
 
 def import_root(store: ImageStore, source: Path, origin: str, say: Say) -> str:
-    """Import a folder that holds a root file system, as if it were a tar with its members sorted by name. Return the
-    image's id."""
+    """Import a root file system from a folder, as if it were a tar sorted by name. Return the image's id."""
     # List the folder here and not in the store process, which would see other owner ids than the host's.
     return _import_members(store, source, list(_folder_members(source)), origin, say=say)
 
@@ -120,9 +119,8 @@ def _record_root(store: ImageStore, fresh: Path, digest: str, origin: str) -> st
 
 
 def _folder_members(source: Path) -> Iterator[tuple[tarfile.TarInfo, Path]]:
-    """Yield the files of a folder as (tar member, path). Times are cut to whole seconds and user names are omitted,
-    so that copies on other hosts have the same digest. If a file has several names, all but the first become hard
-    links."""
+    """Yield the files of a folder as (tar member, path). Times have whole seconds and owners no names, so that copies
+    have the same digest. Of a file's several names, all but the first are hard links."""
     first_names: dict[tuple[int, int], str] = {}
     for path in _walk(source):
         info, name = path.lstat(), str(path.relative_to(source))
@@ -168,41 +166,25 @@ def _walk(folder: Path) -> Iterator[Path]:
 # -- archives of images
 
 
-class _Archive(Protocol):
-    """An image archive that is a folder or a tar."""
-
-    def open(self, name: str) -> IO[bytes]:
-        """Open a file of the archive. Raises KeyError if there is no such file."""
-        ...
+_Archive = Callable[[str], IO[bytes]]
+"""An image archive as a function that opens the file of a name. It raises KeyError if there is no such file."""
 
 
-class _Folder:
-    """An image archive that is a folder."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def open(self, name: str) -> IO[bytes]:
-        try:
-            return (self._root / name).open("rb")
-        except (FileNotFoundError, IsADirectoryError) as error:
-            raise KeyError(name) from error
+def _open_in_folder(root: Path, name: str) -> IO[bytes]:
+    try:
+        return (root / name).open("rb")
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise KeyError(name) from error
 
 
-class _Tar:
-    """An image archive that is a tar."""
-
-    def __init__(self, tar: tarfile.TarFile) -> None:
-        self._tar = tar
-
-    def open(self, name: str) -> IO[bytes]:
-        try:
-            file = self._tar.extractfile(name)
-        except RecursionError as error:
-            raise ImageError(f"{name} of the archive is a link to itself; make it again") from error
-        if file is None:
-            raise KeyError(name)
-        return file
+def _open_in_tar(tar: tarfile.TarFile, name: str) -> IO[bytes]:
+    try:
+        file = tar.extractfile(name)
+    except RecursionError as error:
+        raise ImageError(f"{name} of the archive is a link to itself; make it again") from error
+    if file is None:
+        raise KeyError(name)
+    return file
 
 
 def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
@@ -219,9 +201,8 @@ def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
 
 
 @contextlib.contextmanager
-def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
-    """Open an image archive for reading its files by name. The files are read in the manifest's order, not the
-    archive's, so a compressed archive is first decompressed to disk."""
+def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Archive]:
+    """Open an image archive. Files are read in the manifest's order, so a compressed one is first unpacked to disk."""
     stream = decompressed(file)
     with contextlib.ExitStack() as open_files:
         if stream is file:
@@ -231,11 +212,11 @@ def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
             file = open_files.enter_context(unpacked.open("w+b"))
             shutil.copyfileobj(HashingReader(stream, hashlib.sha256(), DEFAULT_BOUNDS.bytes), file, 1 << 20)
             file.seek(0)
-        yield _Tar(open_files.enter_context(tarfile.open(fileobj=file, mode="r:", errors="surrogateescape")))
+        tar = open_files.enter_context(tarfile.open(fileobj=file, mode="r:", errors="surrogateescape"))
+        yield partial(_open_in_tar, tar)
 
 
 def _plan_layout(archive: _Archive, source: str) -> Plan:
-    """Return the image plan (settings and layers) of an OCI layout. `source` names the layout in error messages."""
     blob = choose(read_json(_read(archive, "index.json", source), f"{source}, index.json"), f"{source}, index.json")
     data = _read_blob(archive, blob, source)
     for _ in range(3):  # An index may point to another index.
@@ -249,8 +230,6 @@ def _plan_layout(archive: _Archive, source: str) -> Plan:
 
 
 def _plan_docker(archive: _Archive, source: str) -> Plan:
-    """Return the image plan (settings and layers) of a `docker save` archive. `source` names the archive in error
-    messages."""
     what = f"{source}, manifest.json"
     with damage_as_image_error(what):
         images = json.loads(_read(archive, "manifest.json", source))
@@ -270,11 +249,9 @@ def _blob_path(blob: Blob) -> str:
 
 
 def _opener(archive: _Archive, name: str, source: str) -> Callable[[], IO[bytes]]:
-    """Return a function that opens the named file of the archive."""
-
     def opener() -> IO[bytes]:
         try:
-            return archive.open(name)
+            return archive(name)
         except KeyError as error:
             raise ImageError(f"{source} lacks {name}, which its manifest names; make it again") from error
 

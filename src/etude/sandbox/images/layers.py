@@ -23,8 +23,7 @@ from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.stack import Stack, make_opaque, make_whiteout
 
 FIXED_TIME = 946_684_800
-"""Modification time of files that are generated or copied, unless a tar states another: the start of the year 2000. It
-is fixed so that a box is the same every time."""
+"""Modification time of generated or copied files (the year 2000), fixed so that boxes are the same every time."""
 _WHITEOUT, _RESERVED, _OPAQUE_MARK = ".wh.", ".wh..wh.", ".wh..wh..opq"
 _CHUNK, _DEPTH, _IDS = 1 << 20, 256, 1 << 31
 
@@ -42,13 +41,10 @@ DEFAULT_BOUNDS = Bounds()
 
 @dataclass(slots=True)
 class Unpacker:
-    """Writes the members of one tar into a new layer."""
-
     name: str
     """Name of the layer in error messages."""
     target: Path
     below: Stack
-    """The layers below the new layer."""
     ids: IdRange | None
     """The id range of the boxes' users. None: all files belong to the user who runs this process."""
     bounds: Bounds = DEFAULT_BOUNDS
@@ -106,7 +102,6 @@ class Unpacker:
     # -- one member
 
     def _write(self, info: tarfile.TarInfo, path: PurePosixPath, data: IO[bytes] | None) -> None:
-        """Write one member at `path`, replacing what is already there."""
         goal = self.target / path
         if not path.parts:
             if not info.isdir():
@@ -159,7 +154,6 @@ class Unpacker:
         _copy_attributes(found, goal, owned=self.ids is not None)
 
     def _remove(self, path: PurePosixPath) -> None:
-        """Remove the file or folder that earlier members of the tar have put at this path of the new layer."""
         path_on_disk = self.target / path
         self._parent = None
         if self._is_folder(path):
@@ -193,8 +187,7 @@ class Unpacker:
     # -- folders
 
     def _require_folder(self, name: str, path: PurePosixPath) -> None:
-        """Make the folder `path` and its parents, where they are missing, for the member `name` that lies in `path`.
-        Raises an ImageError about that member if one of these folders is a link or file in the new layer."""
+        """Make the folder of the member `name`. Raises ImageError if a part of it is a link or file in this layer."""
         if path != self._parent and not self._make_folders(path):
             raise self._refusal(name, f"would be written through {path}, which this layer does not make a folder")
         self._parent = path
@@ -222,8 +215,7 @@ class Unpacker:
         return bool(lower_paths) and stat.S_ISDIR(lower_paths[0].lstat().st_mode)
 
     def _finish_folder(self, path: PurePosixPath, info: tarfile.TarInfo | None, *, inherits: bool) -> None:
-        """Set a folder's owner, mode and times: to those of its tar member if there is one, else (with `inherits`) to
-        those of the same folder in the layers below, else to defaults."""
+        """Set a folder's attributes: those of its tar member, else (`inherits`) of the layers below, else defaults."""
         path_on_disk = self.target / path
         if info is not None:
             self._set_attributes(info, path_on_disk)
@@ -238,7 +230,6 @@ class Unpacker:
     # -- attributes of files
 
     def _set_attributes(self, info: tarfile.TarInfo, path_on_disk: Path) -> None:
-        """Set the owner, mode and time of a file to those of its member."""
         count = self.ids.count if self.ids else _IDS
         if not (0 <= info.uid < count and 0 <= info.gid < count):
             found = f"belongs to user {info.uid}, group {info.gid}"
@@ -249,16 +240,14 @@ class Unpacker:
         os.utime(path_on_disk, (info.mtime, info.mtime), follow_symlinks=False)
 
     def _mode(self, info: tarfile.TarInfo) -> int:
-        """Return the member's mode without the set-uid bit, and for files also without the set-gid bit. In a store
-        without an id range, folders also get all rights for their owner, since the process that reads them is then not
-        root."""
+        """Return the mode without set-uid and, for files, set-gid. In a store without an id range, folders get all
+        rights for their owner, since the process that reads them is not root."""
         if not info.isdir():
             return info.mode & 0o1777
         return info.mode & 0o3777 | (0o700 if self.ids is None else 0)
 
     def _chown(self, path_on_disk: Path, uid: int, gid: int) -> None:
-        """Give a file to this user and group of the box. In a store without an id range, the file stays with the user
-        who runs this process."""
+        """Give a file to this user of the box. Without an id range, it stays with the user of this process."""
         if self.ids is not None:
             os.chown(path_on_disk, self.ids.first + uid, self.ids.first + gid, follow_symlinks=False)
 
@@ -285,7 +274,6 @@ class Unpacker:
             raise self._refusal(info.name, f"takes the layer beyond {self.bounds.bytes} bytes")
 
     def _refusal(self, member: str, why: str) -> ImageError:
-        """Return the ImageError that refuses a member."""
         return ImageError(f"layer {self.name}: member {member!r} {why}")
 
 
@@ -303,7 +291,6 @@ def _pieces(info: tarfile.TarInfo) -> list[tuple[int, int]]:
 
 
 def _copy(info: tarfile.TarInfo, data: IO[bytes], file: IO[bytes]) -> None:
-    """Copy a member's content, keeping holes."""
     # Use the unbuffered stream, because it can seek forward over the holes.
     source = data.raw if info.sparse and isinstance(data, io.BufferedReader) else data
     for start, size in _pieces(info):

@@ -35,8 +35,6 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A blob of the OCI image format, identified by its digest."""
-
     digest: str
     size: int = -1
     media_type: str = ""
@@ -51,19 +49,14 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer to unpack: its expected digest, and a function that opens its tar."""
-
     diff_id: str
     open: Callable[[], IO[bytes]]
     blob: Blob | None = None
-    """The blob that holds the layer's tar, usually compressed. None if only the digest of the unpacked layer is
-    known."""
+    """The blob of the layer's tar, usually compressed. None if only the unpacked digest is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parts from which an image is made: its settings and its layers."""
-
     config: ImageConfig
     layers: tuple[Layer, ...]
     """The image's layers, lowest first, as in the OCI format."""
@@ -95,8 +88,7 @@ def blob_of(record: Any, what: str) -> Blob:
 
 
 def choose(index: dict[str, Any], what: str) -> Blob:
-    """Return the blob of the image that an index lists for this machine. Raises ImageError if there is none or more
-    than one."""
+    """Return the image that an index lists for this machine. Raises ImageError if there is none or several."""
     entries = [entry for entry in _list(index, "manifests", what) if isinstance(entry, dict)]
     found, fitting = [], []
     for entry in entries:
@@ -153,7 +145,6 @@ def read_config(data: bytes, what: str) -> tuple[ImageConfig, list[str]]:
 
 
 def _list(record: Any, key: str, what: str) -> list[Any]:
-    """Return the list under `key` of a JSON record. Raise ImageError if there is none. `what` names the record."""
     found = record.get(key) if isinstance(record, dict) else None
     if not isinstance(found, list):
         raise ImageError(f"{what}: expected a list of {key}, found {type(found).__name__}")
@@ -161,8 +152,6 @@ def _list(record: Any, key: str, what: str) -> list[Any]:
 
 
 def _texts(record: dict[str, Any], key: str, what: str) -> tuple[str, ...]:
-    """Return the list of strings under `key` of a JSON record; () if the key is missing. Raise ImageError for any other
-    value. `what` names the record."""
     found = record.get(key) or []
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise ImageError(f"{what}: expected a list of texts as {key}, found {str(found)[:80]}")
@@ -170,7 +159,6 @@ def _texts(record: dict[str, Any], key: str, what: str) -> tuple[str, ...]:
 
 
 def _title(entry: dict[str, Any]) -> str:
-    """Return the image name in an entry of an OCI index."""
     notes = entry.get("annotations") or {}
     return str(notes.get("io.containerd.image.name") or notes.get("org.opencontainers.image.ref.name") or "unnamed")
 
@@ -179,8 +167,7 @@ def _title(entry: dict[str, Any]) -> str:
 
 
 def make_plan(config: bytes, layers: Sequence[tuple[Blob | None, Callable[[], IO[bytes]]]], what: str) -> Plan:
-    """Return the plan for an image. `config` is the JSON of its configuration. `layers` holds each layer's blob, if
-    known, and a function that opens it."""
+    """Return the plan for an image of this configuration (JSON) and these layers: (blob if known, opener)."""
     settings, diff_ids = read_config(config, what)
     if len(diff_ids) != len(layers):
         raise ImageError(f"{what}: expected {len(diff_ids)} layers, as it has diff_ids, found {len(layers)}")
@@ -226,9 +213,8 @@ def _unpack_layer(layer: Layer, unpacker: Unpacker, say: Say) -> None:
 
 
 def unpack_stream(stored: IO[bytes], unpacker: Unpacker, say: Say, hash: hashlib._Hash | None = None) -> str:
-    """Unpack a tar, compressed or not, into a layer. Return the digest of the uncompressed tar, computed by `hash` (by
-    default SHA-256). If `hash` is given, a tar without an end mark is accepted, so the caller must compare the digest
-    with the expected one."""
+    """Unpack a tar, compressed or not. Return the digest of the uncompressed tar. If `hash` is given, a missing end
+    mark is accepted, so the caller must compare the digest."""
     with damage_as_image_error(f"layer {unpacker.name}"):
         tar = HashingReader(decompressed(stored), hash or hashlib.sha256(), 2 * unpacker.bounds.bytes + (1 << 20))
         for info, data in tar_members(cast(IO[bytes], tar), require_end=hash is None):
@@ -244,7 +230,6 @@ def _hash_for(digest: str) -> hashlib._Hash:
 
 
 def say_skipped(skipped: Counter[str], say: Say) -> None:
-    """Report how many members and attributes of each kind were left out of a layer."""
     if skipped:
         what = ", ".join(f"{count} x {kind}" for kind, count in sorted(skipped.items()))
         say(f"left out, as no box has a use for it: {what}")

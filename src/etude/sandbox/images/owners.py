@@ -28,8 +28,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def remove_dead_owners(owners: Path, remove: Callable[[Path], None] | None = None) -> list[str]:
-    """Remove the folders whose owner processes have died, by calling `remove` (default: remove_tree). Return the names
-    of the removed folders."""
+    """Remove the folders of dead owners, by `remove` (default: remove_tree). Return their names."""
     remove = remove or remove_tree
     removed = []
     for folder in sorted(owners.iterdir()):
@@ -56,8 +55,7 @@ def remove_tree(path: Path) -> None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Return the disk use of a tree in bytes. A file with several names counts once. Files that vanish meanwhile or are
-    nested too deep do not count."""
+    """Return the disk use of a tree in bytes. Several names of a file count once; files that vanish do not count."""
     seen: set[tuple[int, int]] = set()
     total, todo = folder.lstat().st_blocks * 512, [str(folder)]
     while todo:

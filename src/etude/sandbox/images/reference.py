@@ -18,8 +18,6 @@ _REGISTRY = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The parsed name of an image in a registry."""
-
     registry: str
     repository: str
     tag: str = ""
@@ -47,13 +45,11 @@ class Reference:
 
     @property
     def host(self) -> str:
-        """Host name of the registry, with its port if one is given."""
         return _DEFAULT_HOST if self.registry == _DEFAULT else self.registry
 
     @property
     def url(self) -> str:
-        """URL of the repository. It is plain http only for a registry on this machine, where no other machine sees the
-        traffic."""
+        """URL of the repository. Plain http only for a registry on this machine, where nobody else sees the traffic."""
         scheme = "http" if is_loopback(self.host) else "https"
         return f"{scheme}://{self.host}/v2/{self.repository}"
 

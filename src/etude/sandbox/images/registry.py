@@ -40,14 +40,12 @@ from etude.sandbox.images.store_process import in_store_process
 
 _AT_ONCE = 4
 _FAILURES, _WAIT_SECONDS = 6, 0.25
-"""A download is given up after this many failures in a row without a new byte. The second number is the base of the
-wait between attempts, in seconds, which doubles with each failure."""
+"""A download is given up after this many failures in a row without a new byte. The wait doubles with each."""
 
 
 @in_store_process
 def pull(store: ImageStore, reference: str, *, say: Say = quiet, bounds: Bounds = DEFAULT_BOUNDS) -> str:
-    """Pull an image from a registry and return its id. An ImageError names what the registry refused, or which blob is
-    damaged."""
+    """Pull an image and return its id. An ImageError names what the registry refused or which blob is damaged."""
     name = Reference.parse(reference)
     with store.fresh("pull") as folder, Registry(name, say) as registry:
         folder.mkdir()
@@ -67,8 +65,6 @@ def pull(store: ImageStore, reference: str, *, say: Say = quiet, bounds: Bounds 
 
 
 class Registry:
-    """Client for one repository of a registry."""
-
     def __init__(self, reference: Reference, say: Say) -> None:
         self.reference, self._say = reference, say
         self._stopped = False
@@ -84,8 +80,7 @@ class Registry:
         self._http.close()
 
     def resolve(self) -> tuple[str, Blob, list[Blob]]:
-        """Return the digest that the reference currently stands for, the blob of the configuration, and the blobs of
-        the layers, lowest first."""
+        """Return the digest that the reference stands for, the configuration's blob, and the layers', lowest first."""
         wanted = Blob(self.reference.digest) if self.reference.digest else None
         data = self.read(f"manifests/{self.reference.wanted}", wanted)
         digest = self.reference.digest or f"sha256:{hashlib.sha256(data).hexdigest()}"

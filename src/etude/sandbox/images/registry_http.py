@@ -28,8 +28,6 @@ _WANTS_LOGIN = (
 
 
 class RegistryHttp:
-    """HTTP client for one repository of a registry."""
-
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
         self._on_loopback = is_loopback(reference.host)
@@ -46,8 +44,7 @@ class RegistryHttp:
 
     @contextmanager
     def get(self, path: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
-        """Yield the response for a path of the repository, with its body still unread. Redirects are followed, and the
-        client logs in if the registry asks for it."""
+        """Yield the response for a path, with its body unread. Follows redirects, and logs in if asked to."""
         origin = url = httpx.URL(f"{self._reference.url}/{path}")
         authenticated = False
         for _ in range(_MAX_REQUESTS):
@@ -82,8 +79,7 @@ class RegistryHttp:
             raise
 
     def _goal(self, url: httpx.URL, location: str) -> httpx.URL:
-        """Return the target URL of a redirect. A URL of another machine must be https. A URL of this machine is allowed
-        only if the registry is on this machine. Raises ImageError for any other URL."""
+        """Return the target of a redirect. It must be https, or on this machine if the registry is there too."""
         goal = url.join(location)
         loopback = is_loopback(goal.netloc.decode())
         if (goal.scheme != "https" and not loopback) or (loopback and not self._on_loopback):
@@ -91,7 +87,6 @@ class RegistryHttp:
         return goal
 
     def _ask(self, url: httpx.URL, headers: dict[str, str]) -> tuple[int, bytes]:
-        """Send a GET request, and return the status and body of its response."""
         with self._stream(url, headers) as response:
             answer = _read(response)
             if answer is None:
@@ -128,8 +123,7 @@ def _for_httpx(proxy: UpstreamProxy | None) -> httpx.Proxy | None:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """Return the host's IP addresses, or [] if this machine cannot resolve the name. Behind a proxy that is no error,
-    since the proxy may be able to resolve it."""
+    """Return the host's IP addresses, or [] if only the proxy may be able to resolve the name."""
     try:
         return [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     except OSError:

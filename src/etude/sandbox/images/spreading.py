@@ -18,8 +18,7 @@ _FLAGS = struct.Struct("@l")
 
 
 def spread_trees(folder: Path) -> None:
-    """Set the flag of a folder that makes ext4 spread its subfolders over the disk (`chattr +T`). Does nothing on file
-    systems without this flag."""
+    """Make ext4 spread a folder's subfolders over the disk (`chattr +T`). Does nothing on other file systems."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):

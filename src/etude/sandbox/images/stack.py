@@ -21,17 +21,13 @@ class VisibleEntry:
     """What a stack of layers shows under one name: a file, folders that are merged, or nothing."""
 
     paths: tuple[Path, ...] = ()
-    """Paths of what is visible: of one file, or of the folders that are merged (topmost first). Empty if nothing is
-    visible."""
+    """The one file, or the folders that are merged (topmost first). Empty if nothing is visible."""
     hides_below: bool = False
-    """Whether entries of the same name further down the stack are hidden, as by a file, a whiteout or an opaque
-    folder."""
+    """Whether entries of the same name further down are hidden, as by a file, whiteout or opaque folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A stack of layers, read as overlayfs would show it."""
-
     layers: tuple[Path, ...]
     """The layers' folders, topmost first."""
     _known: dict[PurePosixPath, VisibleEntry] = field(default_factory=dict)
@@ -72,8 +68,7 @@ def is_opaque(folder: Path) -> bool:
 
 
 def make_whiteout(path: Path) -> None:
-    """Make a whiteout, which marks a name as deleted from the layers below. A whiteout is the character device 0:0, the
-    only device that ordinary users may make, since it cannot be opened."""
+    """Mark a name as deleted from the layers below: by the device 0:0, the only one that ordinary users may make."""
     os.mknod(path, stat.S_IFCHR)
 
 

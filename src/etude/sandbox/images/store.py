@@ -35,8 +35,7 @@ from etude.sandbox.inside.users import USERS
 MAX_LAYERS = 40
 """Maximum number of layers of an image. A longer chain is merged before the image is recorded."""
 MERGE_AT = 32
-"""A chain of more layers than this is merged in the background, since each layer makes every path lookup in a box a
-little slower."""
+"""A chain of more layers is merged in the background, since each layer makes path lookups a little slower."""
 _SYSTEM = {"", "bin", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr"}
 
 
@@ -75,12 +74,10 @@ class ImageStore:
     """An image store as opened by one process, its owner. Several processes may open a store in the same folder."""
 
     process: StoreProcess | None
-    """The process that accesses this store's trees, if their files belong to subordinate ids. None if they do not, and
-    None in the ImageStore that the store process itself uses."""
+    """The process that accesses trees of subordinate ids. None if there are none, and in that process itself."""
 
     def __init__(self, root: Path, ids: IdRange | None) -> None:
-        """Open the store in the folder `root`. `ids` is the range of ids to which files in layers belong. None: they
-        belong to the user who runs this process."""
+        """Open the store. `ids`: range of the ids of files in layers; None: they belong to this process's user."""
         self._set_paths(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
         self.process = StoreProcess(root, self.owner, ids) if ids and ids.subordinate else None
         try:
@@ -99,8 +96,7 @@ class ImageStore:
 
     @classmethod
     def for_store_process(cls, root: Path, ids: IdRange | None, owner: str) -> ImageStore:
-        """Return an ImageStore for use inside the store process. `owner` is the name under which the owner's process
-        has opened the store. The ImageStore is valid only while that process keeps the store open."""
+        """Return an ImageStore for the store process, valid only while its `owner` keeps the store open."""
         store = cls.__new__(cls)
         store._set_paths(root, ids, owner)
         return store
@@ -109,8 +105,7 @@ class ImageStore:
         """Set the attributes that an ImageStore needs both in its owner's process and in the store process."""
         self.root, self.ids, self.owner = root, ids, owner
         self.layers = root / "layers" / ("own" if ids is None else ids.name)
-        """Folder of the layers. Each id range has its own layers folder, since the files of a layer belong to ids of
-        the range. A layer has the same name in all these folders."""
+        """Layers of one id range, to which their files belong. A layer has the same name in all these folders."""
         self.scratch = root / "owners" / owner
         self.process = None
         self._background = BackgroundJobs()
@@ -120,7 +115,7 @@ class ImageStore:
         if self.process is not None:
             # A running merge would delay its end. If needed, `_remove` starts another one.
             self.process.close()
-        self._background.close()
+        self._background.finish()
         try:
             self._remove(self.scratch)
         finally:
@@ -129,11 +124,9 @@ class ImageStore:
             os.close(self._lock)
 
     def finish(self) -> None:
-        """Wait until all background jobs of this store are done."""
         self._background.finish()
 
     def remove_dead_owners(self) -> None:
-        """Remove the folders of owners whose processes have ended."""
         remove_dead_owners(self.root / "owners", self._remove)
 
     def _remove(self, path: Path) -> None:
@@ -152,8 +145,7 @@ class ImageStore:
 
     @contextlib.contextmanager
     def fresh(self, kind: str) -> Iterator[Path]:
-        """Yield a new path in this owner's scratch folder, whose name begins with `kind`. What the caller makes at the
-        path is removed at the end of the block, unless `adopt` has moved it away."""
+        """Yield a new path in the scratch folder. What lies there at the end of the block is removed."""
         path = self.scratch / f"{kind}-{secrets.token_hex(4)}"
         try:
             yield path
@@ -177,8 +169,7 @@ class ImageStore:
 
     @in_store_process
     def adopt(self, fresh: Path, layer: str) -> None:
-        """Move a finished tree into the store's layers, under the name `layer`. If that layer exists already, its
-        content is the same, and the tree is removed."""
+        """Move a finished tree into the store. A layer of this name has the same content; then the tree is removed."""
         try:
             fresh.rename(self.layers / layer)
         except OSError:
@@ -187,8 +178,7 @@ class ImageStore:
                 raise
 
     def add(self, files: dict[str, bytes], base: str, workdir: str) -> str:
-        """Make an image from a base image and `files` (path relative to the workdir -> content). The files belong to
-        the user `agent`. Return the image's id."""
+        """Make an image from a base and `files` (path below the workdir -> content), which belong to `agent`."""
         below = self.image(base)
         inside = check_workdir(workdir, below.base)
         for name in files:
@@ -232,7 +222,6 @@ class ImageStore:
 
     @in_store_process
     def measure(self, trees: Sequence[Path]) -> int:
-        """Return the disk use of the trees in bytes."""
         return sum(disk_bytes(tree) for tree in trees)
 
     # -- images
@@ -287,14 +276,12 @@ class ImageStore:
         return path.read_text() if path.is_file() else ""
 
     def forget(self, name: str) -> None:
-        """Remove the image's record. Its layers stay until a call of `collect` finds that nothing needs them any
-        more."""
+        """Remove the image's record. Its layers stay until `collect` finds that nothing needs them."""
         for suffix in (".json", ".origin"):
             (self.root / "images" / f"{name}{suffix}").unlink(missing_ok=True)
 
     def stack(self, image: Image) -> tuple[str, ...]:
-        """Return the names of the layers to mount, topmost first. If a chain of the lowest layers has been merged, its
-        merged layer is used instead; the longest such chain wins."""
+        """Return the layers to mount, topmost first. The longest lowest chain that has been merged is replaced."""
         for index in range(len(image.layers) - 1):
             merged = merged_name(image.layers[index:])
             if self.has_layer(merged):
@@ -307,8 +294,7 @@ class ImageStore:
 
     @in_store_process
     def merge(self, image: Image) -> None:
-        """Merge the image's chain of layers into one layer. The image stays the same, and existing boxes keep using the
-        old layers."""
+        """Merge the image's layers into one. The image stays the same; existing boxes keep using the old layers."""
         stack = self.stack(image)
         if len(stack) < 2:
             return
@@ -330,8 +316,7 @@ class ImageStore:
         return lease
 
     def hold(self, layers: Iterable[str]) -> Lease:
-        """Keep layers from being removed until the returned lease ends: layers that exist or that the caller is about
-        to make, as during an import."""
+        """Keep layers from being removed until the lease ends: existing ones, or ones about to be made."""
         with locked(self.root / "leases", shared=True):
             return self._hold(tuple(layers))
 

@@ -28,13 +28,11 @@ from etude.sandbox.light_python import light_command
 P = ParamSpec("P")
 T = TypeVar("T")
 READY = b"ready"
-_PROCESS = "etude.sandbox.images.store_process_main"
 _START_SECONDS, _END_SECONDS = 20.0, 5.0
 
 
 class HasStoreProcess(Protocol):
-    """An object, such as an ImageStore, whose functions marked `in_store_process` run in a process of their own
-    (`process`). If `process` is None, they run in the caller's process."""
+    """An object whose functions marked `in_store_process` run in `process`, or here if that is None."""
 
     process: StoreProcess | None
 
@@ -44,9 +42,8 @@ StoreWork = Callable[Concatenate[Store, P], T]
 
 
 def in_store_process(work: StoreWork[Store, P, T]) -> StoreWork[Store, P, T]:
-    """Decorator: run the function in the store process (the process that may access files of subordinate ids), if the
-    store has one. Arguments, result and exceptions are pickled. Only the argument `say`, a callback for progress
-    messages, stays in the caller's process and is called there."""
+    """Decorator: run the function in the store process, if there is one. Arguments, result and exceptions are pickled.
+    Only the callback `say` is called in the caller's process."""
 
     @functools.wraps(work)
     def in_process_or_here(store: Store, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -58,8 +55,7 @@ def in_store_process(work: StoreWork[Store, P, T]) -> StoreWork[Store, P, T]:
 
 
 class StoreProcess:
-    """Starts and calls the store process of one store: the process that may access files of subordinate ids. Used by
-    the process that opened the store."""
+    """Starts and calls the store process of one store, for the process that opened the store."""
 
     def __init__(self, root: Path, owner: str, ids: IdRange) -> None:
         assert ids.subordinate is not None

@@ -27,16 +27,13 @@ from etude.sandbox.images.store_process import READY
 from etude.sandbox.inside import kernel, subordinate
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
-"""Signals that the store process ignores. SIGINT (Ctrl-C) is meant for the process that opened the store. The store
-process sends SIGTERM to its whole process group to end the children, and must survive that itself. Because SIGCHLD is
-ignored, the kernel reaps the children."""
+"""Signals that the store process ignores: Ctrl-C is for its owner, SIGTERM ends its children (it is sent to the whole
+group), and SIGCHLD is ignored so that the kernel reaps them."""
 
 
 def main(control_fd: int, root: str, owner: str, count: int, users: int, groups: int) -> None:
-    """Serve the calls of the owner, the process that started this one, until the owner ends. For each call, the owner
-    sends one end of a connection over the socket `control_fd`. `owner` is the name under which the owner has opened the
-    store `root`. `users` and `groups` are the first subordinate user and group ids on the host, `count` is the number
-    of each."""
+    """Serve the calls of the owner until it ends. Each comes as a connection over the socket `control_fd`. `users` and
+    `groups` are the first subordinate ids on the host, `count` the number of each."""
     control = socket.socket(fileno=control_fd)
     subordinate.enter(users, groups, count)
     kernel.rename_process("etude-store")
@@ -57,17 +54,15 @@ def main(control_fd: int, root: str, owner: str, count: int, users: int, groups:
 
 
 def _kill_children() -> None:
-    """Kill the children of the store process and wait for them, so that no process writes to the store's trees any
-    more."""
+    """Kill the children and wait for them, so that no process writes to the store's trees any more."""
     os.killpg(0, signal.SIGTERM)
     with contextlib.suppress(ChildProcessError):
         os.wait()
 
 
 def _serve(store: ImageStore, parent: int, line_fd: int, others: tuple[int, ...]) -> NoReturn:
-    """In a forked child of the store process, perform the call that arrives on the socket `line_fd` and send its
-    result. Then finish the background jobs that the call has started. `parent` is the store process's pid, `others` are
-    inherited descriptors to close."""
+    """In a forked child, perform the call from the socket `line_fd`, send its result, and finish the background jobs
+    that it has started. `others` are inherited descriptors to close."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -103,8 +98,7 @@ def _serve(store: ImageStore, parent: int, line_fd: int, others: tuple[int, ...]
 
 
 def _picklable(error: Exception) -> Exception:
-    """Return an exception that can be pickled. An unexpected exception gets its traceback as a note, which shows where
-    it was raised."""
+    """Return an exception that can be pickled. An unexpected one gets its traceback as a note."""
     if not isinstance(error, SandboxError | OSError):
         error.add_note("".join(traceback.format_exception(error)))
     try:

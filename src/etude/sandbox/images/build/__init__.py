@@ -4,7 +4,6 @@ their content.
 Public: `build_image`, `try_build`, and `refuse_side_cars`, which rejects folders with a compose file.
 """
 
-from etude.sandbox.images.build.build import build_image, try_build
-from etude.sandbox.images.build.compose import refuse_side_cars
+from etude.sandbox.images.build.build import build_image, refuse_side_cars, try_build
 
 __all__ = ["build_image", "refuse_side_cars", "try_build"]

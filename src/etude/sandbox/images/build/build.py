@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 from etude.sandbox.contract import NO_EGRESS, BuildFailed, BuildTerms, Egress, ImageError, Limits, Sandboxes, TriedBuild
 from etude.sandbox.cpu_share import ShareMeter
 from etude.sandbox.images.build.builder import Builder
-from etude.sandbox.images.build.compose import COMPOSE_FILES, refuse_side_cars
 from etude.sandbox.images.build.context import Context
 from etude.sandbox.images.build.dockerfile import parse_dockerfile
 from etude.sandbox.images.build.plan import make_plan, unused
-from etude.sandbox.images.build.running import Say
 from etude.sandbox.images.build.spending import Spending
+from etude.sandbox.images.oci import Say, quiet
 from etude.sandbox.images.store import ImageStore
 
 BUILD_LIMITS = Limits(
@@ -21,7 +21,7 @@ BUILD_LIMITS = Limits(
 )
 """Default limits of one build step. Compilers and package managers need more than an agent's commands."""
 STEP_SECONDS = 1800.0
-"""Default maximum duration of one build step, in seconds."""
+_COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 
 
 async def build_image(
@@ -45,9 +45,9 @@ async def build_image(
     line and instruction.
     """
     file = dockerfile or context / "Dockerfile"
-    if file.name in COMPOSE_FILES:
+    if file.name in _COMPOSE_FILES:
         refuse_side_cars(file.parent)
-    report, given = say or (lambda _: None), arguments or {}
+    report, given = say or quiet, arguments or {}
     opened = await asyncio.to_thread(Context.open, context, file)
     text = await asyncio.to_thread(_read, file)
     try:
@@ -98,3 +98,28 @@ def _read(file: Path) -> str:
         raise ImageError(f"cannot read the Dockerfile {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BuildFailed(f"cannot read the Dockerfile {file}: {error}") from error
+
+
+def refuse_side_cars(folder: Path) -> None:
+    """Refuse a folder with a compose file: its services, which would run beside a box, are not supported."""
+    for name in _COMPOSE_FILES:
+        path = folder / name
+        if path.is_file():
+            services = ", ".join(_services(path.read_text(encoding="utf-8", errors="replace")))
+            raise ImageError(
+                f"{path}: services of a compose file ({services or 'none named'}) are not supported: a box is one set "
+                "of processes; start what is needed inside it, or leave the file out"
+            )
+
+
+def _services(text: str) -> list[str]:
+    """Return the service names in a compose file. Parses just enough YAML for the error message."""
+    found, depth = [], None
+    for line in text.splitlines():
+        if re.match(r"\S", line) and not line.startswith("#"):
+            depth = 0 if re.match(r"services\s*:", line) else None
+        elif depth is not None and (match := re.match(r"""(\s+)["']?([\w.-]+)["']?\s*:""", line)):
+            depth = depth or len(match[1])
+            if len(match[1]) == depth:
+                found.append(match[2])
+    return found

@@ -35,11 +35,12 @@ from etude.sandbox.images.build.instructions import Action, Arg, Copy, Remark, R
 from etude.sandbox.images.build.members import Source, source_of_text
 from etude.sandbox.images.build.ownership import find_owner, parse_mode
 from etude.sandbox.images.build.plan import PROXIES, Plan
-from etude.sandbox.images.build.running import Say, command_of, run_in
+from etude.sandbox.images.build.running import command_of, run_in
 from etude.sandbox.images.build.settings import StageState, apply_setting, declare
 from etude.sandbox.images.build.spending import Spending
 from etude.sandbox.images.build.unpacking import unpack_archive
 from etude.sandbox.images.image import EMPTY, HOST, Image, ImageConfig
+from etude.sandbox.images.oci import Say
 from etude.sandbox.images.store import ImageStore
 
 ROOT = "root"
@@ -55,13 +56,10 @@ _HOST_ERRORS = {
 }
 """errno values of failures that are the host's fault. Other file errors come from paths that the Dockerfile gives."""
 _MIN_FREE_BYTES = 16 << 20
-"""The host's disk counts as full if fewer bytes than this are free."""
 
 
 @dataclass(slots=True)
 class Builder:
-    """The builder of one image, with the state of its build."""
-
     sandboxes: Sandboxes
     store: ImageStore
     context: Context
@@ -90,7 +88,6 @@ class Builder:
         return sum(1 + len(stage.instructions) for stage in self.plan.needed)
 
     async def build(self) -> Image:
-        """Build all needed stages, and return the image of the last stage."""
         for stage in self.plan.needed:
             with self._errors_located(stage.line, stage.text):
                 state = StageState(await self._base(stage), self.plan.dockerfile.escape)
@@ -102,8 +99,7 @@ class Builder:
 
     @contextmanager
     def _errors_located(self, line: int, text: str) -> Iterator[None]:
-        """Report the instruction as a step, and convert errors in this block to errors that name the instruction's file
-        and line."""
+        """Report the instruction as a step, and let errors in this block name its file and line."""
         self._step += 1
         self.say(f"{self._step}/{self.steps} {text}")
         where = f"{self.plan.dockerfile.file}:{line}: {text}"
@@ -128,7 +124,6 @@ class Builder:
         return error
 
     async def _base(self, stage: Stage) -> Image:
-        """Return the image that a stage starts from."""
         below = self.plan.base_stage(stage)
         return self.done[below.index] if below else await self._image(self.plan.bases[stage.index])
 
@@ -142,7 +137,6 @@ class Builder:
             return self.store.image(await self.sandboxes.pull_image(name))
 
     async def _apply(self, state: StageState, stage: Stage, action: Action) -> StageState:
-        """Apply one instruction, and return the stage's new state."""
         match action:
             case Run():
                 return state.with_files_of(await self._run(state, action))
@@ -159,7 +153,6 @@ class Builder:
     # -- instructions that change files
 
     async def _run(self, state: StageState, run: Run) -> Image:
-        """Execute a RUN instruction, unless its result is cached. Return an image with the resulting files."""
         command, stdin = command_of(state, run)
         env = state.variables
         config = state.config
@@ -183,7 +176,6 @@ class Builder:
             return await self._snapshot(box, key)
 
     async def _copy(self, state: StageState, stage: Stage, copy: Copy) -> Image:
-        """Copy the sources of COPY or ADD, unless the result is cached. Return an image with the resulting files."""
         target = state.target(state.expand(copy.target))
         patterns = [state.expand(source) for source in copy.sources]
         mode, owner = parse_mode(state.expand(copy.mode)), state.expand(copy.owner)
@@ -211,7 +203,6 @@ class Builder:
                 return await self._snapshot(box, key)
 
     def _from_context(self, state: StageState, copy: Copy, patterns: list[str], open_files: ExitStack) -> list[Source]:
-        """Return the sources of a COPY or ADD: those from the build context, then its heredocs."""
         sources = [source for pattern in patterns for source in self.context.select(pattern)]
         if copy.unpack:
             sources = [unpack_archive(source, open_files, self.store.scratch) for source in sources]
@@ -221,7 +212,6 @@ class Builder:
         return sources
 
     async def _origin(self, name: str, stage: Stage) -> Image:
-        """Return the image that COPY --from names: the image of an earlier stage, or an image found by name."""
         below = self.plan.dockerfile.stage_before(name, stage.index)
         return self.done[below.index] if below else await self._image(name)
 
@@ -241,21 +231,18 @@ class Builder:
     # -- boxes and their snapshots
 
     def _cached(self, key: str) -> Image | None:
-        """Return the image of a cached step, or None."""
         found = self._cache.find(key)
         if found is not None:
             self.say("    as before")
         return found
 
     def _record(self, image: Image, user: str) -> str:
-        """Record a new image with the files of `image`, but only those settings that a step's box needs: user and
-        workdir. Return the new image's id."""
+        """Record an image with the files of `image` and only the settings that a step's box needs. Return its id."""
         return self.store.record(Image(image.base, image.layers, ImageConfig(workdir=image.config.workdir, user=user)))
 
     @asynccontextmanager
     async def _box(self, image: Image, user: str, egress: Egress = NO_EGRESS) -> AsyncIterator[Box]:
-        """Yield a new box for one build step. At the end of the block, add the box's resource use to `spending` and
-        destroy the box."""
+        """Yield a new box for one build step. Its resource use is added to `spending` when it is destroyed."""
         limits = self.spending.bounded(self.limits)
         spec = BoxSpec(self._record(image, user), limits=limits, egress=egress, name="build")
         box = await self.sandboxes.create(spec)
@@ -268,7 +255,6 @@ class Builder:
             await box.destroy()
 
     async def _snapshot(self, box: Box, key: str) -> Image:
-        """Take a snapshot of the box, add it to the cache under `key`, and return it as an image."""
         name = await box.snapshot()
         self._cache.keep(key, name)
         return self.store.image(name)

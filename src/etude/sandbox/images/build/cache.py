@@ -19,8 +19,6 @@ _FORMAT = 1
 
 
 class BuildCache:
-    """The build cache of one image store."""
-
     def __init__(self, store: ImageStore) -> None:
         self._store, self._folder = store, store.root / "builds"
         self._folder.mkdir(exist_ok=True)
@@ -32,7 +30,6 @@ class BuildCache:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def find(self, key: str) -> Image | None:
-        """Return the image that the step with this key made, or None if the step is not cached."""
         path = self._folder / key
         try:
             image = self._store.image(path.read_text())
@@ -45,7 +42,6 @@ class BuildCache:
             return None
 
     def keep(self, key: str, image: str) -> None:
-        """Record that the step with this key made the image."""
         fresh = self._store.scratch / f"build-{secrets.token_hex(8)}"
         fresh.write_text(image)
         fresh.rename(self._folder / key)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import posixpath
 import stat
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from etude.sandbox.contract import BuildFailed, ImageError
 from etude.sandbox.images.build.members import Member, Source
@@ -21,8 +20,6 @@ from etude.sandbox.images.build.patterns import Ignored, compile_pattern, is_pat
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A build context: the host folder from which COPY takes files, and the rules of its .dockerignore."""
-
     root: Path
     """Resolved path of the context's folder."""
     ignored: Ignored = field(default_factory=Ignored)
@@ -30,8 +27,7 @@ class Context:
 
     @classmethod
     def open(cls, folder: Path, dockerfile: Path) -> Context:
-        """Open a build context with its ignore file: the Dockerfile's own (its name plus .dockerignore) if there is
-        one, else the folder's .dockerignore."""
+        """Open a build context. The ignore file is the Dockerfile's own (NAME.dockerignore) or else the folder's."""
         if not folder.is_dir():
             raise ImageError(f"{folder}: expected a folder with a Dockerfile in it")
         for path in (dockerfile.with_name(f"{dockerfile.name}.dockerignore"), folder / ".dockerignore"):
@@ -50,8 +46,7 @@ class Context:
         return cls(folder.resolve())
 
     def select(self, pattern: str) -> list[Source]:
-        """Return the files that `pattern`, one of the sources of COPY, stands for. Raises ValueError if there are none,
-        or if they lie outside the context's folder."""
+        """Return the files of one COPY source. Raises ValueError if there are none or they lie outside the folder."""
         # In the context's top folder, ".." stays there, as in a root directory.
         names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
         found = list(self._matching(self.root, names if names != [""] else []))
@@ -69,15 +64,13 @@ class Context:
         name, rest = names[0], names[1:]
         if is_pattern(name):
             matches = compile_pattern(name).fullmatch
-            candidates = sorted(path for path in self._listed(folder) if matches(path.name))
+            listed = self._inside(folder).iterdir() if folder.is_dir() else ()
+            candidates = sorted(path for path in listed if matches(path.name))
         else:
             candidates = [folder / name]
         for path in candidates:
             if path.exists() or (not rest and path.is_symlink()):
                 yield from self._matching(path, rest)
-
-    def _listed(self, folder: Path) -> list[Path]:
-        return list(self._inside(folder).iterdir()) if folder.is_dir() else []
 
     def _inside(self, path: Path) -> Path:
         """Resolve a path, and raise ValueError if it leads out of the context."""
@@ -94,7 +87,6 @@ class Context:
         return not (self.ignored.has_exceptions and path.is_dir() and any(self._below(self._inside(path), "")))
 
     def _source(self, path: Path) -> Source:
-        """Return the file or folder as a source of COPY, together with everything below it that is not excluded."""
         resolved = self._inside(path)
         if not resolved.exists():
             raise ValueError(f"{path.relative_to(self.root)} is a link to nothing")
@@ -119,7 +111,6 @@ class Context:
                 yield self._member(path, name)
 
     def _member(self, path: Path, name: str) -> Member:
-        """Return the file, folder or link at a path as a member with the given name."""
         info = path.lstat()
         mode = stat.S_IMODE(info.st_mode)
         if stat.S_ISDIR(info.st_mode):
@@ -128,8 +119,4 @@ class Context:
             return Member(name, tarfile.SYMTYPE, 0o777, goal=str(path.readlink()))
         if not stat.S_ISREG(info.st_mode):
             raise ValueError(f"{path.relative_to(self.root)} is neither file, folder nor link")
-        return Member(name, tarfile.REGTYPE, mode, size=info.st_size, open=_opener(path))
-
-
-def _opener(path: Path) -> Callable[[], IO[bytes]]:
-    return lambda: path.open("rb")
+        return Member(name, tarfile.REGTYPE, mode, size=info.st_size, open=lambda: path.open("rb"))

@@ -31,7 +31,6 @@ Owner = tuple[int, int]
 
 
 async def kind_at(box: Box, path: str) -> Literal["folder", "file", "nothing"]:
-    """Return whether a path of the box is a folder, a file or nothing."""
     try:
         await box.read_file(path, max_bytes=0)
     except IsADirectoryError:
@@ -84,8 +83,7 @@ async def make_folder(box: Box, path: str, owner: Owner) -> bool:
 
 
 async def _missing_parents(box: Box, path: str, owner: Owner, *, with_last: bool) -> tuple[str, list[Member]]:
-    """Return the deepest existing parent of the path, and the folders to make below that parent, including the path
-    itself if `with_last`."""
+    """Return the deepest existing parent, and the folders to make below it (`with_last`: the path itself too)."""
     missing = [path] if with_last else []
     base = path if with_last else posixpath.dirname(path)
     while (found_kind := await kind_at(box, base)) == "nothing":
@@ -99,7 +97,6 @@ async def _missing_parents(box: Box, path: str, owner: Owner, *, with_last: bool
 
 
 def _at_target(member: Member, folder: str, owner: Owner | None, mode: int | None) -> Member:
-    """Return the member with its path below `folder`, and with the owner and mode that COPY gives."""
     uid, gid = owner or (member.uid, member.gid)
     goal = posixpath.join(folder, member.goal) if member.kind == tarfile.LNKTYPE else member.goal
     kept = mode is None or member.kind == tarfile.SYMTYPE
@@ -109,14 +106,12 @@ def _at_target(member: Member, folder: str, owner: Owner | None, mode: int | Non
 
 
 def _below(path: str, base: str) -> str:
-    """Return the path relative to the base, or "" for the base itself."""
     below = posixpath.relpath(path, base)
     return "" if below == "." else below
 
 
 async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list[Source]:
-    """Return the files of a box that `pattern`, one of the sources of COPY --from, stands for. Raises ValueError if
-    there are none."""
+    """Return the files that one source of COPY --from stands for. Raises ValueError if there are none."""
     names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
     literal = next((at for at, name in enumerate(names) if is_pattern(name)), len(names))
     folder = "/" + "/".join(names[:literal])
@@ -137,8 +132,7 @@ async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list
 
 
 def _matching(members: list[Member], patterns: list[re.Pattern[str]]) -> list[Source]:
-    """Return the members whose paths match the patterns (one per path component). Each becomes a source of COPY,
-    together with all members below it."""
+    """Return the members that match the patterns (one per path component), each a source with all below it."""
     found: dict[str, Source] = {}
     for member in members:
         names = PurePosixPath(member.path).parts

@@ -9,6 +9,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from etude.sandbox.contract import ImageError
 from etude.sandbox.images.build.instructions import (
@@ -42,8 +43,7 @@ _REFUSED = {
 
 
 def parse_dockerfile(text: str, file: str = "Dockerfile") -> Dockerfile:
-    """Parse a Dockerfile. Raises ImageError with the file and line of a mistake. `file` is the Dockerfile's name for
-    messages."""
+    """Parse a Dockerfile. Raises ImageError with the file and line of a mistake."""
     escape, lines = logical_lines(text, file)
     parser = _Parser(escape)
     arguments: list[Instruction] = []
@@ -58,7 +58,7 @@ def parse_dockerfile(text: str, file: str = "Dockerfile") -> Dockerfile:
                 if not stages and not isinstance(instruction.action, Arg):
                     raise ValueError("only ARG may come before the first FROM")
                 if stages:
-                    stages[-1] = _with(stages[-1], instruction)
+                    stages[-1] = replace(stages[-1], instructions=(*stages[-1].instructions, instruction))
                 else:
                     arguments.append(instruction)
         except ValueError as error:
@@ -72,12 +72,6 @@ def _shown(line: Line) -> str:
     """Return an instruction on one line, shortened, for messages."""
     text = " ".join(f"{line.name} {line.rest}".split())
     return text if len(text) <= 100 else f"{text[:97]}..."
-
-
-def _with(stage: Stage, instruction: Instruction) -> Stage:
-    """Return the stage with one more instruction."""
-    fields = (stage.index, stage.name, stage.base, stage.platform, stage.line, stage.text)
-    return Stage(*fields, (*stage.instructions, instruction))
 
 
 def _stage(line: Line, shown: str, before: list[Stage]) -> Stage:
@@ -151,7 +145,6 @@ class _Parser:
         return tuple(pairs)
 
     def _label(self, line: Line) -> Remark:
-        """Parse a LABEL, which has no effect."""
         self._pairs(line.rest)
         return Remark()
 
@@ -177,8 +170,7 @@ class _Parser:
 
 
 def _flags(rest: str, *known: str) -> tuple[dict[str, str], str]:
-    """Split off the --flags at the start of an instruction. Return the flags (only those in `known` are allowed) and
-    the rest."""
+    """Split off the --flags at the start of an instruction. Return the flags (only `known` ones pass) and the rest."""
     found: dict[str, str] = {}
     while match := _FLAG.match(rest):
         name = match[1]

@@ -9,8 +9,6 @@ from etude.sandbox.images.build.lines import Heredoc
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The command of a RUN, CMD or ENTRYPOINT."""
-
     words: tuple[str, ...]
     """The command's words. In shell form, a single word that is the whole line."""
     shell: bool
@@ -19,29 +17,21 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """An ARG instruction, which declares build arguments."""
-
     names: tuple[tuple[str, str | None], ...]
-    """Argument names with their default values (None if there is none). Variables in the values are not expanded
-    yet."""
+    """Names with their defaults (None if there is none). Variables in them are not expanded yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """An ENV instruction, which sets variables given as pairs of name and value."""
-
     pairs: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A RUN instruction."""
-
     command: Command
     heredocs: tuple[Heredoc, ...] = ()
     cache_mounts: bool = False
-    """Whether the RUN asks for cache mounts, which Docker shares between builds. Here they are plain folders and become
-    part of the image."""
+    """Whether the RUN asks for cache mounts. Here they are plain folders and become part of the image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +85,6 @@ Action = Arg | Env | Run | Copy | Workdir | User | Shell | Entrypoint | Cmd | Re
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """An instruction with its line number."""
-
     line: int
     text: str
     """The instruction as written, on one line, for messages."""
@@ -105,8 +93,6 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A build stage: a FROM and the instructions after it."""
-
     index: int
     name: str
     """The stage's name in lower case, since stage names are case-insensitive. Empty if the stage has none."""
@@ -120,8 +106,6 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Dockerfile:
-    """A parsed Dockerfile."""
-
     file: str
     escape: str
     arguments: tuple[Instruction, ...]
@@ -130,8 +114,7 @@ class Dockerfile:
     stages: tuple[Stage, ...]
 
     def stage_before(self, name: str, index: int) -> Stage | None:
-        """Return the earlier stage that a FROM or --from in stage `index` refers to by name or number. None if `name`
-        is the name of an image."""
+        """Return the earlier stage that a FROM or --from in stage `index` names by name or number; None: an image."""
         for stage in reversed(self.stages[:index]):
             if name and name.lower() in (stage.name, str(stage.index)):
                 return stage

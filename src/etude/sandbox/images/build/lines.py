@@ -46,7 +46,6 @@ class Line:
 
 
 def logical_lines(text: str, file: str) -> tuple[str, list[Line]]:
-    """Return the escape character and the logical lines of a Dockerfile."""
     if "\0" in text:
         raise ImageError(f"{file}:{text[: text.index(chr(0))].count(chr(10)) + 1}: a zero byte; is this a text file?")
     reader = _Reader(file, re.split(r"\r?\n", text.removeprefix("\ufeff")))
@@ -129,7 +128,6 @@ class _Reader:
         return found
 
     def _read_heredoc(self, opened: int, name: str, literal: bool, indented: bool) -> Heredoc:
-        """Read the content of a heredoc up to the line with its name."""
         first = self.at
         while self.at < len(self.lines):
             line = self.lines[self.at]
@@ -140,5 +138,4 @@ class _Reader:
         raise self._wrong(opened, f"heredoc {name}: the line {name} that would end it is missing")
 
     def _wrong(self, number: int, problem: str) -> ImageError:
-        """Return the ImageError for a problem in line `number`."""
         return ImageError(f"{self.file}:{number}: {problem}")

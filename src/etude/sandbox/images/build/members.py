@@ -24,8 +24,6 @@ _KIND = {tarfile.REGTYPE: "file", tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "l
 
 @dataclass(slots=True)
 class Member:
-    """One file, folder or link of a source of COPY."""
-
     path: str
     """Path of the member relative to the COPY source that it belongs to. Empty if the member is the source itself."""
     kind: bytes
@@ -34,12 +32,10 @@ class Member:
     uid: int = 0
     gid: int = 0
     goal: str = ""
-    """Target of a symbolic link, unchanged. For a hard link, the path of the file that it links to, relative to the
-    COPY source."""
+    """Target of a symbolic link, unchanged. For a hard link: path of its file, relative to the COPY source."""
     size: int = 0
     open: Callable[[], IO[bytes]] | None = None
-    """Function that opens the content of a regular file or hard link. A hard link needs it because it may have to
-    become a regular file."""
+    """Opens the content of a file or hard link. A hard link may have to become a regular file."""
     digest: bytes = b""
     """Digest of a regular file's content. Empty until the method `facts` has computed it."""
 
@@ -53,8 +49,6 @@ class Member:
 
 @dataclass(slots=True)
 class Source:
-    """One of the sources that a COPY or ADD names."""
-
     name: str
     members: list[Member]
     """The files, folders and links of this COPY source. A folder comes before its content."""
@@ -63,8 +57,7 @@ class Source:
 
     @property
     def has_top(self) -> bool:
-        """Whether the members of this COPY source include the source itself. Otherwise they are only a folder's
-        content."""
+        """Whether the members include the source itself, not only a folder's content."""
         return bool(self.members) and not self.members[0].path
 
     @property
@@ -88,14 +81,12 @@ def hash_of(file: IO[bytes]) -> bytes:
 
 
 def source_of_text(name: str, text: str) -> Source:
-    """Return a source of COPY that is a single file with this text."""
     data = text.encode("utf-8", "surrogateescape")
     return Source(name, [Member("", tarfile.REGTYPE, 0o644, size=len(data), open=lambda: io.BytesIO(data))])
 
 
 def members_of_tar(archive: tarfile.TarFile, name: str) -> Iterator[Member]:
-    """Yield the members of an archive. Their content is read later, so the archive must stay open. Raises ValueError
-    for a member that COPY cannot copy."""
+    """Yield the members of an archive, which must stay open. Raises ValueError for one that COPY cannot copy."""
     for info in archive:
         path = "" if info.name in (".", "./") else info.name.removeprefix("./").rstrip("/")
         if path.startswith("/") or ".." in path.split("/"):

@@ -11,8 +11,7 @@ _MAX_BYTES = 1 << 20
 
 
 async def find_owner(box: Box, name: str) -> tuple[int, int]:
-    """Return the ids for "user", "user:group" or numbers, as in the box's /etc/passwd and /etc/group. A user number
-    without a group is used as the group id too."""
+    """Return the ids of "user", "user:group" or numbers. The group of a user number without one has the same number."""
     user, colon, group = name.partition(":")
     people = parse_passwd(await _text(box, "/etc/passwd"))
     if user.isdecimal():
@@ -32,7 +31,6 @@ async def find_owner(box: Box, name: str) -> tuple[int, int]:
 
 
 async def _text(box: Box, path: str) -> str:
-    """Return the text of a file in the box, or "" if there is no such file."""
     try:
         return (await box.read_file(path, max_bytes=_MAX_BYTES)).decode("utf-8", "surrogateescape")
     except (OSError, RequestRefused):
@@ -40,7 +38,6 @@ async def _text(box: Box, path: str) -> str:
 
 
 def parse_mode(text: str) -> int | None:
-    """Parse the octal mode of --chmod. Return None for an empty text."""
     if not text:
         return None
     if not re.fullmatch(r"0?[0-7]{3,4}", text):

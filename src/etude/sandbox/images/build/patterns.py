@@ -10,13 +10,11 @@ _SPECIAL = re.compile(r"[*?\[\\]")
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether the text has a character with a special meaning in file name patterns: * ? [ or a backslash."""
     return bool(_SPECIAL.search(text))
 
 
 def compile_pattern(pattern: str, *, across: bool = False) -> re.Pattern[str]:
-    """Compile a pattern that matches whole paths with "/" between names. ** is special only if `across` is set. Raises
-    ValueError for a bad pattern."""
+    """Compile a pattern for whole paths. ** is special only if `across`. Raises ValueError for a bad pattern."""
     parts, at = [], 0
     while at < len(pattern):
         char = pattern[at]
@@ -43,8 +41,7 @@ def compile_pattern(pattern: str, *, across: bool = False) -> re.Pattern[str]:
 
 
 def _one_of(pattern: str, at: int) -> tuple[str, int]:
-    """Translate the [...] that starts at index `at` to a regular expression. Return the expression and the index after
-    the [...]."""
+    """Translate the [...] at index `at` to a regular expression. Return it and the index after the [...]."""
     negated = pattern.startswith("^", at)
     at += negated
     ranges: list[str] = []
@@ -99,12 +96,10 @@ class Ignored:
 
     @property
     def has_exceptions(self) -> bool:
-        """Whether the rules include files again ("!"), so that an excluded folder may hold files that are not
-        excluded."""
+        """Whether rules include files again ("!"), so that an excluded folder may hold files that are kept."""
         return any(not out for _, out in self.rules)
 
     def excludes(self, path: str) -> bool:
-        """Return whether the rules exclude the path."""
         names = path.split("/")
         paths = ["/".join(names[:count]) for count in range(1, len(names) + 1)]
         for rule, out in reversed(self.rules):

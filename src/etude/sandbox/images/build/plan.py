@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etude.sandbox.contract import ImageError
 from etude.sandbox.images.build.instructions import Arg, Copy, Dockerfile, Stage
@@ -17,12 +17,9 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of a build: which stages to build, and what each starts from."""
-
     dockerfile: Dockerfile
     defaults: dict[str, str]
-    """Values for ARGs without a default in their stage: those of ARGs before the first FROM, and the platform
-    variables."""
+    """Values for ARGs that have none in their stage: from ARGs before the first FROM, and of the platform."""
     bases: tuple[str, ...]
     """The name of every stage's base (an image or stage), with variables expanded."""
     needed: tuple[Stage, ...]
@@ -34,7 +31,6 @@ class Plan:
 
 
 def host_platform() -> dict[str, str]:
-    """Return the platform variables of this host, such as TARGETARCH."""
     machine = os.uname().machine
     architecture = _ARCHITECTURES.get(machine, machine)
     facts = {"PLATFORM": f"linux/{architecture}", "OS": "linux", "ARCH": architecture, "VARIANT": ""}
@@ -58,9 +54,7 @@ def make_plan(dockerfile: Dockerfile, target: str, given: dict[str, str]) -> Pla
         bases.append(base)
     plan = Plan(dockerfile, defaults, tuple(bases), ())
     needed = _needed(plan, _target(dockerfile, target))
-    return Plan(
-        dockerfile, defaults, tuple(bases), tuple(stage for stage in dockerfile.stages if stage.index in needed)
-    )
+    return replace(plan, needed=tuple(stage for stage in dockerfile.stages if stage.index in needed))
 
 
 def unused(dockerfile: Dockerfile, given: dict[str, str]) -> list[str]:
@@ -108,7 +102,6 @@ def _target(dockerfile: Dockerfile, target: str) -> Stage:
 
 
 def _needed(plan: Plan, target: Stage) -> set[int]:
-    """Return the indexes of the stages that the target needs, directly or indirectly."""
     waiting, needed = [target], set()
     while waiting:
         stage = waiting.pop()

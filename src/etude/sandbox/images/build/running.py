@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
 
 from etude.sandbox.contract import Box, BuildFailed, ExecResult, Limits
 from etude.sandbox.images.build.instructions import Run
 from etude.sandbox.images.build.settings import StageState
+from etude.sandbox.images.oci import Say
 
-Say = Callable[[str], None]
 _KEPT_LINES = 20
 _ALMOST_FULL = 0.97 * (1 << 20)
 """Bytes of disk use per MB of a box's disk limit from which the disk counts as full: 97 % of a MiB. If a command fails
@@ -18,7 +17,6 @@ in a box with a full disk, the full disk is reported as the reason."""
 
 
 def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:
-    """Return the command that a RUN executes, and its stdin."""
     if not run.heredocs or not run.command.shell:
         return list(state.command_line(run.command)), b""
     (text,) = run.command.words
@@ -72,7 +70,6 @@ async def run_in(
 
 
 def _reason(result: ExecResult, limits: Limits, seconds: float) -> str:
-    """Return the reason why a command failed, from its result and its limits."""
     reasons = {
         "time": f"was not done in {seconds / 60:g} minutes",
         "cpu": f"took more than {limits.cpu_seconds} s of processor time",

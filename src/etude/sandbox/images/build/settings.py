@@ -63,8 +63,7 @@ class StageState:
 
 
 def declare(state: StageState, action: Arg, given: dict[str, str], defaults: dict[str, str]) -> StageState:
-    """Apply an ARG instruction. `given` are values from the caller; `defaults` are used if neither the caller nor the
-    ARG gives a value."""
+    """Apply an ARG. `given` (the caller's values) win over the ARG's own default, and that over `defaults`."""
     arguments = dict(state.arguments)
     for name, default in action.names:
         if name in given:
@@ -77,7 +76,6 @@ def declare(state: StageState, action: Arg, given: dict[str, str], defaults: dic
 
 
 def apply_setting(state: StageState, action: Env | User | Shell | Entrypoint | Cmd) -> StageState:
-    """Apply an instruction that changes only the stage's settings, not its files."""
     match action:
         case Env(pairs):
             # Expand all values with the variables from before this instruction.

@@ -11,8 +11,6 @@ from etude.sandbox.contract import BoxStats, BuildFailed, Limits
 
 @dataclass(slots=True)
 class Spending:
-    """The time budget of one build, and what the build has used of it."""
-
     seconds: float = math.inf
     """Wall-clock budget in seconds, counted from the creation of this object."""
     cpu_seconds: float = math.inf
@@ -21,7 +19,6 @@ class Spending:
     _began: float = field(default_factory=time.monotonic)
 
     def add(self, stats: BoxStats) -> None:
-        """Add the resource use of one build step's box."""
         self.used_cpu += stats.cpu_seconds
         self.most_memory = max(self.most_memory, stats.memory_bytes)
 
@@ -30,7 +27,6 @@ class Spending:
         return self._began + self.seconds - time.monotonic()
 
     def check(self) -> None:
-        """Raise BuildFailed if the build's time budget is used up."""
         if self.seconds_left <= 0:
             raise BuildFailed(f"the build was not done in {self.seconds:g} s", "time")
         if self.used_cpu >= self.cpu_seconds:

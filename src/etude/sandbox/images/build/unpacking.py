@@ -15,8 +15,7 @@ from etude.sandbox.images.build.members import Source, members_of_tar
 
 
 def unpack_archive(source: Source, open_files: ExitStack, scratch: Path) -> Source:
-    """Return the content of the source if it is a tar archive, else the source itself. The file's content decides, not
-    its name."""
+    """Return the content of the source if it is a tar archive (whatever its name), else the source."""
     opened = source.members[0].open if source.has_top and not source.is_folder else None
     if opened is None:
         return source
@@ -37,7 +36,6 @@ def unpack_archive(source: Source, open_files: ExitStack, scratch: Path) -> Sour
 
 
 def _first_block(stream: IO[bytes]) -> bytes:
-    """Return the first tar block of the file, or b"" if the file cannot be decompressed."""
     try:
         with damage_as_image_error("the file"):
             return stream.read(tarfile.BLOCKSIZE)
@@ -46,7 +44,6 @@ def _first_block(stream: IO[bytes]) -> bytes:
 
 
 def _begins_a_tar(block: bytes) -> bool:
-    """Return whether the block is a valid tar header."""
     try:
         tarfile.TarInfo.frombuf(block, tarfile.ENCODING, "surrogateescape")
     except tarfile.HeaderError:

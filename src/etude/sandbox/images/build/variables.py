@@ -22,9 +22,8 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
 
 
 def expand_document(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
-    """Substitute variables in a heredoc. Quotes have no meaning there, and the escape character works only before a $
-    or another escape character."""
-    return _Expansion(text, variables, escape).lines()
+    """Substitute variables in a heredoc. Quotes mean nothing there; an escape works only before $ or an escape."""
+    return _Expansion(text, variables, escape).kept_as_is(_END, ("$", escape))
 
 
 def split_words(text: str, escape: str = "\\") -> list[str]:
@@ -65,7 +64,7 @@ class _Expansion:
             if char == "'":
                 parts.append(self._single_quoted())
             elif char == '"':
-                parts.append(self._double_quoted())
+                parts.append(self.kept_as_is('"', ("$", '"', self.escape)))
             elif char == "$":
                 parts.append(self._dollar())
             else:
@@ -87,15 +86,8 @@ class _Expansion:
         quoted, self.at = self.text[self.at : end], end + 1
         return quoted
 
-    def _double_quoted(self) -> str:
-        return self._kept_as_is('"', ("$", '"', self.escape))
-
-    def lines(self) -> str:
-        return self._kept_as_is(_END, ("$", self.escape))
-
-    def _kept_as_is(self, stop: str, escaped: tuple[str, ...]) -> str:
-        """Expand the variables in the text up to the character `stop`, and keep everything else as it is. The escape
-        character works only before the characters in `escaped`."""
+    def kept_as_is(self, stop: str, escaped: tuple[str, ...]) -> str:
+        """Expand the variables up to the character `stop`. An escape works only before the characters in `escaped`."""
         parts = []
         while (char := self._next()) != stop:
             if char == _END:
@@ -107,7 +99,6 @@ class _Expansion:
         return "".join(parts)
 
     def _dollar(self) -> str:
-        """Read the variable after a $, and return its value."""
         braced = self._peek() == "{"
         match = _NAME.match(self.text, self.at + braced)
         if match is None:
@@ -149,8 +140,7 @@ class _Expansion:
 
 
 def _trimmed(value: str, pattern: str, *, front: bool, greedy: bool) -> str:
-    """Return the value without the shortest (or, if `greedy`, the longest) prefix or suffix that matches the
-    pattern."""
+    """Cut the shortest (or, if `greedy`, longest) matching prefix or suffix off the value."""
     cuts = range(len(value) + 1)
     for cut in cuts if front != greedy else reversed(cuts):
         if fnmatch.fnmatchcase(value[:cut] if front else value[cut:], pattern):
