@@ -17,8 +17,7 @@ class ArchiveError(Exception):
 
 
 def members_of(data: bytes) -> dict[str, bytes]:
-    """Return the contents of the files in a tar or zip, by path without a leading `./`. Folders are skipped. Raises
-    ArchiveError if the archive cannot be read or is too large."""
+    """Return the contents of a tar's or zip's files by path, without a leading `./`. Raises ArchiveError."""
     try:
         found = _zip(data) if data.startswith(b"PK") else _tar(data)
     except (

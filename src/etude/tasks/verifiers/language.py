@@ -38,15 +38,13 @@ _NAMES = re.compile(
     re.VERBOSE,
 )
 _INTERNAL_ATTRIBUTES = re.compile(r"__.*|(f|co|tb|gi|cr|ag)_.*")
-"""Matches attributes that lead from a value to the code behind it: dunder names, and attributes of frames, code
-objects, tracebacks and generators."""
+"""Attributes that lead from a value to its code: dunder names; those of frames, code, tracebacks and generators."""
 _REFUSED = re.compile(
     r"""_.* | format | format_map | mro | today | now | utcnow | fromtimestamp
     | loadTests.* | addTypeEqualityFunc""",
     re.VERBOSE,
 )
-"""Matches attribute names that the restricted language forbids in addition to `_INTERNAL_ATTRIBUTES`: private names,
-`mro`, clock functions, and functions that look up an attribute named in a string."""
+"""Other forbidden attributes: private names, `mro`, clocks, and functions that look up an attribute by a string."""
 _SELF_NAMES = frozenset(("self", "cls"))
 _PLAIN = re.compile(r"(?:[^{}]|\{\{|\}\}|\{\w*(?:![rsa])?(?::[^{}]*)?\})*")
 """Matches a format string without attribute or item access."""

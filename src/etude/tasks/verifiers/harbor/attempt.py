@@ -43,7 +43,6 @@ class Attempt:
     """The result of running test.sh once for one part (one step, or the whole task)."""
 
     reward: Reward | None
-    """The reward that test.sh wrote; None if it wrote no valid one."""
     problem: str = ""
     """Why there is no reward; empty if there is one."""
     limit: str = ""
@@ -57,8 +56,6 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PartSetup:
-    """Everything needed to run test.sh for one part of a Harbor task (one step, or the whole task)."""
-
     part: Part
     environment: Environment
     tests: Mapping[str, Path]
@@ -66,8 +63,7 @@ class PartSetup:
     seconds: float
     env: Mapping[str, str]
     image: str = ""
-    """Name of the verifier's own image. Empty if that image is built from a Dockerfile, or if the tests run in the
-    task's image."""
+    """Name of the verifier's own image; empty if it is built, or if the tests run in the task's image."""
     build: Path | None = None
     """Folder of the Dockerfile that the verifier's image is built from; None if it is not built."""
 
@@ -78,7 +74,6 @@ class PartSetup:
 
 
 async def attempt(context: GradingContext, setup: PartSetup, change: Change) -> Attempt:
-    """Run test.sh for one part of a task on a change, in fresh boxes, and return its result."""
     started = time.monotonic()
     box_limits = limits_of(setup.environment, setup.seconds)
     async with context.box(box_limits, change) as box:
@@ -148,8 +143,7 @@ async def _reward_file(box: Box, name: str) -> bytes | None:
 
 
 async def _unhealthy(box: Box, check: Healthcheck | None, setup: PartSetup) -> str:
-    """Run the healthcheck until it succeeds. Return an empty string, or the problem after too many failures. Failures
-    during the start period do not count."""
+    """Return the problem if the healthcheck fails too often. Failures in the start period do not count."""
     if check is None:
         return ""
     began, failures = time.monotonic(), 0

@@ -18,16 +18,13 @@ class BadReward(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """The reward that a Harbor task's test.sh gave to a solution."""
-
     score: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All numbers that test.sh measured, by name, including the score under the name `reward`."""
 
 
 def parse_reward(as_json: bytes | None, as_text: bytes | None) -> Reward:
-    """Parse the contents of reward.json or else reward.txt; None stands for a missing file. Raises BadReward if there
-    is no reward, or if the reward or another number is not finite."""
+    """Parse reward.json or else reward.txt; None is a missing file. Raises BadReward if a number is not finite."""
     if as_json is not None:
         return _of_json(_bounded(as_json, "reward.json"))
     if as_text is None:

@@ -36,19 +36,15 @@ _OTHER_FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A copy of a module with one small fault."""
-
     path: str
     line: int
     """Line of the fault in the original module."""
     fault: str
     """Kind of fault, such as `comparison` or `constant`."""
     source: str
-    """The whole source of the faulty module."""
 
 
 def mutants_of(path: str, source: str) -> Iterator[Mutant]:
-    """Yield every mutant of a module."""
     true = ast.parse(source)
     for place, node in enumerate(ast.walk(true)):
         for which in range(len(list(_faults(node)))):
@@ -64,8 +60,7 @@ def _at(tree: ast.Module, place: int) -> ast.AST:
 
 
 def _faults(node: ast.AST) -> Iterator[tuple[str, _Fault]]:
-    """Yield the kinds of faults that can be made at a node, each with a function that makes the fault by changing the
-    node in place."""
+    """Yield the kind of each fault that can be made at a node, and a function that makes it in place."""
     if isinstance(node, ast.Compare):
         for which, sign in enumerate(node.ops):
             for other in _OTHER_COMPARISONS.get(type(sign), ()):

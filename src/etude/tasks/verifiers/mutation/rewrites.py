@@ -25,7 +25,6 @@ _NO_RENAMING = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef,
 
 
 def rewritten(source: str, rng: random.Random) -> str:
-    """Return a random rewrite of a module's source that behaves like the original."""
     tree = ast.parse(source)
     taken = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     tree.body = _reordered(tree.body, rng)
@@ -36,8 +35,7 @@ def rewritten(source: str, rng: random.Random) -> str:
 
 
 def _reordered(body: list[ast.stmt], rng: random.Random) -> list[ast.stmt]:
-    """Return the statements with each run of adjacent functions shuffled. Functions with decorators or computed
-    defaults keep their positions, because these may need names that are defined before."""
+    """Shuffle each run of adjacent functions, without those whose decorators or defaults may need earlier names."""
     found: list[ast.stmt] = []
     run: list[ast.stmt] = []
     for node in [*body, ast.Pass()]:
@@ -56,8 +54,7 @@ def _plain_defaults(node: ast.FunctionDef) -> bool:
 
 
 def rename_locals(function: ast.FunctionDef, taken: set[str], rng: random.Random) -> None:
-    """Rename a function's local variables in place. `taken` are names that must not be used; the new names are added to
-    this set."""
+    """Rename a function's locals in place. The new names are not in `taken`, and are added to it."""
     inside = list(ast.walk(function))[1:]
     if any(isinstance(node, _NO_RENAMING) for node in inside):
         return
@@ -79,8 +76,6 @@ def rename_locals(function: ast.FunctionDef, taken: set[str], rng: random.Random
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Replaces comparisons, branches and return statements by equivalent code, at random."""
-
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 

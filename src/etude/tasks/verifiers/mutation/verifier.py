@@ -47,8 +47,7 @@ class MutationConfig(BaseModel):
     rewrites: int = Field(4, ge=1)
     """Number of rewrites of the library, equivalent to the original, on which the tests must pass."""
     any_code: bool = False
-    """Whether tests may contain any Python code, not only the restricted language. Verdicts are then not sealed: they
-    could be forged."""
+    """Whether tests may contain any Python code. Verdicts are then not sealed: they could be forged."""
     seconds: float = Field(10.0, gt=0)
     """CPU time limit of one run of all tests, in seconds."""
     memory_mb: int = Field(256, ge=64)
@@ -138,8 +137,7 @@ class _Runs:
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self, library: Mapping[str, bytes]) -> Verdict:
-        """Run the tests on the library with the files in `library` replaced. A passing verdict means that there was at
-        least one test and that all passed."""
+        """Run the tests with the files in `library` replaced. A pass means that there are tests and all passed."""
         change = Change({**self._stand.change.files, **library}, self._stand.change.touched)
         async with self._turn:
             output = await run_exam(self._stand, self._suite, Exam({}, self._suites), change)
@@ -152,9 +150,8 @@ class _Runs:
 
 
 def chance(mutants: int, needed: int, others: int) -> float:
-    """Return the probability that tests with random outcomes pass the task. To pass, they must fail on none of the
-    `others` (the original library and its rewrites), and on at least `needed` of the mutants. The tests are assumed to
-    fail at the rate that makes passing most likely."""
+    """Return the probability that tests with random outcomes pass the task: that they fail on none of the `others` (the
+    library and its rewrites) and on at least `needed` mutants, at the rate that makes this most likely."""
 
     def at(rate: float) -> float:
         enough = (math.comb(mutants, n) * rate**n * (1 - rate) ** (mutants - n) for n in range(needed, mutants + 1))

@@ -31,23 +31,17 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Size, duplication and complexity of a library's code."""
-
     size: int
     duplicated: int
-    """Number of syntax tree nodes in the library's repeated statements. The first occurrence of each statement does not
-    count."""
+    """Number of syntax tree nodes in repeated statements, without the first occurrence of each."""
     complexity: int
-    """Largest number of decisions, such as `if`, that a public function may make, itself and in all functions that it
-    may call. Decisions outside of functions, as in module-level code, are added."""
+    """Most decisions of a public function and all that it may call, plus the decisions outside functions."""
     densest: int
-    """Number of syntax tree nodes in the library's largest statement. Of a compound statement, only the head counts,
-    such as the test of an `if`."""
+    """Number of syntax tree nodes in the largest statement. Of a compound one, only the head counts."""
 
 
 def measure(sources: Mapping[str, str]) -> Measures:
-    """Measure the code of Python modules, given as sources by path. Raises SyntaxError or ValueError if one cannot be
-    parsed."""
+    """Measure modules, given as sources by path. Raises SyntaxError or ValueError if one cannot be parsed."""
     trees = [_without_docstrings(ast.parse(source)) for _, source in sorted(sources.items())]
     units = [unit for tree in trees for unit in _units(tree)]
     sizes = [sum(map(_weight, unit)) for unit in units]
@@ -84,8 +78,7 @@ def _weight(tree: ast.AST) -> int:
 
 
 def _units(tree: ast.AST) -> Iterator[list[ast.AST]]:
-    """Yield the units that are compared to find duplicates. A unit is a simple statement, or the head of a compound
-    one, such as the test of an `if`. No unit spans several statements, so reordering statements hides no duplicate."""
+    """Yield simple statements, and the heads of compound ones. Reordering statements thus hides no duplicate."""
     for node in ast.walk(tree):
         if isinstance(node, _SIMPLE):
             yield [node]

@@ -15,8 +15,7 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def names_leading_to(files: Mapping[str, str], path: str, first: int, last: int) -> frozenset[str]:
-    """Return the names through which the lines `first` to `last` of a file can be reached. The result is empty if the
-    lines belong to no definition or assignment."""
+    """Return the names through which these lines can be reached; none if they belong to no definition."""
     found = _names_at(ast.parse(files.get(path, "")), first, last)
     uses = [pair for name, text in files.items() if name.endswith(".py") for pair in _uses(ast.parse(text))]
     while more := {name for name, named in uses if name not in found and named & found}:
@@ -25,8 +24,7 @@ def names_leading_to(files: Mapping[str, str], path: str, first: int, last: int)
 
 
 def _names_at(tree: ast.Module, first: int, last: int) -> set[str]:
-    """Return the name of the innermost definition at these lines, or the names that module-level statements assign
-    there."""
+    """Return the innermost definition at these lines, or the names that module-level statements assign there."""
     inside = [name for name, node in _defined(tree) if _begins(node) <= last and first <= (node.end_lineno or 0)]
     if inside:
         return {inside[-1]}
@@ -36,8 +34,7 @@ def _names_at(tree: ast.Module, first: int, last: int) -> set[str]:
 
 
 def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
-    """Yield each function or class with the names that it mentions, and each module-level variable with the names in
-    its assignment."""
+    """Yield each function, class and module-level variable with the names that it mentions."""
     for name, node in _defined(tree):
         yield name, names_in(node)
     for statement in tree.body:
@@ -48,8 +45,7 @@ def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
 
 
 def _defined(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, _Definition]]:
-    """Yield all functions and classes with their names, outer ones first. Special methods such as `__init__` get the
-    name of their class."""
+    """Yield functions and classes, outer ones first. Special methods such as `__init__` get their class's name."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, _Definition):
             name = owner if owner and node.name.startswith("__") else node.name

@@ -36,14 +36,11 @@ Values = Mapping[str, str]
 
 
 class WorkflowError(ValueError):
-    """Raised if a file is not a workflow, or uses a feature that is not supported here. The message names the key and
-    what was expected."""
+    """A file that is no workflow or uses an unsupported feature. The message names the key and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command of a job in a CI workflow."""
-
     name: str
     command: tuple[str, ...]
     env: Values
@@ -60,8 +57,7 @@ class Job:
 
 
 class _Plain(yaml.BaseLoader):
-    """Loads every YAML scalar as text. Refuses aliases, which make small files expand enormously, and duplicate
-    keys."""
+    """Loads scalars as text. Refuses duplicate keys, and aliases, which make small files expand enormously."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

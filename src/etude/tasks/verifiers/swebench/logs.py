@@ -74,8 +74,7 @@ PARSERS: dict[str, _Lines] = {
     "parse_log_jest": _ticks,
     "parse_log_vitest": _ticks,
 }
-"""Log parsers by the names that SWE-bench rows use. Only log formats that can be parsed in one pass over the lines are
-included."""
+"""Parsers by their names in SWE-bench rows, for formats that can be parsed in one pass over the lines."""
 
 
 def read_log(parser: str, log: str) -> dict[str, str]:

@@ -30,17 +30,13 @@ from etude.tasks.verifiers.tests.suite import EXPECTED
 EVAL_SCRIPT = "tests/eval.sh"
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 LIMITS = Limits(memory_mb=4096, processes=512, disk_mb=2048, file_mb=512, output_bytes=16 << 20)
-"""Limits of the script's box, since SWE-bench rows do not say what a script needs. The CPU time limit comes from the
-task."""
+"""SWE-bench rows do not say what a script needs. The CPU time limit comes from the task."""
 _MARKER = re.compile(rf"^.*{re.escape(END)}.*$", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+)$", re.MULTILINE)
-"""Matches the lines `--- a/path` and `+++ b/path` of patches that the script contains. The files that these lines name
-are protected."""
+"""Matches `--- a/path` and `+++ b/path` in patches that the script contains. These files are protected."""
 
 
 class EvalScriptVerifier:
-    """Runs a SWE-bench instance's own test script, and judges a change by the log that the script prints."""
-
     sealed = False
 
     def __init__(self, task: Task) -> None:
@@ -126,8 +122,7 @@ def wall_limit(seconds: float) -> float:
 
 
 def _with_exit_marker(script: str, mark: str) -> str:
-    """Return the script with a line added after its end marker. The added line prints `mark` and the exit code of the
-    tests."""
+    """Add a line after the script's end marker that prints `mark` and the exit code of the tests."""
     return _MARKER.sub(lambda line: f"etude_code=$?\n{line[0]}\necho {mark} $etude_code", script, count=1)
 
 

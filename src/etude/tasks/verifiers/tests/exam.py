@@ -28,17 +28,13 @@ class Exam:
 
     files: Mapping[str, bytes]
     tests: Mapping[str, str]
-    """Tests that must pass: for each test's id in the box, the task's own id. The two differ if the exam renames the
-    test."""
+    """Tests that must pass: by their ids in the box, the task's own ids. These differ for renamed tests."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """Altered copies of tests, which must fail: for each copy's id in the box, the task's own id of the original
-    test."""
+    """Altered copies, which must fail: by their ids in the box, the task's own ids of the originals."""
     withheld: Mapping[str, tuple[Withheld, ...]] = field(default_factory=dict)
-    """Comparisons that are made outside the box after this exam has run, with expected values that never enter the box.
-    The keys are the ids that the tests with these comparisons have in the box."""
+    """Comparisons made outside the box, whose values never enter it: by the tests' ids in the box."""
     keeper: str = ""
-    """Name of the function that tests in the box call to report a value instead of comparing it. The test runner
-    defines it as a global function (in Python, a builtin)."""
+    """Function that tests call to report a value instead of comparing it: a global (in Python, a builtin)."""
     may_skip: frozenset[str] = frozenset()
     """The task's own ids of tests that may be skipped."""
     guess: float = 1.0
@@ -50,5 +46,4 @@ class Exam:
 
 
 def plain_exam(suite: Suite) -> Exam:
-    """Return an exam (what one grading runs) that consists of the unchanged suite."""
     return Exam(suite.files, {test: test for test in suite.expected}, may_skip=suite.may_skip)

@@ -31,8 +31,7 @@ _LARGEST_REPORT = 16 << 20
 
 
 async def run_exam(context: GradingContext, config: SuiteConfig, exam: Exam, change: Change | None = None) -> RunOutput:
-    """Run an exam (the tests of one grading) on a change, by default the context's own, and return the output. Raises
-    SandboxError or OSError for an infrastructure fault."""
+    """Run an exam on a change, by default the context's. Raises SandboxError or OSError for infrastructure faults."""
     wall = WALL * config.seconds + 10  # A runner takes a while to start.
     nonce, place = secrets.token_hex(16), f"/tmp/{secrets.token_hex(6)}"
     limits = Limits(
@@ -72,8 +71,7 @@ async def run_exam(context: GradingContext, config: SuiteConfig, exam: Exam, cha
 
 
 def command(config: SuiteConfig) -> list[str]:
-    """Return the command that runs the tests. The runner's script is passed on the command line, so that no file in the
-    box can be replaced to change it."""
+    """The runner's script is passed on the command line, so that no file in the box can be replaced to change it."""
     if config.runner == "node":
         return [config.node, "--input-type=module", "-e", NODE]
     # -I would also ignore PYTHONHASHSEED. An empty PYTHONPATH, -s and cwd isolate the interpreter instead.
@@ -81,9 +79,8 @@ def command(config: SuiteConfig) -> list[str]:
 
 
 def environment(config: SuiteConfig, place: str) -> dict[str, str]:
-    """Return the environment variables of a test run. They set an empty home and temporary folder below `place`, a PATH
-    of the image's programs, and an empty PYTHONPATH: Python runners add the workspace folders themselves, once
-    started. The suite's `env` setting overrides these variables."""
+    """Return an empty home and temporary folder below `place`, a PATH of the image's programs, and an empty PYTHONPATH:
+    the runners add the workspace folders once started. The suite's `env` overrides these variables."""
     fixed = {
         "HOME": f"{place}/home",
         "TMPDIR": f"{place}/tmp",
@@ -96,16 +93,14 @@ def environment(config: SuiteConfig, place: str) -> dict[str, str]:
 
 
 async def with_pytest(context: GradingContext) -> GradingContext:
-    """Return the context with an image to which Étude's own pytest is added. The added layer is the same for all images
-    and is reused."""
+    """Add Étude's own pytest to the image. The layer is the same for all images and is reused."""
     pristine = context.pristine
     image = await context.sandboxes.add_image(packages.pytest_files(), base=pristine.image, workdir=packages.FOLDER)
     return replace(context, pristine=replace(pristine, image=image))
 
 
 async def _write_suite(box: Box, workdir: str, files: Mapping[str, bytes]) -> None:
-    """Write the hidden suite's files to the workspace. They belong to the workspace's owner, not to the user that runs
-    the tests."""
+    """The files belong to the workspace's owner, not to the user that runs the tests."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path, content in files.items():

@@ -57,8 +57,6 @@ class _Expected(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A hidden suite: its settings, its files and the tests that must pass."""
-
     config: SuiteConfig
     files: Mapping[str, bytes]
     """Files to place over the workspace, by their paths in it."""
@@ -103,8 +101,7 @@ def read_suite(task: Task) -> Suite:
 
 
 def test_files(suite: Suite) -> frozenset[str]:
-    """Return the workspace paths of files that may contain the tests which the suite requires to pass. With unittest
-    there are several candidates per test, because a dotted id does not show where the file's name ends."""
+    """Return the files that may contain the required tests. A dotted id does not show where the file's name ends."""
     if suite.config.runner != "unittest":
         mark = "::" if suite.config.runner == "pytest" else " > "
         return frozenset(test.partition(mark)[0] for test in suite.expected)
@@ -119,8 +116,7 @@ def suite_files(
     pass_to_pass: Collection[str] = (),
     may_skip: Collection[str] = (),
 ) -> dict[str, bytes]:
-    """Return the files with which a task stores a hidden suite, to pass to `write_task`. The task also needs
-    `task.verifier = {"type": "tests", "runner": ...}`."""
+    """Return a hidden suite's files for `write_task`. `task.verifier` must be {"type": "tests", "runner": ...}."""
     expected = {"fail_to_pass": sorted(fail_to_pass), "pass_to_pass": sorted(pass_to_pass)}
     if may_skip:
         expected["may_skip"] = sorted(may_skip)

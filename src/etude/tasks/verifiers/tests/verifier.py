@@ -30,17 +30,14 @@ from etude.tasks.verifiers.tests.running import run_exam, with_pytest
 from etude.tasks.verifiers.tests.suite import read_suite, test_files
 
 PROOF = 4.0
-"""CPU time limit of the trial runs that show which tests can be altered at grading, as a multiple of the suite's own
-limit."""
+"""CPU time limit of the trial runs, as a multiple of the suite's own limit."""
 
 
 class TestsVerifier:
-    """Grades a change with an exam: the hidden suite, with some tests randomly altered or their expected values
-    withheld from the box.
+    """Grades a change with the hidden suite, in which some tests are altered or their expected values withheld.
 
-    Before the first verdict, trial runs with the reference solution show what can be altered or withheld, unless an
-    earlier process has stored this. A task without a reference solution is graded with its suite unchanged, and its
-    verdicts are not sealed: they could be forged.
+    Before the first verdict, trial runs show what can be altered or withheld, unless an earlier process has stored
+    this. Without a reference solution, the suite stays unchanged and verdicts are not sealed.
     """
 
     __test__ = False  # pytest must not collect this class.
@@ -60,8 +57,6 @@ class TestsVerifier:
         return self._guess <= SEALED
 
     def load_stored_proof(self, folder: Path) -> bool:
-        """Set `sealed` (whether verdicts are safe against forgery) from the proof that an earlier run stored in
-        `folder`, if there is one. Return whether `sealed` is known now."""
         try:
             reference = (self._task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -90,8 +85,7 @@ class TestsVerifier:
         return judge_run(exam, await run_exam(context, self.suite.config, exam), context.change.touched)
 
     async def with_brought_pytest(self, context: GradingContext) -> GradingContext:
-        """Return the context with pytest added to the image, if the task's settings ask for it. Otherwise return the
-        context itself."""
+        """Return the context with pytest added to the image, if the task's settings ask for it."""
         config, image = self.suite.config, context.pristine.image
         if config.runner != "pytest" or config.pytest != "brought":
             return context
