@@ -75,7 +75,7 @@ def own_names(source: str) -> frozenset[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
-            names |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and _stored(part)}
+            names |= stored_names(node)
     return frozenset(name for name in names if not name.startswith("_"))
 
 
@@ -87,8 +87,9 @@ def names_in(tree: ast.AST) -> set[str]:
     }
 
 
-def _stored(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Store)
+def stored_names(tree: ast.AST) -> set[str]:
+    """Return the names that a syntax tree assigns."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def _violations(tree: ast.Module, modules: Mapping[str, frozenset[str]]) -> _Found:

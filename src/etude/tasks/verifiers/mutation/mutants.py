@@ -1,4 +1,5 @@
-"""Makes mutants of a Python module: copies with one small fault each.
+"""Makes mutants of a Python module, copies with one small fault each, and stores those of a task in tests/mutants.json,
+which no agent sees.
 
 A module always has the same mutants in the same order. Some may behave like the original, so only a run of a good test
 suite shows which mutants it can detect.
@@ -7,8 +8,16 @@ suite shows which mutants it can detect.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from etude.tasks.verifiers.inputs import read_json
+
+FILE = "tests/mutants.json"
 
 _Fault = Callable[[], None]
 
@@ -42,6 +51,21 @@ class Mutant:
     fault: str
     """Kind of fault, such as `comparison` or `constant`."""
     source: str
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    mutants: list[Mutant] = Field(min_length=1)
+
+
+def dump_mutants(mutants: Sequence[Mutant]) -> bytes:
+    return (json.dumps({"mutants": [asdict(mutant) for mutant in mutants]}, indent=1) + "\n").encode()
+
+
+def load_mutants(path: Path) -> tuple[Mutant, ...]:
+    """Load the mutants of a task from its JSON file. Raises a TaskError that names what is missing or wrong."""
+    return tuple(read_json(path, _Stored).mutants)
 
 
 def mutants_of(path: str, source: str) -> Iterator[Mutant]:

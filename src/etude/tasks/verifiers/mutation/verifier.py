@@ -26,9 +26,8 @@ from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import SEALED, GradingContext
 from etude.tasks.verifiers.inputs import read_table
 from etude.tasks.verifiers.language import module_name, own_names, problems
-from etude.tasks.verifiers.mutation.mutants import Mutant
+from etude.tasks.verifiers.mutation.mutants import FILE, Mutant, load_mutants
 from etude.tasks.verifiers.mutation.rewrites import rewritten
-from etude.tasks.verifiers.mutation.store import FILE, load_mutants
 from etude.tasks.verifiers.tests import Exam, SuiteConfig, judge_run, run_exam
 from etude.tasks.verifiers.tests.run_output import read_rows
 

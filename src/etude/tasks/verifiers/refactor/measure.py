@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from etude.tasks.verifiers.language import stored_names
+
 SMALLEST = 6
 """Smallest statement, in syntax tree nodes, whose repetition counts. Smaller statements are often equal by chance."""
 LETTERS = 6
@@ -133,8 +135,6 @@ def _decisions(tree: ast.AST) -> int:
 
 def _names(function: _Function) -> set[str]:
     """Return the names that a function mentions but does not assign itself."""
-    names = [part for part in ast.walk(function) if isinstance(part, ast.Name)]
-    own = {name.id for name in names if isinstance(name.ctx, ast.Store)}
-    return {name.id for name in names} - own | {
-        part.attr for part in ast.walk(function) if isinstance(part, ast.Attribute)
-    }
+    attributes = {part.attr for part in ast.walk(function) if isinstance(part, ast.Attribute)}
+    names = {part.id for part in ast.walk(function) if isinstance(part, ast.Name)}
+    return names - stored_names(function) | attributes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from etude.tasks.verifiers.language import names_in
+from etude.tasks.verifiers.language import names_in, stored_names
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -29,8 +29,7 @@ def _names_at(tree: ast.Module, first: int, last: int) -> set[str]:
     if inside:
         return {inside[-1]}
     there = [node for node in tree.body if node.lineno <= last and first <= (node.end_lineno or 0)]
-    nodes = [part for node in there for part in ast.walk(node)]
-    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {name for node in there for name in stored_names(node)}
 
 
 def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
@@ -40,8 +39,7 @@ def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
     for statement in tree.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
             named = names_in(statement)
-            stored = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-            yield from ((name, named) for name in stored)
+            yield from ((name, named) for name in stored_names(statement))
 
 
 def _defined(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, _Definition]]:

@@ -9,7 +9,7 @@ from etude.tasks.change import change_of
 from etude.tasks.diff import Bounds, DiffError, parse_diff
 from etude.tasks.directory import read_files
 from etude.tasks.task import Task, TaskError
-from etude.tasks.verifiers.tests.suite import FILES
+from etude.tasks.verifiers.tests.suite import FILES, is_in_the_way
 
 TEST_PATCH = "tests/test.patch"
 """Patch of the workspace's tests. Files that it deletes stay in place: they contain no test that must pass."""
@@ -29,9 +29,7 @@ class HiddenTests:
         self.paths = frozenset(named | self._files.keys())
 
     def protects(self, path: str) -> bool:
-        """Return whether a path is a hidden test file, lies below one, or is a parent folder of one. A file at such a
-        path could keep the hidden file from being written."""
-        return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in self.paths)
+        return is_in_the_way(path, self.paths)
 
     def test_files_over(self, workspace: Mapping[str, bytes]) -> dict[str, bytes]:
         """Return the hidden files' contents for a workspace. Raises DiffError if the patch does not apply to it."""

@@ -8,12 +8,13 @@ from the log never passes.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+
+from pydantic import BaseModel
 
 from etude.sandbox.contract import ExecResult, Limits
 from etude.tasks.change import Change
@@ -22,6 +23,7 @@ from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import GradingContext
+from etude.tasks.verifiers.inputs import read_json
 from etude.tasks.verifiers.swebench.hidden import TEST_PATCH, HiddenTests
 from etude.tasks.verifiers.swebench.ids import runner_ids
 from etude.tasks.verifiers.swebench.logs import FAILED, PARSERS, PASSED, SKIPPED, read_log
@@ -34,6 +36,11 @@ LIMITS = Limits(memory_mb=4096, processes=512, disk_mb=2048, file_mb=512, output
 _MARKER = re.compile(rf"^.*{re.escape(END)}.*$", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+)$", re.MULTILINE)
 """Matches `--- a/path` and `+++ b/path` in patches that the script contains. These files are protected."""
+
+
+class _Expected(BaseModel):
+    fail_to_pass: list[str]
+    pass_to_pass: list[str]
 
 
 class EvalScriptVerifier:
@@ -144,20 +151,11 @@ def _text(done: ExecResult) -> str:
 
 
 def _expected(task: Task) -> tuple[list[str], list[str]]:
-    place = task.directory / EXPECTED
-    try:
-        found = json.loads(_read(task, EXPECTED))
-    except ValueError as error:
-        raise TaskError(f"{place}: expected JSON: {error}") from error
-    lists = []
-    for field in ("fail_to_pass", "pass_to_pass"):
-        ids = found.get(field) if isinstance(found, dict) else None
-        if not isinstance(ids, list) or not all(isinstance(test, str) for test in ids):
-            raise TaskError(f"{place}: {field}: expected a list of ids, found {ids!r}")
-        lists.append(ids)
-    if not lists[0]:
-        raise TaskError(f"{place}: fail_to_pass: expected at least one id: without one, doing nothing would pass")
-    return lists[0], lists[1]
+    path = task.directory / EXPECTED
+    found = read_json(path, _Expected)
+    if not found.fail_to_pass:
+        raise TaskError(f"{path}: fail_to_pass: expected at least one id: without one, doing nothing would pass")
+    return found.fail_to_pass, found.pass_to_pass
 
 
 def _read(task: Task, name: str) -> str:

@@ -8,7 +8,7 @@ tests/expected.json                   fail_to_pass, pass_to_pass, may_skip: ids,
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -108,6 +108,12 @@ def test_files(suite: Suite) -> frozenset[str]:
     modules = {"/".join(test.split(".")[:end]) for test in suite.expected for end in range(1, test.count("."))}
     folders = ["", *(folder.strip("/") + "/" for folder in suite.config.path if folder not in (".", ""))]
     return frozenset(f"{folder}{module}.py" for folder in folders for module in modules)
+
+
+def is_in_the_way(path: str, files: Iterable[str]) -> bool:
+    """Return whether a path is one of the hidden `files`, or above or below one, where it could keep it from being
+    written."""
+    return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in files)
 
 
 def suite_files(

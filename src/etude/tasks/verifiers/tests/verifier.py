@@ -27,7 +27,7 @@ from etude.tasks.verifiers.tests.proof import dump_proof, guess_of, load_proof, 
 from etude.tasks.verifiers.tests.proving import prove
 from etude.tasks.verifiers.tests.run_output import RunOutput
 from etude.tasks.verifiers.tests.running import run_exam, with_pytest
-from etude.tasks.verifiers.tests.suite import read_suite, test_files
+from etude.tasks.verifiers.tests.suite import is_in_the_way, read_suite, test_files
 
 PROOF = 4.0
 """CPU time limit of the trial runs, as a multiple of the suite's own limit."""
@@ -44,7 +44,6 @@ class TestsVerifier:
 
     def __init__(self, task: Task) -> None:
         self.suite = read_suite(task)
-        self._hidden = sorted(self.suite.files)
         self._test_files = test_files(self.suite)
         self._images_with_pytest: dict[str, str] = {}
         self._task = task
@@ -69,12 +68,12 @@ class TestsVerifier:
         return known_proof(folder, self._task, proof_inputs(self.suite, reference, FIRST_USER)) is not None
 
     def protects(self, path: str) -> bool:
-        return path in self._test_files or is_protected(path) or steers_runner(path) or self._is_in_the_way(path)
-
-    def _is_in_the_way(self, path: str) -> bool:
-        """Return whether a path is a hidden test file, lies below one, or is a parent folder of one. A file at such a
-        path could keep the hidden file from being written."""
-        return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in self._hidden)
+        return (
+            path in self._test_files
+            or is_protected(path)
+            or steers_runner(path)
+            or is_in_the_way(path, self.suite.files)
+        )
 
     async def examine(self, context: GradingContext) -> Verdict:
         context = await self.with_brought_pytest(context)
