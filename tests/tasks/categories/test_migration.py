@@ -43,7 +43,6 @@ SOURCE = inspect.getsource(optparse)
 OLD = OldInterface(("optparse", "os.path"), ("OptionParser", "add_option"), copied_functions(SOURCE.encode()))
 LEFT = {
     "import": "import optparse",
-    "import inside": "def f():\n    import optparse",
     "from": "from optparse import Values",
     "alias": "import optparse as o",
     "part": "from os import path",
@@ -60,7 +59,6 @@ LEFT = {
     "shim by alias": "import argparse\nOptionParser = argparse.ArgumentParser",
     "shim by import": "from flags import Parser as OptionParser",
     "import by call": "x = __import__('opt' 'parse')",
-    "importlib": "import importlib\nimportlib.import_module('x')",
     "exec": "exec('x = 1')",
     "sys.modules": "import sys\nsys.modules['x'] = 1",
     "subprocess": "import subprocess",
