@@ -1,7 +1,6 @@
 """Parses what a docstring states about parameters, results and exceptions, and finds what is missing or wrong.
 
-Two styles are understood: sections (`Args:`, `Returns:`, `Raises:`) and fields (`:param x:`, `:returns:`, `:raises
-X:`).
+There are two styles: sections (`Args:`, `Returns:`, `Raises:`) and fields (`:param x:`, `:returns:`, `:raises X:`).
 """
 
 from __future__ import annotations

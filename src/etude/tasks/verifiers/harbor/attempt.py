@@ -35,14 +35,15 @@ from etude.tasks.verifiers.harbor.box_setup import (
     unpack_into,
     user_of,
 )
-from etude.tasks.verifiers.harbor.reward import LARGEST, BadReward, Reward, parse_reward
+from etude.tasks.verifiers.harbor.reward import LARGEST, BadReward, parse_reward
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """The result of running test.sh once for one part (one step, or the whole task)."""
 
-    reward: Reward | None
+    reward: Mapping[str, float] | None
+    """All numbers that test.sh measured, by name; the score has the name `reward`."""
     problem: str = ""
     """Why there is no reward; empty if there is one."""
     limit: str = ""

@@ -90,13 +90,13 @@ class Result:
 
     @property
     def score(self) -> float:
-        return self.attempt.reward.score if self.attempt.reward else 0.0
+        return self.attempt.reward["reward"] if self.attempt.reward else 0.0
 
     @property
     def passed(self) -> bool:
         reward = self.attempt.reward
         # A required metric that is missing counts as 0.
-        return reward is not None and all(reward.metrics.get(key, 0.0) >= least for key, least in self.needed.items())
+        return reward is not None and all(reward.get(key, 0.0) >= least for key, least in self.needed.items())
 
 
 def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> Verdict:
@@ -128,7 +128,7 @@ def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> 
         reason = f"there is no reward: {last.problem}"
     else:
         needed = "" if passed else f", {_needs(results[0].needed)} needed"
-        reason = f"reward {last.reward.score:g}{needed}"
+        reason = f"reward {results[-1].score:g}{needed}"
     return Verdict(Judgement.PASS if len(passed) == len(names) else Judgement.FAIL, reason, evidence)
 
 

@@ -1,13 +1,11 @@
 """Measures how much code there is to read in a library, from its syntax trees alone.
 
 Size is the number of nodes in all trees. Long strings and numbers count as several nodes; layout, comments and the
-length of names do not count. Moving code into a function that is called once always raises the size, because a
-definition, a call and its arguments are added. Removing duplicated code lowers it.
+length of names do not count. Moving code into a function that is called once always raises the size.
 
-Duplication is the number of nodes in repeated statements, without the first occurrence of each. It compares simple
-statements and the heads of compound ones, ignoring names. Writing the same code more tersely does not lower it. The
-complexity of a function counts the decisions of all functions that it may call, so splitting a function does not make
-it simpler.
+Duplication compares simple statements and the heads of compound ones, ignoring names, so writing the same code more
+tersely does not lower it. The complexity of a function counts the decisions of all functions that it may call, so
+splitting a function does not make it simpler.
 """
 
 from __future__ import annotations

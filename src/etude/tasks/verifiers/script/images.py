@@ -1,5 +1,4 @@
-"""The verifier of Dockerfiles (`type = "dockerfile"`): builds every product offline, and checks the resulting image. A
-product is a hidden variant of the workspace's files.
+"""The verifier of Dockerfiles (`type = "dockerfile"`): builds every product offline, and checks the resulting image.
 
 The sandbox's builder makes the image, which is checked from outside: folders are read out of a box, and the output of
 commands is compared with what the product requires. A Dockerfile may start from the task's `bases` (by default `host`

@@ -1,5 +1,5 @@
 """The verifier of CI workflows (`type = "workflow"`): runs the agent's workflow on every product, each job in its own
-box. Products are hidden variants of the workspace, some correct and some broken (products.py).
+box.
 
 task.toml  [metadata.etude.verifier]  type = "workflow", workflow (a path), writes, seconds, memory_mb
 """

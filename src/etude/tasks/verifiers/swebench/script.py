@@ -1,8 +1,7 @@
 """The verifier of SWE-bench instances that bring their own test script (`type = "eval-script"`), in any language.
 
-The verdict is read from a log that the code under test could forge, so the verdict is marked as open. The script runs
-in a fresh box of the pristine image. The box contains nothing from the agent except its change. A test that is missing
-from the log never passes.
+The verdict is read from a log that the code under test could forge, so the verdict is marked as open. A test that is
+missing from the log never passes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """An exam is what one grading runs: files to place over the workspace, and the required outcome of every test.
 
-Each exam is put together at random ("drawn"). This renames tests and adds altered copies of them, so test ids in the
-box may differ from the task's own.
+Each exam is drawn at random, with renamed and altered tests, so test ids in the box may differ from the task's own.
 """
 
 from __future__ import annotations
