@@ -88,11 +88,8 @@ def test_cheats_fail(grade: Grade, task: Task) -> None:
         "asserts nothing": suite(f"import {module}"),
         "always fails": suite("self.fail()"),
         "no test": {"tests/test_it.py": "import unittest\n"},
-        "skips": suite("self.skipTest('later')"),
-        "ends the process": suite("raise SystemExit(0)"),
         "a coin": suite("self.assertTrue(random.Random().random() < 0.5)", "import random\nimport unittest"),
         "hashes the source": suite("open('x')", "import hashlib\nimport unittest"),
-        "traces": suite("sys.settrace(None)", "import sys\nimport unittest"),
         "elsewhere": {"checks.py": "x = 1\n"},
     }
     found = graded(grade, task, states)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from etude.tasks import Split, Task, TaskError, open_verifier, read_task, write_task
 from etude.tasks.verifiers.tests import TestsVerifier, read_suite, suite_files
@@ -102,18 +99,6 @@ def test_a_suite_needs_its_list_but_no_files_of_its_own(tmp_path: Path) -> None:
     (task.directory / "tests/expected.json").unlink()
     with pytest.raises(TaskError, match=r"expected\.json: expected a file"):
         read_suite(task)
-
-
-IDS = st.lists(st.text(min_size=1, max_size=20), unique=True, max_size=6)
-
-
-@given(IDS, IDS)
-def test_any_ids_survive(fails: list[str], passes: list[str]) -> None:
-    files = suite_files({"a": b"\xff"}, fails, passes, passes[:1])
-    found = json.loads(files["tests/expected.json"])
-    assert sorted(fails) == found["fail_to_pass"]
-    assert sorted(passes) == found["pass_to_pass"]
-    assert files["tests/files/a"] == b"\xff"
 
 
 SURFACE = """

@@ -28,8 +28,6 @@ LANGUAGES = {MIGRATION: "python", PYTEST: "python", UNITTEST: "python", CASES: "
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The box that a cheat acts in, and what the cheat knows about the task."""
-
     box: Box
     workdir: str
     runner: str

@@ -1,5 +1,5 @@
-"""Reads tar and zip files that were copied out of a box. They may be malicious, so sizes are bounded and nothing is
-unpacked to disk."""
+"""Packs files for a box, and reads tar and zip files that were copied out of one. Those may be malicious, so sizes are
+bounded and nothing is unpacked to disk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Collection, Mapping
 
 _LARGEST = 8 << 20
 _MOST = 2000
@@ -14,6 +15,16 @@ _MOST = 2000
 
 class ArchiveError(Exception):
     """Raised if bytes are not a readable tar or zip, or exceed the size limits. The message says what was expected."""
+
+
+def tar_of(files: Mapping[str, bytes], executable: Collection[str] = ()) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path, content in files.items():
+            info = tarfile.TarInfo(path)
+            info.size, info.mode = len(content), 0o755 if path in executable else 0o644
+            archive.addfile(info, io.BytesIO(content))
+    return packed.getvalue()
 
 
 def members_of(data: bytes) -> dict[str, bytes]:

@@ -80,7 +80,6 @@ def own_names(source: str) -> frozenset[str]:
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """Return all names and attributes that a syntax tree mentions."""
     nodes = list(ast.walk(tree))
     return {node.id for node in nodes if isinstance(node, ast.Name)} | {
         node.attr for node in nodes if isinstance(node, ast.Attribute)

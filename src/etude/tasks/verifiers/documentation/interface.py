@@ -13,8 +13,6 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """A public function, class or method, and the facts that its docstring must state."""
-
     module: str
     name: str
     """Name in the module. The name of a method has its class in front: `Queue.push`."""

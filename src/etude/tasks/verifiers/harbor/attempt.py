@@ -47,7 +47,6 @@ class Attempt:
     problem: str = ""
     """Why there is no reward; empty if there is one."""
     limit: str = ""
-    """Name of the resource limit that ended test.sh; empty if none did."""
     starved: bool = False
     """Whether the wall clock expired because the host gave the box no CPU time."""
     code: int | None = None

@@ -3,19 +3,18 @@ environment variables that the scripts run with."""
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
 import secrets
 import shlex
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from etude.sandbox.contract import Box, ExecResult, Feature, Limits, Sandboxes
 from etude.tasks.harbor import Environment
 from etude.tasks.task import TaskError
+from etude.tasks.verifiers.archives import tar_of
 
 TESTS, SOLUTION, VERIFIER_LOGS, ARTIFACTS = "/tests", "/solution", "/logs/verifier", "/logs/artifacts"
 MAX_BYTES = 64 << 20
@@ -39,7 +38,7 @@ async def place_tests(box: Box, files: Mapping[str, Path], user: str) -> None:
     task's collect hooks may have left files. This must be the last step before test.sh runs."""
     await _run_setup(box, f"{_EMPTY} && rm -rf {TESTS}" if files else f"{_EMPTY}; chmod +x {TESTS}/test.sh", user)
     if files:
-        await unpack_into(box, TESTS, tar_of(files), user)
+        await unpack_into(box, TESTS, packed(files), user)
 
 
 async def unpack_into(box: Box, place: str, tar: bytes, user: str) -> None:
@@ -50,17 +49,10 @@ async def unpack_into(box: Box, place: str, tar: bytes, user: str) -> None:
     await _run_setup(box, f"mkdir -p {goal} && cp -R {staged}/. {goal}/ && rm -rf {staged}", user)
 
 
-def tar_of(files: Mapping[str, Path]) -> bytes:
+def packed(files: Mapping[str, Path]) -> bytes:
     """Return a tar of files on the host. Those that end in .sh or are executable on the host are executable in it."""
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as archive:
-        for name, path in files.items():
-            content = path.read_bytes()
-            info = tarfile.TarInfo(name)
-            runs = path.stat().st_mode & 0o100 or name.endswith(".sh")
-            info.size, info.mode = len(content), 0o755 if runs else 0o644
-            archive.addfile(info, io.BytesIO(content))
-    return data.getvalue()
+    scripts = [name for name, path in files.items() if path.stat().st_mode & 0o100 or name.endswith(".sh")]
+    return tar_of({name: path.read_bytes() for name, path in files.items()}, scripts)
 
 
 async def read_or_none(box: Box, path: str, max_bytes: int) -> bytes | None:

@@ -17,8 +17,6 @@ from etude.tasks.verdict import Evidence, Judgement, Verdict
 
 
 class Grades(Protocol):
-    """The part of the `Grader` interface that `grade_steps` needs."""
-
     async def grade(self, task: Task, diff: str, *, fresh: bool = False) -> Verdict: ...
 
 

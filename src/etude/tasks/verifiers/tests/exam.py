@@ -23,8 +23,6 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class Exam:
-    """The test files and tests that one grading runs, with the required outcomes."""
-
     files: Mapping[str, bytes]
     tests: Mapping[str, str]
     """Tests that must pass: by their ids in the box, the task's own ids. These differ for renamed tests."""

@@ -66,7 +66,6 @@ class _Tried:
     """One test function, and the versions of it that a trial runs."""
 
     alterable: AlterableTest
-    """The tried test function as it was before the trial, with no alterations chosen."""
     rewrite: ReportingRewrite
     """The version that reports values instead of comparing them. It keeps the function's own name."""
     ids_in_box: Mapping[str, str]

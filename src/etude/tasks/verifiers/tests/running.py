@@ -7,17 +7,15 @@ standard output before any code of the workspace ran. The report file is read af
 
 from __future__ import annotations
 
-import io
 import json
 import secrets
-import tarfile
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
 
 from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
 from etude.tasks.change import Change
+from etude.tasks.verifiers.archives import tar_of
 from etude.tasks.verifiers.contract import WALL, GradingContext
 from etude.tasks.verifiers.tests import packages
 from etude.tasks.verifiers.tests.exam import Exam
@@ -56,7 +54,10 @@ async def run_exam(context: GradingContext, config: SuiteConfig, exam: Exam, cha
     }
     data = json.dumps(job).encode()
     async with context.box(limits, change) as box:
-        await _write_suite(box, context.pristine.workdir, exam.files)
+        if exam.files:
+            # They belong to the workspace's owner, not to the user that runs the tests.
+            scripts = [path for path, data in exam.files.items() if data.startswith(b"#!")]
+            await box.write_tree(context.pristine.workdir, tar_of(exam.files, scripts))
         started = time.monotonic()
         done = await box.exec(
             command(config),
@@ -97,18 +98,6 @@ async def with_pytest(context: GradingContext) -> GradingContext:
     pristine = context.pristine
     image = await context.sandboxes.add_image(packages.pytest_files(), base=pristine.image, workdir=packages.FOLDER)
     return replace(context, pristine=replace(pristine, image=image))
-
-
-async def _write_suite(box: Box, workdir: str, files: Mapping[str, bytes]) -> None:
-    """The files belong to the workspace's owner, not to the user that runs the tests."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path, content in files.items():
-            info = tarfile.TarInfo(path)
-            info.size, info.mode = len(content), 0o755 if content.startswith(b"#!") else 0o644
-            archive.addfile(info, io.BytesIO(content))
-    if files:
-        await box.write_tree(workdir, packed.getvalue())
 
 
 async def _read_output(box: Box, done: ExecResult, nonce: str, report: str, seconds: float) -> RunOutput:
