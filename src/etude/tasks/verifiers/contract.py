@@ -101,7 +101,8 @@ class ProvingVerifier(Protocol):
 async def _apply(box: Box, change: Change) -> None:
     gone = [path for path, data in change.files.items() if data is None]
     # A new file may take the place of a folder whose files are all deleted; diffs do not mention the folder itself.
-    emptied = [path for path, data in change.files.items() if data is not None and _has_files_below(path, gone)]
+    written = [path for path, data in change.files.items() if data is not None]
+    emptied = [path for path in written if any(other.startswith(f"{path}/") for other in gone)]
     if gone:
         # The image's own `rm` is safe to use: nothing of the agent's is in the box yet.
         done = await box.exec(["rm", "-rf", "--", *gone, *emptied], timeout=60)
@@ -110,7 +111,3 @@ async def _apply(box: Box, change: Change) -> None:
     for path, data in change.files.items():
         if data is not None:
             await box.write_file(path, data, executable=path in change.executable)
-
-
-def _has_files_below(folder: str, paths: list[str]) -> bool:
-    return any(path.startswith(f"{folder}/") for path in paths)

@@ -85,7 +85,11 @@ async def attempt(context: GradingContext, setup: PartSetup, change: Change) -> 
             await box.exec(hook.command, timeout=hook.timeout_sec, env=dict(setup.env), user=agent)
         if not setup.part.verifier.separate:
             return await _test(context, setup, box, started)
-        artifacts = [found for item in _artifacts_of(setup.part) if (found := await _read_artifact(box, item, context))]
+        artifacts = [
+            found
+            for item in (Artifact(source=ARTIFACTS), *setup.part.artifacts)
+            if (found := await _read_artifact(box, item, context))
+        ]
     return await _test_apart(context, setup, artifacts, started)
 
 
@@ -156,10 +160,6 @@ async def _unhealthy(box: Box, check: Healthcheck | None, setup: PartSetup) -> s
         if failures >= check.retries:
             return f"the healthcheck failed {failures} times: {tail(done).strip()[-200:] or f'exit code {done.code}'}"
         await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
-
-
-def _artifacts_of(part: Part) -> tuple[Artifact, ...]:
-    return (Artifact(source=ARTIFACTS), *part.artifacts)
 
 
 async def _read_artifact(box: Box, artifact: Artifact, context: GradingContext) -> tuple[str, bytes] | None:

@@ -120,7 +120,8 @@ def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> 
     )
     unsure = next((result for result in results if result.blame is Judgement.ERROR), None)
     if unsure:
-        return Verdict(Judgement.ERROR, f"{_where(unsure)}there is no reward: {unsure.attempt.problem}", evidence)
+        where = f"step {unsure.name}: " if unsure.name else ""
+        return Verdict(Judgement.ERROR, f"{where}there is no reward: {unsure.attempt.problem}", evidence)
     if len(names) > 1:
         scores = ", ".join(f"{result.name} {result.score:g}" for result in results)
         reason = f"{len(passed)} of {len(names)} steps passed ({scores})"
@@ -136,10 +137,6 @@ def _needs(needed: Mapping[str, float]) -> str:
     return " and ".join(f"{least:g}" if key == "reward" else f"{key} {least:g}" for key, least in needed.items()) + (
         " is" if len(needed) == 1 else " are"
     )
-
-
-def _where(result: Result) -> str:
-    return f"step {result.name}: " if result.name else ""
 
 
 def require_runnable(harbor: Harbor, path: Path) -> None:

@@ -8,6 +8,7 @@ suite shows which mutants it can detect.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -73,14 +74,10 @@ def mutants_of(path: str, source: str) -> Iterator[Mutant]:
     for place, node in enumerate(ast.walk(true)):
         for which in range(len(list(_faults(node)))):
             tree = ast.parse(source)
-            mutated = _at(tree, place)
+            mutated = next(itertools.islice(ast.walk(tree), place, None))
             fault, make = list(_faults(mutated))[which]
             make()
             yield Mutant(path, getattr(node, "lineno", 1), fault, ast.unparse(ast.fix_missing_locations(tree)) + "\n")
-
-
-def _at(tree: ast.Module, place: int) -> ast.AST:
-    return next(node for index, node in enumerate(ast.walk(tree)) if index == place)
 
 
 def _faults(node: ast.AST) -> Iterator[tuple[str, _Fault]]:

@@ -26,7 +26,7 @@ from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import SEALED, GradingContext
 from etude.tasks.verifiers.inputs import read_table
 from etude.tasks.verifiers.language import module_name, own_names, problems
-from etude.tasks.verifiers.mutation.mutants import FILE, Mutant, load_mutants
+from etude.tasks.verifiers.mutation.mutants import FILE, load_mutants
 from etude.tasks.verifiers.mutation.rewrites import rewritten
 from etude.tasks.verifiers.tests import Exam, SuiteConfig, judge_run, run_exam
 from etude.tasks.verifiers.tests.run_output import read_rows
@@ -98,7 +98,7 @@ class MutationVerifier:
             if verdict.judgement in (Judgement.ERROR, Judgement.SUSPECT):
                 return verdict
         pairs = list(zip(self.mutants, verdicts, strict=True))
-        missed = tuple(_named(mutant) for mutant, verdict in pairs if verdict.passed)
+        missed = tuple(f"{m.path}:{m.line}: {m.fault}" for m, verdict in pairs if verdict.passed)
         killed, count = len(pairs) - len(missed), len(pairs)
         evidence = replace(
             true.evidence,
@@ -157,7 +157,3 @@ def chance(mutants: int, needed: int, others: int) -> float:
         return float((1 - rate) ** others * sum(enough))
 
     return max(at(percent / 100) for percent in range(101))
-
-
-def _named(mutant: Mutant) -> str:
-    return f"{mutant.path}:{mutant.line}: {mutant.fault}"

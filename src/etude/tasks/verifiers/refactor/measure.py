@@ -59,12 +59,9 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [part for part in body if not _is_lone_constant(part)]  # type: ignore[attr-defined]
+            kept = [part for part in body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))]
+            node.body = kept  # type: ignore[attr-defined]
     return tree
-
-
-def _is_lone_constant(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _weight(tree: ast.AST) -> int:

@@ -110,15 +110,12 @@ class _Finder:
             if all(_is_subtest(item.context_expr) for item in node.items):
                 yield from self._sites(node.body)
         elif isinstance(node, ast.For):
-            yield from self._loop(node)
+            table = loop_table(node, self._scope, self._scope.values)
+            yield from self._sites_in_block(node.body, [] if table is None else [*self._tables, table])
             yield from self._sites(node.orelse)
         elif isinstance(node, ast.AsyncFor | ast.While | ast.If):
             yield from self._sites_in_block(node.body, [])
             yield from self._sites_in_block(node.orelse, [])
-
-    def _loop(self, node: ast.For) -> Iterator[Site | Candidate]:
-        table = loop_table(node, self._scope, self._scope.values)
-        yield from self._sites_in_block(node.body, [] if table is None else [*self._tables, table])
 
     def _sites_in_block(self, body: list[ast.stmt], tables: list[Table]) -> Iterator[Site | Candidate]:
         """Pass no `tables` if some iterations may skip the block: the rows that reach it are then unknown."""
