@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.tasks import Split, function_hashes, split_of
@@ -48,25 +49,14 @@ def test_damages_are_of_code_alone() -> None:
 
 
 def test_harmless_alterations_say_the_same() -> None:
-    found = texts(harmless("a.py", SOURCE))
-    assert {"if b > a and not a == 7:", "if a < b and not 7 == a:", "total = a", 'result = "%d" % a'} <= found
-
-
-def called(source: str, a: int, b: int) -> object:
-    space: dict[str, object] = {}
-    exec(source, space)
-    first = space["first"]
-    assert callable(first)
-    return first(a, b)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.randoms(use_true_random=False), st.integers(-9, 9), st.integers(-9, 9))
-def test_harmless_ones_together_are_harmless_too(rng: random.Random, a: int, b: int) -> None:
     found = harmless("a.py", SOURCE)
-    chosen = apart(rng.sample(found, len(found)))
-    source = altered({"a.py": SOURCE}, chosen)["a.py"].decode()
-    assert called(source, a, b) == called(SOURCE.decode(), a, b)
+    assert {"if b > a and not a == 7:", "if a < b and not 7 == a:", "total = a", 'result = "%d" % a'} <= texts(found)
+    same: dict[str, Callable[[int, int], object]] = {}
+    for a, b in itertools.product((-8, 2, 3, 7), repeat=2):
+        exec(SOURCE, same)
+        expected = same["first"](a, b)
+        exec(altered({"a.py": SOURCE}, apart(found))["a.py"], same)
+        assert same["first"](a, b) == expected
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 3))
