@@ -45,19 +45,23 @@ def test_findings_are_read_in_the_forms_that_people_write() -> None:
     assert read_review(b'[{"path": "a.py", "line": "4", "text": "x"}]', text) == [Finding("a.py", 4, "x")]
 
 
+NONE = (b"", b"{", b"[1]", b'[{"path": 1}]', b"[" * 100_000, b'[{"path":"a","line":1e999,"text":""}]')
+
+
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[1]", b'[{"path": 1}]', b"[" * 100_000, b'[{"path":"a","line":1e999,"text":""}]']
+    ("listed", "text", "said"),
+    [
+        (None, None, "there is no"),
+        (None, b"a.py:1: some words here\n" * 201, "at most 200"),
+        (None, b"a" * (1 << 18), "bytes"),
+        (b"[" + b" " * (1 << 17) + b"]", None, "bytes"),
+        *((data, None, "expected a list") for data in NONE),
+    ],
+    ids=range(10),
 )
-def test_a_list_that_is_none_is_refused(data: bytes) -> None:
-    with pytest.raises(ReviewError):
-        read_review(data, None)
-
-
-def test_no_review_and_an_endless_one_are_refused() -> None:
-    with pytest.raises(ReviewError, match="there is no"):
-        read_review(None, None)
-    with pytest.raises(ReviewError, match="at most"):
-        read_review(None, b"a.py:1: some words here\n" * 201)
+def test_what_is_no_review_is_refused(listed: bytes | None, text: bytes | None, said: str) -> None:
+    with pytest.raises(ReviewError, match=said):
+        read_review(listed, text)
 
 
 def test_the_score_counts_defects_once_and_false_alarms_each() -> None:
@@ -204,12 +208,6 @@ def test_what_stands_in_backticks_last_is_the_example(text: str) -> None:
             pairs.append((runs[at][1], runs[ends[0]][0]))
         at = ends[0] + 1 if ends else at + 1
     assert finding.example == (text[slice(*pairs[-1])].strip() if pairs else "")
-
-
-def test_a_review_of_any_size_is_not_read() -> None:
-    for listed, text in ((b"[" + b" " * (1 << 17) + b"]", None), (None, b"a" * (1 << 18))):
-        with pytest.raises(ReviewError, match="bytes"):
-            read_review(listed, text)
 
 
 LEADING = {

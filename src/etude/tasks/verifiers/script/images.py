@@ -95,8 +95,8 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
             return await self._build(product, context, Path(place))
 
     async def _build(self, product: ImageProduct, context: GradingContext, build_context: Path) -> Trial:
-        """Build a product's image, with the variables of this grading's boxes and without a cache, because every step
-        must really run, and check it."""
+        """Build a product's image and check it. The build has the variables of this grading's boxes. It has no cache,
+        because every step must really run."""
         if not isinstance(context.sandboxes, TriesBuilds):
             raise RequestRefused(
                 "dockerfile tasks need a sandbox that can try builds: set sandbox.mode to embedded, on this host"

@@ -22,7 +22,7 @@ class Column:
     blanks: tuple[Edit, ...]
     """Edits of the source that put null in place of each literal that this JavaScript name stands for."""
     first: int
-    """The first token that can use the name, after its own definition. The last one is before `last`."""
+    """Index of the first token that can use the name, after its own definition. `last` is the index after the last."""
     last: int
 
     def has_no_other_use(self, tokens: Sequence[Token], reported: Sequence[tuple[ByteSpan, ByteSpan]]) -> bool:

@@ -111,8 +111,7 @@ def test_files(suite: Suite) -> frozenset[str]:
 
 
 def is_in_the_way(path: str, files: Iterable[str]) -> bool:
-    """Return whether a path is one of the hidden `files`, or above or below one, where it could keep it from being
-    written."""
+    """Return whether `path` is a hidden file, or lies above or below one and could keep it from being written."""
     return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in files)
 
 
