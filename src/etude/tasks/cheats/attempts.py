@@ -38,8 +38,9 @@ from etude.tasks.verifiers import verifier_name
 ATTEMPTS = 3
 """Number of times that a grading is tried when it ends in an infrastructure fault."""
 _AT_ONCE = 3
-_RUNNERS = (PYTEST, UNITTEST, NODE)
-_KINDS = (REVIEW, MIGRATION, MUTATION)
+_KINDS = {"cases": CASES, "script": SCRIPT, "workflow": WORKFLOW, "dockerfile": IMAGE} | {
+    kind: kind for kind in (REVIEW, MIGRATION, MUTATION)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,10 @@ class Attempt:
 
 def runner_of(task: Task) -> str:
     """Return what executes the agent's code in a task, such as pytest. It decides which cheats fit the task."""
-    if (kind := task.verifier.get("type")) in _KINDS:
-        return str(kind)
-    if (runner := task.verifier.get("runner")) in _RUNNERS:
-        return str(runner)
-    known = {"cases": CASES, "script": SCRIPT, "workflow": WORKFLOW, "dockerfile": IMAGE}
-    return known.get(verifier_name(task), OTHER)
+    if (kind := verifier_name(task)) in _KINDS:
+        return _KINDS[kind]
+    runner = task.verifier.get("runner")
+    return str(runner) if runner in (PYTEST, UNITTEST, NODE) else OTHER
 
 
 def target_of(task: Task) -> str:

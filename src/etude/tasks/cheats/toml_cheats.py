@@ -112,9 +112,7 @@ async def _answer(scene: Scene, answer: Mapping[str, Any]) -> None:
 
 def _wrapped_node(source: str, answer: str) -> str:
     """Return code that makes all exported functions of a module return the value of the expression `answer`."""
-    names = [
-        line.split("function ")[1].split("(")[0] for line in source.splitlines() if line.startswith("export function")
-    ]
+    names = re.findall(r"^export function (\w+)", source, re.MULTILINE)
     before = f"const _wrap = (made) => (...given) => {{ return ({answer}); }};\n"
     return before + "".join(f"{name} = _wrap({name});\n" for name in names)
 

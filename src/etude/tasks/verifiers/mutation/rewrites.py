@@ -11,6 +11,8 @@ from __future__ import annotations
 import ast
 import random
 
+from etude.tasks.verifiers.language import stored_names
+
 _MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.Gt,
     ast.Gt: ast.Lt,
@@ -58,21 +60,18 @@ def rename_locals(function: ast.FunctionDef, taken: set[str], rng: random.Random
     inside = list(ast.walk(function))[1:]
     if any(isinstance(node, _NO_RENAMING) for node in inside):
         return
-    parts = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    parts += [part for part in (function.args.vararg, function.args.kwarg) if part is not None]
-    fixed = {part.arg for part in parts}
+    fixed = {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
     fixed |= {node.name for node in inside if isinstance(node, ast.ExceptHandler) and node.name}
-    names = [node for node in inside if isinstance(node, ast.Name)]
-    own = sorted({node.id for node in names if isinstance(node.ctx, ast.Store)} - fixed)
     new: dict[str, str] = {}
-    for name in own:
+    for name in sorted(stored_names(function) - fixed):
         word = f"{rng.choice(_WORDS)}_{rng.choice(_WORDS)}"
         while word in taken:
             word += rng.choice("abcdefgh")
         taken.add(word)
         new[name] = word
-    for node in names:
-        node.id = new.get(node.id, node.id)
+    for node in inside:
+        if isinstance(node, ast.Name):
+            node.id = new.get(node.id, node.id)
 
 
 class _Rewriter(ast.NodeTransformer):

@@ -46,7 +46,8 @@ async def unproven_findings(
     library = names_of(fixed)
     asked: dict[int, list[int]] = {}
     wrong: set[tuple[int, int]] = set()
-    repeated = _repeated_examples([finding.example for finding in findings])
+    forms = ["".join(finding.example.split()) for finding in findings]
+    repeated = {place for place, form in enumerate(forms) if form in forms[:place]}
     code = {path: data.decode() for path, data in context.pristine.files.items() if path in defects[0].files}
     for number, defect in enumerate(defects):
         leading = names_leading_to(code, defect.path, defect.first, defect.last)
@@ -108,18 +109,6 @@ def problem_of_example(
         return f"names none of {', '.join(sorted(leading))}"
     found = problems(f"{_imports(library)}\n{example}", library)
     return found[0] if found else ""
-
-
-def _repeated_examples(examples: Sequence[str]) -> set[int]:
-    """Return the indexes of examples that repeat an earlier one, ignoring white space."""
-    seen: set[str] = set()
-    found = set()
-    for place, example in enumerate(examples):
-        form = "".join(example.split())
-        if form in seen:
-            found.add(place)
-        seen.add(form)
-    return found
 
 
 def _imports(library: Mapping[str, frozenset[str]]) -> str:

@@ -69,7 +69,7 @@ class EvalScriptVerifier:
             reason = f"the task cannot be graded: {TEST_PATCH} is no diff of the workspace: {error}"
             return Verdict(Judgement.ERROR, reason)
         done = await self._run(context, context.change, hidden, mark)
-        if _tests_started(done) or _tests_started(await self._run(context, Change(), hidden, mark)):
+        if START in _text(done) or START in _text(await self._run(context, Change(), hidden, mark)):
             return self._judge(context, done, mark, time.monotonic() - started)
         reason = f"the script does not come to its tests in this image, not even without a change (code {done.code})"
         return Verdict(Judgement.ERROR, reason, Evidence(done.code, log=_text(done)[-2000:]))
@@ -139,10 +139,6 @@ def _test_output(log: str, mark: str) -> tuple[str, int] | None:
     between, end, after = rest.partition(END)
     code = re.search(rf"^{mark} (\d+)$", after, re.MULTILINE)
     return (between, int(code[1])) if start and end and code else None
-
-
-def _tests_started(done: ExecResult) -> bool:
-    return START in _text(done)
 
 
 def _text(done: ExecResult) -> str:

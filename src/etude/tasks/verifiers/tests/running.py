@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from dataclasses import replace
 from importlib import resources
 
 from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
@@ -91,13 +90,6 @@ def environment(config: SuiteConfig, place: str) -> dict[str, str]:
         "NODE_OPTIONS": "",
     }
     return {**fixed, **config.env}
-
-
-async def with_pytest(context: GradingContext) -> GradingContext:
-    """Add Étude's own pytest to the image. The layer is the same for all images and is reused."""
-    pristine = context.pristine
-    image = await context.sandboxes.add_image(packages.pytest_files(), base=pristine.image, workdir=packages.FOLDER)
-    return replace(context, pristine=replace(pristine, image=image))
 
 
 async def _read_output(box: Box, done: ExecResult, nonce: str, report: str, seconds: float) -> RunOutput:

@@ -19,6 +19,7 @@ from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task
 from etude.tasks.verdict import Verdict
 from etude.tasks.verifiers.contract import FIRST_USER, SEALED, SECOND_USER, GradingContext
+from etude.tasks.verifiers.tests import packages
 from etude.tasks.verifiers.tests.drawing import chance_left, draw_exam
 from etude.tasks.verifiers.tests.exam import Exam
 from etude.tasks.verifiers.tests.judging import judge_run
@@ -26,7 +27,7 @@ from etude.tasks.verifiers.tests.pool import Pool
 from etude.tasks.verifiers.tests.proof import dump_proof, guess_of, load_proof, proof_inputs
 from etude.tasks.verifiers.tests.proving import prove
 from etude.tasks.verifiers.tests.run_output import RunOutput
-from etude.tasks.verifiers.tests.running import run_exam, with_pytest
+from etude.tasks.verifiers.tests.running import run_exam
 from etude.tasks.verifiers.tests.suite import is_in_the_way, read_suite, test_files
 
 PROOF = 4.0
@@ -89,7 +90,9 @@ class TestsVerifier:
         if config.runner != "pytest" or config.pytest != "brought":
             return context
         if image not in self._images_with_pytest:
-            self._images_with_pytest[image] = (await with_pytest(context)).pristine.image
+            # The added layer is the same for all images and is reused.
+            added = await context.sandboxes.add_image(packages.pytest_files(), base=image, workdir=packages.FOLDER)
+            self._images_with_pytest[image] = added
         return replace(context, pristine=replace(context.pristine, image=self._images_with_pytest[image]))
 
     async def _proven_pool(self, context: GradingContext) -> Pool:
