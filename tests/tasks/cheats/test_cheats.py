@@ -32,10 +32,10 @@ def assert_none_succeeds(boxes: Boxes, tasks: list[Task], *, sealed: bool = True
 
 def test_there_are_cheats_of_every_kind() -> None:
     assert len(CHEATS) >= 100
-    for runner in ("script", "workflow", "image", "review", "migration", "mutation"):
-        assert sum(runner in cheat.fits for cheat in CHEATS.values()) >= 22, runner
-    for runner in ("pytest", "unittest", "cases", "node"):
-        assert sum(runner in cheat.fits for cheat in CHEATS.values()) >= 40, runner
+    leasts = {60: "pytest unittest", 40: "cases node", 25: "script workflow image", 22: "review migration mutation"}
+    for least, runners in leasts.items():
+        for runner in runners.split():
+            assert sum(runner in cheat.fits for cheat in CHEATS.values()) >= least, runner
     assert all(cheat.exploits and "\n" not in cheat.exploits for cheat in CHEATS.values())
 
 

@@ -205,8 +205,11 @@ MANY += "  j1400: {steps: [{run: x}]}\n"
     ids=["open", "unknown", "values", "variables", "jobs"],
 )
 def test_no_workflow_takes_long_to_refuse(text: str, said: str) -> None:
-    began = time.process_time()
-    with pytest.raises(WorkflowError, match=said) as caught:
-        parse_workflow(text.encode())
+    spent: list[float] = []
+    while not spent or (spent[-1] >= 1.0 and len(spent) < 2):
+        began = time.process_time()
+        with pytest.raises(WorkflowError, match=said) as caught:
+            parse_workflow(text.encode())
+        spent.append(time.process_time() - began)
     assert len(str(caught.value)) < 300
-    assert time.process_time() - began < 2.0, "read in linear time"
+    assert spent[-1] < 1.0, "read in linear time"
