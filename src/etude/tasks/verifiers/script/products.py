@@ -104,7 +104,7 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
 
     @property
     def sealed(self) -> bool:
-        """Whether guessing which products are broken is right about all of them at most as often as `SEALED`."""
+        """Whether a build that guesses which products are broken passes with a probability of at most `SEALED`."""
         return 0.5 ** len(self.products) <= SEALED
 
     def protects(self, path: str) -> bool:

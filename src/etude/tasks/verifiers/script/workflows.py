@@ -1,5 +1,4 @@
-"""The verifier of CI workflows (`type = "workflow"`): runs the agent's workflow on every product, each job in its own
-box.
+"""The verifier of CI workflows (`type = "workflow"`): runs the workflow on every product, each job in its own box.
 
 task.toml  [metadata.etude.verifier]  type = "workflow", workflow (a path), writes, seconds, memory_mb
 """
