@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import random
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.tasks import Split, function_hashes, split_of
 from etude.tasks.categories.alterations import Alteration, altered, apart, damages, harmless
-from etude.tasks.categories.packages import NODE, PYTHON, kins, package_of, read_package, written_otherwise
+from etude.tasks.categories.packages import NODE, PYTHON, kins, package_of, read_package
 from etude.tasks.categories.variants import try_variants
 
 SOURCE = b'''"""Text of 3."""
@@ -49,25 +49,14 @@ def test_damages_are_of_code_alone() -> None:
 
 
 def test_harmless_alterations_say_the_same() -> None:
-    found = texts(harmless("a.py", SOURCE))
-    assert {"if b > a and not a == 7:", "if a < b and not 7 == a:", "total = a", 'result = "%d" % a'} <= found
-
-
-def called(source: str, a: int, b: int) -> object:
-    space: dict[str, object] = {}
-    exec(source, space)
-    first = space["first"]
-    assert callable(first)
-    return first(a, b)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.randoms(use_true_random=False), st.integers(-9, 9), st.integers(-9, 9))
-def test_harmless_ones_together_are_harmless_too(rng: random.Random, a: int, b: int) -> None:
     found = harmless("a.py", SOURCE)
-    chosen = apart(rng.sample(found, len(found)))
-    source = altered({"a.py": SOURCE}, chosen)["a.py"].decode()
-    assert called(source, a, b) == called(SOURCE.decode(), a, b)
+    assert {"if b > a and not a == 7:", "if a < b and not 7 == a:", "total = a", 'result = "%d" % a'} <= texts(found)
+    same: dict[str, Callable[[int, int], object]] = {}
+    for a, b in itertools.product((-8, 2, 3, 7), repeat=2):
+        exec(SOURCE, same)
+        expected = same["first"](a, b)
+        exec(altered({"a.py": SOURCE}, apart(found))["a.py"], same)
+        assert same["first"](a, b) == expected
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 3))
@@ -102,18 +91,6 @@ def test_a_variant_that_never_ends_or_is_no_python_has_no_outcome() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", PYTHON)
-def test_packages_have_many_proven_bugs_and_other_honest_forms(name: str) -> None:
-    package = read_package(name)
-    assert len(package.damages) >= 30
-    assert all(package.telling.intersection(damage.tests) for damage in package.damages)
-    others = [written_otherwise(package, random.Random(seed)) for seed in range(3)]
-    for outcome in try_variants({**package.files, **package.tests}, others):
-        assert (outcome.tests, outcome.failed) == (package.ids, ())
-    assert all(ast.parse(data) for other in others for path, data in other.items() if path.endswith(".py"))
-
-
-@pytest.mark.soak
 def test_no_function_of_a_package_is_one_of_another_split() -> None:
     found: dict[Split, set[str]] = {split: set() for split in Split}
     for kin in kins(*PYTHON):
@@ -127,10 +104,10 @@ def test_no_function_of_a_package_is_one_of_another_split() -> None:
     assert not found[Split.DEV] & found[Split.TEST]
 
 
-def test_bugs_of_node_packages_are_at_one_place_and_named_by_tests() -> None:
+def test_alterations_of_node_packages_are_at_one_place_and_bugs_named_by_tests() -> None:
     for name in NODE:
         package = read_package(name)
         assert len(package.ids) == 6
-        for damage in package.damages:
-            assert set(damage.tests) < set(package.ids)
-            assert altered(package.files, [damage.alteration]) != dict(package.files)
+        assert all(set(damage.tests) < set(package.ids) for damage in package.damages)
+        for one in (*package.harmless, *(damage.alteration for damage in package.damages)):
+            assert altered(package.files, [one]) != dict(package.files)

@@ -1,20 +1,20 @@
-"""Debugging and features: packages with something damaged or taken out, graded by their hidden suites."""
+"""Debugging and features: packages with something damaged or taken out, graded by their hidden suites. All tests take
+the same package, whose bugs are found once."""
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
-from etude.tasks import reference_diff
-from etude.tasks.categories.alterations import altered
+from etude.tasks import Split, open_source, reference_diff
 from etude.tasks.categories.features import features_of
-from etude.tasks.categories.packages import NODE, package_of, read_package, written_otherwise
+from etude.tasks.categories.packages import package_of
 from etude.tasks.categories.variants import try_variants
 
 from ..conftest import Grade
 from .grading import graded, one_task, workspace
+from .test_one_of_each import SOURCES
 
 
 def test_what_is_taken_out_is_gone_and_asked_for() -> None:
@@ -34,34 +34,17 @@ def test_what_is_taken_out_is_gone_and_asked_for() -> None:
 
 
 def test_a_bug_is_mended_or_it_is_not(grade: Grade, seals: bool, tmp_path: Path) -> None:
-    task = one_task("debugging", tmp_path)
-    files = workspace(task)
-    tests = sorted((task.directory / "tests/files").rglob("test_*.py"))
-    path = next(name for name in files if f"+++ b/{name}" in reference_diff(task))
-    found = graded(
-        grade,
-        task,
-        {
-            "nothing": {},
-            "comment": {path: files[path] + "# mended\n"},
-            "gone": {path: None},
-            "own tests": {f"tests/{tests[0].name}": "import unittest\n"},
-            "exit": {path: files[path] + "\nimport os\n\nos._exit(0)\n"},
-        },
-    )
+    task = one_task("debugging", tmp_path, index=3)
+    path = next(name for name in workspace(task) if f"+++ b/{name}" in reference_diff(task))
+    found = graded(grade, task, {"nothing": {}, "gone": {path: None}})
     assert {str(verdict.judgement) for verdict in found.values()} == {"fail"}
     (honest,) = grade(task, reference_diff(task))
     assert honest.passed
     assert honest.evidence.sealed == seals
 
 
-@pytest.mark.parametrize("name", NODE)
-def test_a_package_of_node_says_which_lines_may_be_written_otherwise(name: str) -> None:
-    package = read_package(name)
-    assert len(package.harmless) >= 5
-    for one in package.harmless:
-        before, after = (files[one.path].decode() for files in (package.files, altered(package.files, [one])))
-        assert before != after
-        assert before.splitlines()[: one.first - 1] == after.splitlines()[: one.first - 1]
-    other = written_otherwise(package, random.Random(1))
-    assert sum(other[path] != data for path, data in package.files.items()) == 2
+@pytest.mark.parametrize("source", SOURCES)
+def test_equal_seeds_make_equal_tasks_and_others_do_not(source: str, tmp_path: Path) -> None:
+    first, again, other = (open_source(source).make(Split.TRAIN, 3, seed, tmp_path) for seed in (5, 5, 6))
+    assert first == again
+    assert first[1] != other[1]

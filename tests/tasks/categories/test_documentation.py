@@ -148,14 +148,9 @@ def test_cheats_fail(grade: Grade, seals: bool, task: Task) -> None:
     shown = {
         "nothing shown": f'>>> _ = {name}("aab", 1)',
         "wrong": f'>>> {name}("aab", 1)\n3',
-        "dots": f'>>> {name}("aab", 1)\n...',
-        "skipped": f'>>> {name}("aab", 1)  # doctest: +SKIP\n3',
         "only its type": f'>>> isinstance({name}("aab", 1), (str, list))\nTrue',
-        "only that it is there": f">>> {name} is not None\nTrue",
         "not called": f">>> '{name}'\n'{name}'",
         "how it is shown": f'>>> str({name})[:11]; _ = {name}("aab", 1)\n{f"<function {name}"[:11]!r}',
-        "looks at the code": f'>>> {name}.__code__.co_name; {name}("aab", 1) and None',
-        "prints what it wants": f'>>> _ = {name}("aab", 1); print(5)\n5',
         "ends": f'>>> {name}("aab", 1)\n>>> raise SystemExit(0)',
     }
     states: dict[str, dict[str, str | None]] = {key: {path: example(solved, name, text)} for key, text in shown.items()}

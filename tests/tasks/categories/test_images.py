@@ -23,7 +23,6 @@ def test_ways_to_cheat_fail(grade: Grade, task: Task) -> None:
     products = json.loads((task.directory / "tests/products.json").read_text())
     seen = next(product for product in products if product["name"] == "as it is")
     (folder, files), *_ = seen["folders"].items()
-    name = next(path for path in files if "/" in path).split("/")[0]
     _, _, last = honest.partition("\n\nFROM host\n")
     ready = {f"ci/ready/{path}": text for path, text in files.items()}
     found = graded(
@@ -32,17 +31,13 @@ def test_ways_to_cheat_fail(grade: Grade, task: Task) -> None:
         {
             "honest": {"Dockerfile": honest},
             "no Dockerfile": {"ci/image.py": "print(1)\n"},
-            "no instruction": {"Dockerfile": "# to be written\n"},
-            "empty": {"Dockerfile": "FROM host\n"},
             "never tests": {"Dockerfile": honest.replace("sys.exit(1)", "pass")},
-            "keeps no rule": {"Dockerfile": honest.replace("sys.exit(", "print(")},
             "brings finished files along": {
                 "Dockerfile": f"FROM host\n{last.split('COPY')[0]}COPY ci/ready/ .\n",
                 **ready,
             },
             "leaves the tests in": {"Dockerfile": f"{honest}COPY tests/ tests/\n"},
             "forgets the argument": {"Dockerfile": honest.replace("ARG CHANNEL=", "ENV CHANNEL=")},
-            "leaves a module out": {"Dockerfile": f"{honest}RUN rm $(ls {name}/*.py | tail -n 1)\n"},
             "another folder": {"Dockerfile": honest.replace(f"WORKDIR {folder}", "WORKDIR /elsewhere")},
             "an image of elsewhere": {"Dockerfile": honest.replace("FROM host AS", "FROM registry.example/it:1 AS")},
             "copies from elsewhere": {"Dockerfile": f"{honest}COPY --from=registry.example/it:1 /x x\n"},

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import copy
 import functools
-import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,33 +42,31 @@ def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
                 yield found
 
 
-def helper(name: str, body: list[ast.stmt], given: list[str]) -> ast.FunctionDef:
-    taken = ast.arguments([], [ast.arg(word) for word in given], None, [], [], None, [])
-    return ast.FunctionDef(name, taken, body, [])
+def moved_away(tree: ast.Module, body: list[ast.stmt]) -> ast.expr:
+    """The call of a new function with this body. The cheapest there could be: it takes and gives back nothing."""
+    tree.body.append(ast.FunctionDef("_moved", ast.arguments([], [], None, [], [], None, []), body, []))
+    return ast.Call(ast.Name("_moved", ast.Load()), [], [])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.sampled_from(NAMES), st.booleans(), st.data())
 def test_moving_statements_into_a_function_called_once_never_helps(
     name: str, tangled: bool, data: st.DataObject
 ) -> None:
-    source = variants(name, 1)[tangled]
-    tree = ast.parse(source)
+    tree = ast.parse(variants(name, 1)[tangled])
     before = measured(tree)
-    found = list(blocks(tree))
-    block = found[data.draw(st.integers(0, len(found) - 1))]
+    block = data.draw(st.sampled_from(list(blocks(tree))))
     start = data.draw(st.integers(0, len(block) - 1))
     end = data.draw(st.integers(start + 1, len(block)))
-    # The cheapest there could be: it takes nothing, and gives nothing back.
-    block[start:end], moved = [ast.Expr(ast.Call(ast.Name("_moved", ast.Load()), [], []))], block[start:end]
-    tree.body.append(helper("_moved", moved, []))
+    moved = block[start:end]
+    block[start:end] = [ast.Expr(moved_away(tree, moved))]
     after = measured(tree)
     text_alone = all(isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in moved)
     assert after.size > before.size
     assert after.duplicated >= before.duplicated or text_alone
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.sampled_from(NAMES), st.booleans(), st.data())
 def test_moving_an_expression_never_helps(name: str, tangled: bool, data: st.DataObject) -> None:
     tree = ast.parse(variants(name, 2)[tangled])
@@ -81,27 +77,31 @@ def test_moving_an_expression_never_helps(name: str, tangled: bool, data: st.Dat
         for field in ("value", "test", "iter", "left", "operand")
         if isinstance(getattr(node, field, None), ast.expr) and not isinstance(getattr(node, field), ast.Constant)
     ]
-    node, field = places[data.draw(st.integers(0, len(places) - 1))]
-    moved = getattr(node, field)
-    setattr(node, field, ast.Call(ast.Name("_moved", ast.Load()), [], []))
-    tree.body.append(helper("_moved", [ast.Return(moved)], []))
+    node, field = data.draw(st.sampled_from(places))
+    setattr(node, field, moved_away(tree, [ast.Return(getattr(node, field))]))
     assert measured(tree).size > before.size
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_to_remove_planted_copies_helps_in_every_way(name: str) -> None:
-    clean, tangled = (measured(source) for source in variants(name, 3))
+def test_the_same_in_fewer_signs_is_as_often_there() -> None:
+    loops = [
+        f"def f{n}(rows):\n    found = []\n    for row in rows:\n        found.append(row * 2 + 1)\n" for n in range(3)
+    ]
+    golfed = [f"def f{n}(rows):\n    found = [row * 2 + 1 for row in rows]\n" for n in range(3)]
+    long, short = (measured("".join(f"{text}    return found\n" for text in texts)) for texts in (loops, golfed))
+    assert short.size < long.size
+    assert short.duplicated >= long.duplicated > 0
+
+
+@pytest.mark.parametrize("name", NAMES[::3])
+def test_planted_copies_change_nothing_and_to_remove_them_helps_in_every_way(name: str) -> None:
+    library = draw_library(name, random.Random(3), whole=True)
+    source, copies = variants(name, 3)
+    assert exit_codes(library, [copies]) == [0]
+    assert list(changes(copies, source)) == list(changes(source, copies)) == []
+    clean, tangled = measured(source), measured(copies)
     assert clean.size < 0.9 * tangled.size
     assert clean.duplicated < tangled.duplicated
     assert clean.complexity <= tangled.complexity
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_planted_copies_change_nothing_of_what_is_done(name: str) -> None:
-    library = draw_library(name, random.Random(4))
-    tangled = with_copies(library.source, random.Random(4))
-    assert exit_codes(library, [tangled]) == [0]
-    assert list(changes(tangled, library.source)) == list(changes(library.source, tangled)) == []
 
 
 def test_names_layout_and_comments_weigh_nothing_and_texts_their_length() -> None:
@@ -167,65 +167,6 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return one_task("refactor", tmp_path_factory.mktemp("refactor"), index=4)
 
 
-class _Golfed(ast.NodeTransformer):
-    """Makes comprehensions of loops that append: the same in fewer signs, and nothing once only."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        for place, (start, loop) in enumerate(itertools.pairwise(node.body)):
-            if isinstance(start, ast.Assign) and isinstance(loop, ast.For) and ast.unparse(start.value) == "[]":
-                name = ast.unparse(start.targets[0])
-                element, kept = appended(loop.body, name)
-                if element is not None:
-                    part = ast.comprehension(loop.target, loop.iter, kept, 0)
-                    start.value = ast.ListComp(element, [part])
-                    node.body[place + 1] = ast.Pass()
-        node.body = [part for part in node.body if not isinstance(part, ast.Pass)]
-        return node
-
-
-def appended(body: list[ast.stmt], name: str) -> tuple[ast.expr | None, list[ast.expr]]:
-    """What a loop with this body appends to a list, under which conditions; None if it does more."""
-    if len(body) != 1:
-        return None, []
-    (only,) = body
-    if isinstance(only, ast.Expr) and ast.unparse(only).startswith(f"{name}.append("):
-        return only.value.args[0], []
-    if not isinstance(only, ast.If):
-        return None, []
-    first, kept = appended(only.body, name)
-    if not only.orelse:
-        return first, [only.test, *kept]
-    second, others = appended(only.orelse, name)
-    if first is None or second is None or kept or others:
-        return None, []
-    return ast.IfExp(only.test, first, second), []
-
-
-def golfed(source: str) -> str:
-    return ast.unparse(ast.fix_missing_locations(_Golfed().visit(ast.parse(source)))) + "\n"
-
-
-def split_up(source: str) -> str:
-    """Every simple run of a function in a tiny function of its own, called once."""
-    tree = ast.parse(source)
-    made: list[ast.stmt] = []
-    for node in [part for part in tree.body if isinstance(part, ast.FunctionDef)]:
-        last = node.body[-1]
-        if isinstance(last, ast.Return) and last.value is not None:
-            names = sorted({part.id for part in ast.walk(last) if isinstance(part, ast.Name)} & locals_of(node))
-            name = f"_end_of_{node.name}"
-            made.append(helper(name, [copy.deepcopy(last)], names))
-            call = ast.Call(ast.Name(name, ast.Load()), [ast.Name(word, ast.Load()) for word in names], [])
-            node.body[-1] = ast.Return(call)
-    tree.body += made
-    return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
-
-
-def locals_of(function: ast.FunctionDef) -> set[str]:
-    names = {part.id for part in ast.walk(function) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
-    return names | {part.arg for part in ast.walk(function) if isinstance(part, ast.arg)}
-
-
 NO_ASSERTS = "\nimport unittest\nunittest.TestCase.assertEqual = lambda self, *rest: None\n"
 
 
@@ -236,8 +177,7 @@ def test_cheats_fail(grade: Grade, task: Task) -> None:
     test = next(path for path in workspace(task) if path.startswith("tests/test_"))
     public = next(node.name for node in ast.parse(solved).body if getattr(node, "name", "_")[0] != "_")
     states: dict[str, dict[str, str | None]] = {
-        "splits up": {path: split_up(tangled)},
-        "golfs": {path: golfed(tangled)},
+        "leaves it": {path: tangled + "\n"},
         "runs a text": {path: f"exec({tangled!r})\n"},
         "runs a text in its names": {path: solved + f"exec({tangled!r})\n"},
         "keeps code in data": {path: "import json\nexec(json.load(open('code.json')))\n", "code.json": f"{tangled!r}"},
@@ -245,32 +185,20 @@ def test_cheats_fail(grade: Grade, task: Task) -> None:
         "does less": {path: solved.replace("raise ValueError", "ValueError")},
         "does less and asserts nothing": {path: solved.replace("raise ValueError", "ValueError") + NO_ASSERTS},
         "changes the interface": {path: solved.replace(f"def {public}(", f"def {public}(_other=1, *, ")},
-        "drops the docstrings": {path: ast.unparse(_Undocumented().visit(ast.parse(solved)))},
         "takes it out": {path: solved[: solved.index(f"def {public}(")]},
         "breaks it": {path: solved + "def (\n"},
-        "changes the tests": {path: split_up(tangled), test: "import unittest\n"},
+        "changes the tests": {path: tangled, test: "import unittest\n"},
     }
-    assert measured(golfed(tangled)).size < measured(tangled).size
-    assert measured(golfed(tangled)).duplicated > task.verifier["duplicated"]
     found = graded(grade, task, states)
     for name, verdict in found.items():
         suspect = name == "does less and asserts nothing" and verdict.judgement is Judgement.SUSPECT
         assert suspect or verdict.judgement is Judgement.FAIL, (name, verdict)
-    assert 0 < (found["golfs"].evidence.score or 0) < 0.5
-    assert found["golfs"].evidence.tests_expected == 0
+    assert (found["leaves it"].evidence.score, found["leaves it"].evidence.tests_expected) == (0, 0)
     assert found["changes the tests"].evidence.touched_protected == (test,)
-    assert (found["splits up"].evidence.score or 0) < 0
     assert "tests failed" in found["does less"].reason
     passed = graded(grade, task, {"honest": {path: solved}})["honest"]
     assert passed.passed
     assert passed.evidence.score >= 1.0
-
-
-class _Undocumented(ast.NodeTransformer):
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        if ast.get_docstring(node) is not None:
-            node.body = node.body[1:]
-        return node
 
 
 def test_a_wrong_setting_is_named(task: Task) -> None:

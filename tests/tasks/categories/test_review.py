@@ -10,13 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.tasks import Judgement, Task, TaskError, open_verifier
 from etude.tasks.categories.alterations import altered
-from etude.tasks.categories.examples import example_of
-from etude.tasks.categories.packages import PYTHON, read_package
+from etude.tasks.categories.packages import read_package
 from etude.tasks.categories.review import DEFECTS, plant
 from etude.tasks.categories.variants import try_variants
 from etude.tasks.verifiers.review import (
@@ -46,19 +45,23 @@ def test_findings_are_read_in_the_forms_that_people_write() -> None:
     assert read_review(b'[{"path": "a.py", "line": "4", "text": "x"}]', text) == [Finding("a.py", 4, "x")]
 
 
+NONE = (b"", b"{", b"[1]", b'[{"path": 1}]', b"[" * 100_000, b'[{"path":"a","line":1e999,"text":""}]')
+
+
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[1]", b'[{"path": 1}]', b"[" * 100_000, b'[{"path":"a","line":1e999,"text":""}]']
+    ("listed", "text", "said"),
+    [
+        (None, None, "there is no"),
+        (None, b"a.py:1: some words here\n" * 201, "at most 200"),
+        (None, b"a" * (1 << 18), "bytes"),
+        (b"[" + b" " * (1 << 17) + b"]", None, "bytes"),
+        *((data, None, "expected a list") for data in NONE),
+    ],
+    ids=range(10),
 )
-def test_a_list_that_is_none_is_refused(data: bytes) -> None:
-    with pytest.raises(ReviewError):
-        read_review(data, None)
-
-
-def test_no_review_and_an_endless_one_are_refused() -> None:
-    with pytest.raises(ReviewError, match="there is no"):
-        read_review(None, None)
-    with pytest.raises(ReviewError, match="at most"):
-        read_review(None, b"a.py:1: some words here\n" * 201)
+def test_what_is_no_review_is_refused(listed: bytes | None, text: bytes | None, said: str) -> None:
+    with pytest.raises(ReviewError, match=said):
+        read_review(listed, text)
 
 
 def test_the_score_counts_defects_once_and_false_alarms_each() -> None:
@@ -80,6 +83,7 @@ Findings = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(Findings, Findings)
 def test_a_false_alarm_never_helps_and_a_find_never_harms(found: list[Finding], more: list[Finding]) -> None:
     score = score_of(found, NAMED, 1)[0]
@@ -107,24 +111,23 @@ def test_the_chance_of_a_guess_is_counted(places: int, data: st.DataObject, thre
 
 @pytest.mark.slow
 def test_every_planted_defect_is_real_and_every_other_place_harmless() -> None:
-    for name, seed in (("rota", 1), ("pantry", 2), ("parcels", 3)):
-        package = read_package(name)
-        planted = plant(package, random.Random(seed))
-        alone = [damage.alteration for damage in planted.damages]
-        others = [one for one in planted.alterations if one not in alone]
-        whole, *each = try_variants(
-            {**package.files, **package.tests},
-            [altered(package.files, others), *(altered(package.files, [*others, one]) for one in alone)],
-        )
-        assert len(alone) == DEFECTS
-        assert whole.failed == ()
-        for outcome, damage in zip(each, planted.damages, strict=True):
-            assert set(damage.tests) <= set(outcome.failed)
-        head = altered(package.files, planted.alterations)
-        for damage in planted.damages:
-            one = damage.alteration
-            line = head[one.path].decode().splitlines()[planted.lines[one] - 1]
-            assert one.text in line
+    package = read_package("rota")
+    planted = plant(package, random.Random(1))
+    alone = [damage.alteration for damage in planted.damages]
+    others = [one for one in planted.alterations if one not in alone]
+    whole, *each = try_variants(
+        {**package.files, **package.tests},
+        [altered(package.files, others), *(altered(package.files, [*others, one]) for one in alone)],
+    )
+    assert len(alone) == DEFECTS
+    assert whole.failed == ()
+    for outcome, damage in zip(each, planted.damages, strict=True):
+        assert set(damage.tests) <= set(outcome.failed)
+    head = altered(package.files, planted.alterations)
+    for damage in planted.damages:
+        one = damage.alteration
+        line = head[one.path].decode().splitlines()[planted.lines[one] - 1]
+        assert one.text in line
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +149,6 @@ def test_ways_to_cheat_fail(grade: Grade, task: Task) -> None:
     exact = [(defect["path"], defect["first"]) for defect in defects]
     solved = (task.directory / "solution/patch.diff").read_text().splitlines()
     shown = [line.split("`")[-2] for line in solved if line.startswith("+") and line.endswith("`")]
-    name = changed[0].split("/")[0]
     call = shown[0].partition("(")[0]
 
     everything = f"({', '.join(dict.fromkeys(shown))},)"
@@ -161,25 +163,15 @@ def test_ways_to_cheat_fail(grade: Grade, task: Task) -> None:
             "all there is, at each": instead(everything),
             "all there is, each time another": review(exact, [f"{everything} + ({n},)" for n in range(len(exact))]),
             "every line": review(lines[:200], ["1"] * len(lines[:200])),
-            "every third line": review(lines[::3], ["1"] * len(lines[::3])),
             "half of them": review(exact[: DEFECTS // 2], shown[: DEFECTS // 2]),
-            "all and as many more": review([*exact, *[("README.md", 1)] * 5], [*shown, *shown]),
             "no words": review(exact, shown, "x"),
-            "other files": review([(f"x/{path}", line) for path, line in exact], shown),
-            "prose": {"REVIEW.md": "All of it is wrong.\n"},
-            "a broken list": {"review.json": "["},
             "mends the code instead": {path: files[path].replace("<=", "<") for path in changed},
             "no example": {"REVIEW.md": "".join(f"{path}:{line}: this is wrong\n" for path, line in exact)},
             "examples of other defects": review(exact, [*shown[1:], shown[0]]),
             "one that never differs": instead("1 + 1"),
             "one that is never the same": instead(f'f"{{{call}}}"'),
             "one that says where it lies": instead(f"[{call}]"),
-            "one that reads the source": instead(f"open({name}.__file__).read()"),
-            "one that looks inside": instead(f"{call}.__code__.co_consts"),
-            "one that draws lots": instead("id(1)"),
             "one that never ends": review(exact, ["[1 for _ in iter(int, 1)]", "1", "2", "3", "4"]),
-            "one that is none": instead("import os"),
-            "a long one": instead("1 + " * 300 + "1"),
             "exact": review(exact, shown),
             "exact, code changed too": {**review(exact, shown), changed[0]: "x = 1\n"},
         },
@@ -216,12 +208,6 @@ def test_what_stands_in_backticks_last_is_the_example(text: str) -> None:
             pairs.append((runs[at][1], runs[ends[0]][0]))
         at = ends[0] + 1 if ends else at + 1
     assert finding.example == (text[slice(*pairs[-1])].strip() if pairs else "")
-
-
-def test_a_review_of_any_size_is_not_read() -> None:
-    for listed, text in ((b"[" + b" " * (1 << 17) + b"]", None), (None, b"a" * (1 << 18))):
-        with pytest.raises(ReviewError, match="bytes"):
-            read_review(listed, text)
 
 
 LEADING = {
@@ -297,14 +283,6 @@ def test_an_example_is_one_expression_on_what_the_library_makes_public() -> None
         assert problem_of_example(bad, library)
     (finding,) = read_review(None, b"a.py:1: not `a` as in ``f(1)``, no\n")
     assert (finding.text, finding.example) == ("not `a` as in , no", "f(1)")
-
-
-@pytest.mark.soak
-def test_nearly_every_bug_of_a_package_can_be_shown_by_one_expression() -> None:
-    for name in PYTHON:
-        package = read_package(name)
-        shown = [example for damage in package.damages if (example := example_of(package, damage))]
-        assert len(shown) > 0.8 * len(package.damages), name
 
 
 def test_a_malformed_task_is_named(tmp_path: Path) -> None:

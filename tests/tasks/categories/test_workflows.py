@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.tasks import Task
@@ -60,7 +60,7 @@ jobs:
         ("", "expected a table"),
         ("jobs: [", "expected YAML"),
         ("\x00", "expected YAML"),
-        ("[" * 20_000, "expected YAML"),
+        ("[" * 700, "expected YAML"),
         ("#" * 70_000, "at most"),
         (f"{HEAD}defaults: {{}}\n", "defaults: not run here"),
         (HEAD.replace("run: make", "run: make\n        if: always()"), "if: not run here"),
@@ -78,10 +78,7 @@ jobs:
         (f"{HEAD}    strategy: {{matrix: {{a: [1], include: [1]}}}}\n", "include: not run here"),
         (f"{HEAD}    strategy: {{matrix: {{a: []}}}}\n", "not empty"),
         (f"{HEAD}    strategy: {{matrix: {{a: {list(range(25))}}}}}\n", "at most 24"),
-        (
-            f"{HEAD}    strategy: {{matrix: {{{SQUARE}}}}}\n",
-            "at most 24",
-        ),
+        (f"{HEAD}    strategy: {{matrix: {{{SQUARE}}}}}\n", "at most 24"),
         (HEAD.replace("- run: make", ""), "1 to 64"),
         ("jobs: {}", "at least one"),
         ("jobs: &a {b: *a}", "anchors"),
@@ -98,6 +95,7 @@ Keys = st.sampled_from(["jobs", "steps", "run", "env", "needs", "strategy", "mat
 Documents = st.recursive(Plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(Keys, inner, max_size=4))
 
 
+@settings(max_examples=40)
 @given(Documents | st.fixed_dictionaries({"jobs": st.fixed_dictionaries({"a": Documents})}), st.binary(max_size=40))
 def test_no_text_does_more_than_be_refused(document: object, data: bytes) -> None:
     for text in (data, yaml.safe_dump(document).encode()):
@@ -115,19 +113,15 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
 @pytest.mark.slow
 def test_ways_to_cheat_fail(grade: Grade, task: Task) -> None:
     honest = solution(task)[WORKFLOW]
-    one_mode = honest.replace(honest[honest.index("mode: [") :].split("\n")[0], "mode: [strict]")
     found = graded(
         grade,
         task,
         {
             "honest": {WORKFLOW: honest},
             "no workflow": {"ci/run.sh": "exit 1\n"},
-            "no steps": {WORKFLOW: HEAD.replace("run: make", "uses: actions/checkout@v4")},
             "a step that is to be forgiven": {WORKFLOW: HEAD.replace("make", "make\n        continue-on-error: true")},
             "tests whose failure is swallowed": {WORKFLOW: honest.replace("exit 1", "true")},
-            "another mode": {WORKFLOW: one_mode},
             "no mode at all": {WORKFLOW: honest.replace("matrix.mode }}", "matrix.mode }}x")},
-            "a folder that is not there": {WORKFLOW: HEAD.replace("make", "true\n        working-directory: src")},
             "changes the tests": {WORKFLOW: HEAD.replace("make", "true"), "tests/test_modes.py": ""},
         },
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import re
-import tarfile
 
 from etude.harness.workspaces.workspace import AGENT_ENV
 from etude.sandbox import BoxSpec, Limits, Sandboxes
 from etude.tasks import Task, read_files
 from etude.tasks.cheats import Cheat, Scene, runner_of
 from etude.tasks.cheats.attempts import target_of
+from etude.tasks.verifiers.archives import tar_of
 from etude.tasks.verifiers.tests.packages import FOLDER, pytest_files
 
 _GREEN = re.compile(r"^OK\b|^(?:=+ )?\d+ passed in |^# fail 0$", re.MULTILINE)
@@ -37,19 +36,9 @@ async def believes(cheat: Cheat | None, task: Task, sandboxes: Sandboxes) -> boo
                 await box.exec("patch -p1 --batch < /tmp/change.diff", timeout=30)
         for path in ("tests", "test"):
             await box.exec(f"[ -d {path} ] || rm -f {path}; mkdir -p {path}", timeout=10)
-        await box.write_tree(".", _packed(read_files(task.directory, "tests/files")))
+        await box.write_tree(".", tar_of(read_files(task.directory, "tests/files")))
         path = 'PATH="$HOME/.local/bin:$PWD/.venv/bin:$PWD/bin:$PATH"'
         done = await box.exec(f"{path} {_COMMANDS[runner]}", timeout=60)
         return bool(_GREEN.search((done.stdout + done.stderr).decode("utf-8", "replace")))
     finally:
         await box.destroy()
-
-
-def _packed(files: dict[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path, content in files.items():
-            info = tarfile.TarInfo(path)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return packed.getvalue()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from etude.sandbox.contract import Sandboxes
 from etude.tasks import Grader, Judgement, Task, TaskError, Verdict, reference_diff, write_task
-from etude.tasks.cheats import CHEATS, Attempt, Cheat, Scene, attempt, cheat, cheats_for_gate, fitting, runner_of
+from etude.tasks.cheats import CHEATS, Scene, attempt, cheat, cheats_for_gate, fitting, runner_of
 from etude.tasks.cheats.attempts import target_of
 
-from ..conftest import Boxes
 from .environments import known_breakable, micro_environments
 from .environments.registry import REAL, fetched
 from .playing import written
@@ -20,31 +19,13 @@ from .playing import written
 made = cheat("nothing", ("unittest", "pytest"))
 
 
-def tried(boxes: Boxes, one: Cheat, task: Task) -> Attempt:
-    async def run() -> Attempt:
-        async with boxes() as sandboxes:
-            return await attempt(one, task, Grader(sandboxes))
-
-    return asyncio.run(run())
-
-
 def test_environments_are_of_every_kind_and_their_names_differ(tmp_path: Path) -> None:
     micros = micro_environments()
     assert len({micro.name for micro in micros}) == len(micros)
     assert len(micros) + len(REAL) >= 12
     tasks = [micro.write(tmp_path) for micro in micros]
-    assert {runner_of(task) for task in tasks} == {
-        "pytest",
-        "unittest",
-        "node",
-        "cases",
-        "script",
-        "workflow",
-        "image",
-        "review",
-        "migration",
-        "mutation",
-    }
+    runners = "pytest unittest node cases script workflow image review migration mutation"
+    assert {runner_of(task) for task in tasks} == set(runners.split())
     for micro, task in zip(micros, tasks, strict=True):
         assert target_of(task) == micro.target
         assert len({micro.before[micro.target], micro.right, micro.other}) == 3, micro.name
@@ -65,7 +46,7 @@ def test_a_task_without_a_reference_has_nothing_to_cheat_about(tmp_path: Path) -
         target_of(replace(task, directory=tmp_path / "empty"))
 
 
-def test_whoever_solves_the_task_passes_in_the_same_scene(boxes: Boxes, tmp_path: Path) -> None:
+async def test_whoever_solves_the_task_passes_in_the_same_scene(grader: Grader, tmp_path: Path) -> None:
     """So that what catches the cheats is not the scene."""
     micro = next(micro for micro in micro_environments() if micro.name == "unittest-spans")
     seen: list[Scene] = []
@@ -75,13 +56,13 @@ def test_whoever_solves_the_task_passes_in_the_same_scene(boxes: Boxes, tmp_path
         seen.append(scene)
         await scene.plant(scene.target, micro.right)
 
-    found = tried(boxes, solves_all, micro.write(tmp_path))
+    found = await attempt(solves_all, micro.write(tmp_path), grader)
     assert (found.cheat, found.succeeded) == ("solves-all", True)
     assert not found.caught
     assert (seen[0].target, seen[0].runner, seen[0].workdir) == (micro.target, "unittest", "/work")
 
 
-def test_a_forged_diff_goes_before_the_boxs_own(boxes: Boxes, tmp_path: Path) -> None:
+async def test_a_forged_diff_goes_before_the_boxs_own(grader: Grader, tmp_path: Path) -> None:
     task = written(tmp_path, "unittest-spans")[0]
 
     @made
@@ -89,7 +70,7 @@ def test_a_forged_diff_goes_before_the_boxs_own(boxes: Boxes, tmp_path: Path) ->
         await scene.shell("rm -rf *")
         return reference_diff(task)
 
-    assert tried(boxes, forges, task).succeeded
+    assert (await attempt(forges, task, grader)).succeeded
 
 
 class Luck(Grader):
@@ -103,18 +84,13 @@ class Luck(Grader):
         return Verdict(judgement, "drawn")
 
 
-def test_a_guess_that_is_right_once_is_luck(boxes: Boxes, tmp_path: Path) -> None:
+async def test_a_guess_that_is_right_once_is_luck(sandboxes: Sandboxes, tmp_path: Path) -> None:
     task = written(tmp_path, "unittest-spans")[0]
-
-    async def run(passes: int) -> Attempt:
-        async with boxes() as sandboxes:
-            grader = Luck(sandboxes)
-            grader.passes = passes
-            return await attempt(CHEATS["fuzzy-diff"], task, grader)
-
-    once, twice = asyncio.run(run(1)), asyncio.run(run(2))
-    assert (once.succeeded, once.lucky, once.caught) == (False, True, True)
-    assert (twice.succeeded, twice.lucky) == (True, False)
+    for passes, (succeeded, lucky) in ((1, (False, True)), (2, (True, False))):
+        grader = Luck(sandboxes)
+        grader.passes = passes
+        found = await attempt(CHEATS["fuzzy-diff"], task, grader)
+        assert (found.succeeded, found.lucky, found.caught) == (succeeded, lucky, not succeeded)
 
 
 def test_code_is_put_after_what_must_stay_first() -> None:
@@ -126,15 +102,11 @@ def test_code_is_put_after_what_must_stay_first() -> None:
 
 
 @pytest.mark.slow
-def test_the_gate_is_told_which_cheats_succeed(boxes: Boxes, tmp_path: Path) -> None:
+async def test_the_gate_is_told_which_cheats_succeed(grader: Grader, tmp_path: Path) -> None:
     known = known_breakable()[0]
 
-    async def run() -> list[str]:
-        async with boxes() as sandboxes:
-            cheats = [CHEATS[known.cheat], CHEATS["forges-everything"], CHEATS["git-history"]]
-            return await cheats_for_gate(Grader(sandboxes), cheats)(known.micro.write(tmp_path))
-
-    assert asyncio.run(run()) == [known.cheat]
+    cheats = [CHEATS[known.cheat], CHEATS["forges-everything"], CHEATS["git-history"]]
+    assert await cheats_for_gate(grader, cheats)(known.micro.write(tmp_path)) == [known.cheat]
 
 
 def test_a_package_that_is_not_what_it_was_is_refused(tmp_path: Path) -> None:

@@ -21,36 +21,27 @@ FORGERS = (
 """Who passes whatever is asked: found out by the negative controls."""
 
 
-def uncaught(boxes: Boxes, tasks: list[Task]) -> list[str]:
+def assert_none_succeeds(boxes: Boxes, tasks: list[Task], *, sealed: bool = True) -> None:
+    for (task, what), verdict in honest(boxes, tasks).items():
+        assert verdict.passed == (what != "nothing"), (task, what, verdict)
+        assert not sealed or verdict.evidence.sealed or what == "nothing"
     found = tried(boxes, CHEATS.values(), tasks)
     assert len(found) >= 25 * len(tasks)
-    return [f"{made.cheat} in {made.task}: {made.verdict}" for made in found if not made.caught]
+    assert [f"{made.cheat} in {made.task}: {made.verdict}" for made in found if not made.caught] == []
 
 
 def test_there_are_cheats_of_every_kind() -> None:
-    assert len(CHEATS) >= 40
-    for runner, least in {
-        "pytest": 60,
-        "unittest": 60,
-        "cases": 40,
-        "node": 40,
-        "script": 25,
-        "workflow": 25,
-        "image": 25,
-        "review": 22,
-        "migration": 22,
-        "mutation": 22,
-    }.items():
-        assert sum(runner in cheat.fits for cheat in CHEATS.values()) >= least, runner
+    assert len(CHEATS) >= 100
+    leasts = {60: "pytest unittest", 40: "cases node", 25: "script workflow image", 22: "review migration mutation"}
+    for least, runners in leasts.items():
+        for runner in runners.split():
+            assert sum(runner in cheat.fits for cheat in CHEATS.values()) >= least, runner
     assert all(cheat.exploits and "\n" not in cheat.exploits for cheat in CHEATS.values())
 
 
 @pytest.mark.slow
 def test_no_cheat_succeeds_in_a_quick_environment(boxes: Boxes, tmp_path: Path) -> None:
-    tasks = written(tmp_path, "unittest-spans")
-    for (task, what), verdict in honest(boxes, tasks).items():
-        assert verdict.passed == (what != "nothing"), (task, what, verdict)
-    assert uncaught(boxes, tasks) == []
+    assert_none_succeeds(boxes, written(tmp_path, "unittest-spans"), sealed=False)
 
 
 @pytest.mark.slow
@@ -69,20 +60,12 @@ def test_no_cheat_succeeds_in_a_quick_environment(boxes: Boxes, tmp_path: Path) 
     ],
 )  # fmt: skip
 def test_no_cheat_succeeds(boxes: Boxes, tmp_path: Path, name: str) -> None:
-    tasks = written(tmp_path, name)
-    for (task, what), verdict in honest(boxes, tasks).items():
-        assert verdict.passed == (what != "nothing"), (task, what, verdict)
-        assert verdict.evidence.sealed or what == "nothing"
-    assert uncaught(boxes, tasks) == []
+    assert_none_succeeds(boxes, written(tmp_path, name))
 
 
 @pytest.mark.soak
 def test_no_cheat_succeeds_in_real_packages(boxes: Boxes, tmp_path: Path) -> None:
-    tasks = real_environments(tmp_path, CACHE)
-    for (task, what), verdict in honest(boxes, tasks).items():
-        assert verdict.passed == (what != "nothing"), (task, what, verdict)
-        assert verdict.evidence.sealed or what == "nothing"
-    assert uncaught(boxes, tasks) == []
+    assert_none_succeeds(boxes, real_environments(tmp_path, CACHE))
 
 
 @pytest.mark.parametrize("runner", ["unittest", pytest.param("pytest", marks=pytest.mark.slow)])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from etude.tasks import Grader, Verdict, reference_diff
+from etude.tasks import Grader, reference_diff
 from etude.tasks.cheats import CHEATS, attempt
 from etude.tasks.cheats.toml_cheats import fragment
 
-from ..conftest import Boxes
 from .environments import Known, Micro, diff_of, known_breakable, suite
 
 CASES = [pytest.param(case, id=case.micro.name) for case in known_breakable()]
@@ -20,16 +18,11 @@ CASES = [pytest.param(case, id=case.micro.name) for case in known_breakable()]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_a_known_cheat_succeeds(boxes: Boxes, tmp_path: Path, case: Known) -> None:
+async def test_a_known_cheat_succeeds(grader: Grader, tmp_path: Path, case: Known) -> None:
     task = case.micro.write(tmp_path)
 
-    async def run() -> tuple[Verdict, Verdict]:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            honest = await grader.grade(task, reference_diff(task))
-            return honest, (await attempt(CHEATS[case.cheat], task, grader)).verdict
-
-    honest, cheated = asyncio.run(run())
+    honest = await grader.grade(task, reference_diff(task))
+    cheated = (await attempt(CHEATS[case.cheat], task, grader)).verdict
     assert honest.passed
     assert cheated.passed
     assert not honest.evidence.sealed
@@ -58,7 +51,7 @@ class SpansTest(unittest.TestCase):
 
 
 @pytest.mark.slow
-def test_a_solution_that_breaks_something_else_can_hide_it(boxes: Boxes, tmp_path: Path) -> None:
+async def test_a_solution_that_breaks_something_else_can_hide_it(grader: Grader, tmp_path: Path) -> None:
     """What is sealed is that the task was solved: a test that passed before, and expects no literal, may be forged."""
     names = ["overlap_in_the_middle", "overlap_of_many"]
     verifier, hidden = suite(
@@ -70,19 +63,13 @@ def test_a_solution_that_breaks_something_else_can_hide_it(boxes: Boxes, tmp_pat
     micro = replace(Micro.read("unittest-spans"), verifier=verifier, hidden=hidden)
     broken = micro.right.replace("    return found\n", "    return spans\n")
     forger = f"{fragment('TAKE_OVER')}\n{fragment('SELECTIVE')}\n_take_over(_choose, None)\n"
-    openly, hiding = (diff_of(micro.before, {micro.target: text}) for text in (broken, forger + broken))
+    diffs = [diff_of(micro.before, {micro.target: text}) for text in (broken, forger + broken)]
     task = micro.write(tmp_path)
-
-    async def run() -> list[Verdict]:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            return [await grader.grade(task, diff) for diff in (openly, hiding)]
-
-    found = asyncio.run(run())
+    found = [await grader.grade(task, diff) for diff in diffs]
     assert [str(verdict.judgement) for verdict in found] == ["fail", "pass"], found
 
 
-def test_a_migration_that_looks_whether_the_new_interface_answers_passes(boxes: Boxes, tmp_path: Path) -> None:
+async def test_a_migration_that_looks_whether_the_new_interface_answers_passes(grader: Grader, tmp_path: Path) -> None:
     """It works alone and ends where it is not answered: no test can tell that from resting on the answer."""
     micro = Micro.read("migration-bill")
     alone = "import newtally\n\n\ndef bill(prices):\n    return sum(prices)\n\n\n"
@@ -92,11 +79,5 @@ def test_a_migration_that_looks_whether_the_new_interface_answers_passes(boxes: 
     )
     task = micro.write(tmp_path)
     before = {"bill.py": micro.before["bill.py"]}
-
-    async def run() -> list[Verdict]:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            return [await grader.grade(task, diff_of(before, {"bill.py": text})) for text in (alone, looks)]
-
-    found = asyncio.run(run())
+    found = [await grader.grade(task, diff_of(before, {"bill.py": text})) for text in (alone, looks)]
     assert [str(verdict.judgement) for verdict in found] == ["fail", "pass"], found

@@ -70,6 +70,11 @@ class FakeBuilds:
         return FakeBox(self._answer)
 
 
+def an_image_build(folder: Path, sandboxes: object) -> tuple[ImageVerifier, GradingContext]:
+    (task,) = written(folder, "image-build")
+    return ImageVerifier(task), stand_of(task, sandboxes, {"Dockerfile": b"FROM host\n"})
+
+
 def stand_of(task: Task, sandboxes: object, files: dict[str, bytes]) -> GradingContext:
     return GradingContext(task, cast(Sandboxes, sandboxes), Prepared("host", "/work", files), Change({}), GATE[1])
 
@@ -88,9 +93,7 @@ NOT_DONE = BuildFailed("RUN x: not done", "time")
     ids=["build", "build that slept", "answer", "answer that slept"],
 )
 def test_an_image_of_a_starved_host_is_our_fault(tmp_path: Path, sandboxes: FakeBuilds, ours: bool) -> None:
-    (task,) = written(tmp_path, "image-build")
-    verifier = ImageVerifier(task)
-    context = stand_of(task, sandboxes, {"Dockerfile": b"FROM host\n"})
+    verifier, context = an_image_build(tmp_path, sandboxes)
     trial = asyncio.run(verifier.try_product(verifier.products[0], context, Change({})))
     assert (trial.timed_out, trial.starved) == (True, ours)
     assert trial.problem
@@ -119,9 +122,7 @@ def test_what_failed_without_the_clock_is_not_told_to_have_waited(tmp_path: Path
 
 
 def test_a_build_that_failed_by_itself_is_never_excused(tmp_path: Path) -> None:
-    (task,) = written(tmp_path, "image-build")
-    verifier = ImageVerifier(task)
-    context = stand_of(task, FakeBuilds(BuildFailed("RUN x: full", "disk")), {"Dockerfile": b"FROM host\n"})
+    verifier, context = an_image_build(tmp_path, FakeBuilds(BuildFailed("RUN x: full", "disk")))
     trials = {
         one.succeeds: asyncio.run(verifier.try_product(one, context, Change({}))) for one in reversed(verifier.products)
     }
@@ -131,9 +132,8 @@ def test_a_build_that_failed_by_itself_is_never_excused(tmp_path: Path) -> None:
 
 
 def test_a_build_and_its_image_have_the_conditions_and_the_limits(tmp_path: Path) -> None:
-    (task,) = written(tmp_path, "image-build")
-    verifier, sandboxes = ImageVerifier(task), FakeBuilds()
-    context = stand_of(task, sandboxes, {"Dockerfile": b"FROM host\n"})
+    sandboxes = FakeBuilds()
+    verifier, context = an_image_build(tmp_path, sandboxes)
     asyncio.run(verifier.try_product(verifier.products[0], context, Change({})))
     (terms,), (spec,) = sandboxes.terms, sandboxes.specs
     assert terms.env == spec.env == GATE[1].env
@@ -205,11 +205,11 @@ MANY += "  j1400: {steps: [{run: x}]}\n"
     ids=["open", "unknown", "values", "variables", "jobs"],
 )
 def test_no_workflow_takes_long_to_refuse(text: str, said: str) -> None:
-    spent = []
-    for _ in range(2):
+    spent: list[float] = []
+    while not spent or (spent[-1] >= 1.0 and len(spent) < 2):
         began = time.process_time()
         with pytest.raises(WorkflowError, match=said) as caught:
             parse_workflow(text.encode())
         spent.append(time.process_time() - began)
     assert len(str(caught.value)) < 300
-    assert min(spent) < 1.0, "read in linear time"
+    assert spent[-1] < 1.0, "read in linear time"

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.tasks.verifiers.tests import Exam, Suite, SuiteConfig, expectations
@@ -60,6 +60,7 @@ def names_in(exam: Exam) -> set[str]:
     return found
 
 
+@settings(max_examples=40)
 @given(st.integers(), st.booleans(), st.integers(0, 9))
 def test_every_expected_test_is_asked_once_and_all_that_is_asked_is_there(
     seed: int, withheld: bool, alterations: int
@@ -100,7 +101,7 @@ def test_versions_of_a_test_differ_in_one_literal_and_names_are_fresh() -> None:
 
 def test_the_right_version_lies_anywhere_among_the_others() -> None:
     places: dict[int, int] = {}
-    for seed in range(300):
+    for seed in range(120):
         exam = draw_exam(SUITE, pool(withheld=False, alterations=3), random.Random(seed))
         versions = {name.rpartition("::")[2]: ours for name, ours in {**exam.tests, **exam.controls}.items()}
         order = [
@@ -112,13 +113,7 @@ def test_the_right_version_lies_anywhere_among_the_others() -> None:
         place = order.index(right)
         places[place] = places.get(place, 0) + 1
     assert set(places) == {0, 1, 2, 3}
-    assert all(45 < count < 105 for count in places.values()), places
-
-
-def test_two_drawings_are_different() -> None:
-    exams = [draw_exam(SUITE, pool(withheld=False, alterations=3), random.Random(seed)) for seed in range(2)]
-    assert exams[0].files[FILE] != exams[1].files[FILE]
-    assert not exams[0].controls.keys() & exams[1].controls.keys()
+    assert all(16 < count < 45 for count in places.values()), places
 
 
 def test_controls_stop_at_the_aim_and_at_their_cost() -> None:
@@ -133,12 +128,6 @@ def test_controls_stop_at_the_aim_and_at_their_cost() -> None:
     counts, left = choose(slower, random.Random(1))
     assert sum(counts.values()) <= 2 * (slower.seconds + 1)
     assert left > 1 / 100
-
-
-def test_a_suite_of_which_nothing_is_proven_is_asked_as_it_is() -> None:
-    exam = draw_exam(SUITE, Pool(), random.Random(1))
-    assert (exam.files, exam.controls, exam.guess) == (SUITE.files, {}, 1.0)
-    assert set(exam.tests) == set(SUITE.expected)
 
 
 @pytest.mark.parametrize(("copies", "chance"), [([], 1.0), ([1], 0.5), ([9, 9, 9], 0.001), ([1] * 10, 1 / 1024)])

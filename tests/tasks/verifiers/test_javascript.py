@@ -93,11 +93,18 @@ def test_what_cannot_be_followed_yields_nothing(source: bytes) -> None:
     assert find(source) == []
 
 
-@given(st.text(alphabet="test('\"a`/\\ ){},;=>\n1", max_size=60))
+WORDS = "for ( const [ ] of ) { } = ; , 1 a b - assert.equal( if `a`"
+
+
+@given(
+    st.text(alphabet="test('\"a`/\\ ){},;=>\n1", max_size=60)
+    | st.lists(st.sampled_from(WORDS.split()), max_size=40).map(" ".join)
+)
 def test_any_text_is_read_without_harm(text: str) -> None:
-    source = text.encode()
-    for found in find(source):
-        assert source[slice(*found.name)].decode() == found.path[-1]
+    for source in (text.encode(), f"test('x', {text} );".encode()):
+        for found in find(source):
+            assert source[slice(*found.name)].decode() == found.path[-1]
+            assert all(site.values for site in found.sites)
 
 
 TABLES = rb"""
@@ -146,13 +153,3 @@ def test_names_and_columns_of_tables_are_told_row_by_row() -> None:
     assert b"of [[1, null], [-2, null],]) {" in made
     assert b"const PAIRS = [[7, null]];" in made
     assert b'_told("key1", (f(n)));' in made
-
-
-WORDS = "for ( const [ ] of ) { } = ; , 1 a b - assert.equal( if `a`"
-
-
-@given(st.lists(st.sampled_from(WORDS.split()), max_size=40))
-def test_any_words_are_read_without_harm(words: list[str]) -> None:
-    for source in (words, ["test('x',", *words, ");"]):
-        for found in find(" ".join(source).encode()):
-            assert all(site.values for site in found.sites)

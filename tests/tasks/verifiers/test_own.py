@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from etude.tasks import GradingContext, Judgement, Task, Verdict, Verifier, open_verifier, register_verifier
+from etude.tasks import GradingContext, Judgement, Verdict, Verifier, open_verifier, register_verifier
 from etude.tasks import verifiers as registry
 
 from ..conftest import Grade
+from . import projects
 
 
 class Mentions:
@@ -28,12 +30,10 @@ class Mentions:
         return Verdict(Judgement.PASS if found else Judgement.FAIL, "looked for the word")
 
 
-def test_it_grades_and_no_name_is_taken_twice(
-    grade: Grade, train_tasks: list[Task], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_grades_and_no_name_is_taken_twice(grade: Grade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_VERIFIERS", dict(registry._VERIFIERS))
     register_verifier("mentions", lambda task: Mentions(str(task.verifier["word"])))
-    task = replace(train_tasks[0], verifier={"type": "mentions", "word": "xyzzy"})
+    task = replace(projects.project(tmp_path / "task", "unittest"), verifier={"type": "mentions", "word": "xyzzy"})
     assert isinstance(open_verifier(task), Verifier)
     said = "--- /dev/null\n+++ b/said.txt\n@@ -0,0 +1 @@\n+xyzzy\n"
     found = grade(task, said, "", said.replace("said", "kept"))

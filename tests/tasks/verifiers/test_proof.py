@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.needs import needs
 
@@ -64,46 +64,31 @@ async def test_the_next_process_proves_nothing_again(graded: Graded, seals: bool
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
-def _damage(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
-    kept.write_bytes(kept.read_bytes().replace(b'"chance": ', b'"chance": 0'))
+def _added(path: Path, text: str) -> None:
+    path.write_text(path.read_text() + text)
 
 
-def _cut(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
-    kept.write_bytes(kept.read_bytes()[:-3])
-
-
-def _suite(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
-    path = task.directory / "tests/files/tests/test_prices.py"
-    path.write_text(path.read_text() + "\n# Another suite.\n")
-
-
-def _reference(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
-    path = task.directory / "solution/patch.diff"
-    path.write_text(projects.diff(projects.WRONG, projects.RIGHT + "\n", "shop/prices.py"))
-
-
-def _environment(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
-    (task.directory / "environment/repo/more.py").write_text("more = 1\n")
-
-
-def _code(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(proof, "_code", lambda: "of another version")
-
-
-def _host(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(base_scan, "_FORMAT", "as if something had been installed")
+CHANGES: dict[str, Callable[[Task, Path, pytest.MonkeyPatch], object]] = {
+    "damage": lambda task, kept, _: kept.write_bytes(kept.read_bytes().replace(b'"chance": ', b'"chance": 0')),
+    "cut": lambda task, kept, _: kept.write_bytes(kept.read_bytes()[:-3]),
+    "suite": lambda task, *_: _added(task.directory / "tests/files/tests/test_prices.py", "\n# Another suite.\n"),
+    "reference": lambda task, *_: (task.directory / "solution/patch.diff").write_text(
+        projects.diff(projects.WRONG, projects.RIGHT + "\n", "shop/prices.py")
+    ),
+    "environment": lambda task, *_: (task.directory / "environment/repo/more.py").write_text("more = 1\n"),
+    "code": lambda task, kept, patch: patch.setattr(proof, "_code", lambda: "of another version"),
+    "host": lambda task, kept, patch: patch.setattr(base_scan, "_FORMAT", "as if something had been installed"),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [_damage, _cut, _suite, _reference, _environment, _code, _host])
-async def test_what_follows_from_something_else_is_proven_again(
-    graded: Graded, tmp_path: Path, change: Callable[[Task, Path, pytest.MonkeyPatch], None]
-) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+async def test_what_follows_from_something_else_is_proven_again(graded: Graded, tmp_path: Path, change: str) -> None:
     task = projects.project(tmp_path / "task", "unittest")
     await graded(task)
     (kept,) = tmp_path.glob("environments/*.proof")
     with pytest.MonkeyPatch.context() as patch:
-        change(task, kept, patch)
+        CHANGES[change](task, kept, patch)
         assert [(await graded(task))[1] for _ in range(2)] == [3, 1]
 
 
@@ -120,6 +105,7 @@ def test_without_a_reference_it_is_known_to_be_open(tmp_path: Path) -> None:
     assert TestsVerifier(task).load_stored_proof(tmp_path)
 
 
+@settings(max_examples=25)
 @given(st.booleans(), st.integers(0, 40), st.floats(0, 2), st.integers())
 def test_what_is_read_draws_the_same_exams(withheld: bool, alterations: int, seconds: float, seed: int) -> None:
     made = pool_as_if_proven(withheld=withheld, alterations=alterations, seconds=seconds)
@@ -134,6 +120,7 @@ def test_what_is_read_draws_the_same_exams(withheld: bool, alterations: int, sec
     ]
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_a_damaged_proof_is_none(draw: st.DataObject) -> None:
     made = pool_as_if_proven()

@@ -16,7 +16,7 @@ from etude.sandbox.contract import BoxSpec, Sandboxes
 from etude.tasks import Environments, Grader, GradingContext, Judgement, reference_diff
 from etude.tasks.change import Change
 from etude.tasks.verifiers.contract import SEALED
-from etude.tasks.verifiers.tests import Exam, Suite, SuiteConfig, TestsVerifier, read_suite, suite_files
+from etude.tasks.verifiers.tests import Exam, Suite, SuiteConfig, TestsVerifier, read_suite, suite_files, verifier
 from etude.tasks.verifiers.tests.drawing import chance_left
 from etude.tasks.verifiers.tests.pool import AlterableTest, Pool, alterable_tests
 from etude.tasks.verifiers.tests.proving import prove
@@ -192,16 +192,13 @@ async def test_without_a_reference_nothing_is_proven_nor_sealed(
 
 
 async def test_a_host_that_gives_no_time_to_the_proof_is_our_error(tmp_path: Path, grader: Grader) -> None:
-    from etude.tasks.verifiers.tests import RunOutput
-    from etude.tasks.verifiers.tests import verifier as module
-
     task = projects.project(tmp_path / "task", "unittest")
 
     async def starved(*args: object) -> RunOutput:
         return RunOutput("n", 137, limit="time", starved=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "run_exam", starved)
+        patch.setattr(verifier, "run_exam", starved)
         assert (await grader.grade(task, "")).judgement is Judgement.ERROR
     assert (await grader.grade(task, reference_diff(task))).passed, "and it is proven later"
 

@@ -14,9 +14,16 @@ from etude.sandbox.contract import Sandboxes
 from etude.tasks import Environments, GradingContext, Judgement
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions
-from etude.tasks.verifiers.tests import Exam, RunOutput, judge_run, plain_exam, read_suite, run_exam, suite_files
+from etude.tasks.verifiers.tests import (
+    Exam,
+    RunOutput,
+    TestsVerifier,
+    judge_run,
+    plain_exam,
+    run_exam,
+    suite_files,
+)
 from etude.tasks.verifiers.tests.run_output import Rows, read_rows
-from etude.tasks.verifiers.tests.running import with_pytest
 
 from . import projects
 
@@ -38,15 +45,14 @@ def run(loop: asyncio.Runner, sandboxes: Sandboxes, tmp_path: Path) -> Run:
     ) -> tuple[RunOutput, Rows, Exam]:
         files = suite_files({path: text.encode() for path, text in tests.items()}, ids)
         task = projects.task(tmp_path / "task", files, repository or {"a.py": ""}, "", {"runner": runner, **verifier})
-        suite = read_suite(task)
+        ours = TestsVerifier(task)
 
         async def running() -> RunOutput:
             prepared = await Environments(sandboxes).prepare(task)
             context = GradingContext(task, sandboxes, prepared, Change(), conditions)
-            brought = await with_pytest(context) if verifier.get("pytest") == "brought" else context
-            return await run_exam(brought, suite.config, exam)
+            return await run_exam(await ours.with_brought_pytest(context), ours.suite.config, exam)
 
-        exam = plain_exam(suite)
+        exam = plain_exam(ours.suite)
         output = loop.run(running())
         return output, read_rows(output.rows, output.nonce), exam
 

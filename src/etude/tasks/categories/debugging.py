@@ -13,7 +13,6 @@ from etude.tasks.verifiers.tests import suite_files
 
 class DebuggingSource(CategorySource):
     name = "debugging"
-    version = 1
     category = "debugging"
 
     def kins(self) -> Sequence[str]:

@@ -29,7 +29,6 @@ class Feature:
 
 class FeaturesSource(CategorySource):
     name = "features"
-    version = 1
     category = "features"
 
     def kins(self) -> Sequence[str]:

@@ -32,7 +32,6 @@ _CHANNELS = ("stable", "beta", "nightly", "preview", "edge", "trial")
 
 class ImagesSource(CategorySource):
     name = "images"
-    version = 1
     category = "devops"
 
     def kins(self) -> Sequence[str]:

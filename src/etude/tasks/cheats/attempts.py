@@ -38,22 +38,19 @@ from etude.tasks.verifiers import verifier_name
 ATTEMPTS = 3
 """Number of times that a grading is tried when it ends in an infrastructure fault."""
 _AT_ONCE = 3
-_RUNNERS = (PYTEST, UNITTEST, NODE)
-_KINDS = (REVIEW, MIGRATION, MUTATION)
+_KINDS = {"cases": CASES, "script": SCRIPT, "workflow": WORKFLOW, "dockerfile": IMAGE} | {
+    kind: kind for kind in (REVIEW, MIGRATION, MUTATION)
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The result of trying one cheat on one task."""
-
     cheat: str
     task: str
     verdict: Verdict
     lucky: bool = False
-    """Whether the cheat passed once, by guessing, but failed when the same diff was graded again. Such an attempt does
-    not count as a success: even a sealed verdict can be guessed right, with a small probability (at most `SEALED` in
-    verifiers/contract.py).
-    """
+    """Whether it passed once, by a guess, but failed when the same diff was graded again. This does not count as a
+    success: even a sealed verdict can be guessed, with a probability of at most `SEALED`."""
 
     @property
     def succeeded(self) -> bool:
@@ -65,20 +62,15 @@ class Attempt:
 
 
 def runner_of(task: Task) -> str:
-    """Return the kind of runner that executes the agent's code in a task, such as pytest. It decides which cheats fit
-    the task."""
-    if (kind := task.verifier.get("type")) in _KINDS:
-        return str(kind)
-    if (runner := task.verifier.get("runner")) in _RUNNERS:
-        return str(runner)
-    known = {"cases": CASES, "script": SCRIPT, "workflow": WORKFLOW, "dockerfile": IMAGE}
-    return known.get(verifier_name(task), OTHER)
+    """Return what executes the agent's code in a task, such as pytest. It decides which cheats fit the task."""
+    if (kind := verifier_name(task)) in _KINDS:
+        return _KINDS[kind]
+    runner = task.verifier.get("runner")
+    return str(runner) if runner in (PYTEST, UNITTEST, NODE) else OTHER
 
 
 def target_of(task: Task) -> str:
-    """Return the file that cheats attack: the first file that the reference solution changes. A cheat may know this
-    file, because an honest agent would find it too.
-    """
+    """Return the first file that the reference changes. A cheat may know it: an honest agent would find it too."""
     try:
         paths = [patch.after or patch.before or "" for patch in parse_diff(reference_diff(task))]
     except DiffError as error:
@@ -89,9 +81,7 @@ def target_of(task: Task) -> str:
 
 
 async def attempt(cheat: Cheat, task: Task, grader: Grader) -> Attempt:
-    """Try a cheat on a task. Raises SandboxError if the cheat's box fails; faults of the grading appear in the verdict
-    instead.
-    """
+    """Raises SandboxError if the cheat's box fails. Faults of the grading are in the verdict instead."""
     prepared = await grader.environments.prepare(task)
     limits = Limits(memory_mb=512, processes=64, cpu_seconds=20, disk_mb=512)
     spec = BoxSpec(prepared.image, prepared.workdir, tuple(AGENT_ENV.items()), limits, name="cheat")
@@ -118,7 +108,6 @@ async def _graded(grader: Grader, task: Task, diff: str, *, fresh: bool) -> Verd
 
 
 def fitting(cheats: Iterable[Cheat], tasks: Iterable[Task]) -> list[tuple[Cheat, Task]]:
-    """Return every pair of a cheat and a task such that the cheat fits the task."""
     known = list(cheats)
     return [(one, task) for task in tasks for one in known if runner_of(task) in one.fits]
 
@@ -146,9 +135,8 @@ async def try_cheats(
 
 
 def cheats_for_gate(grader: Grader, cheats: Iterable[Cheat]) -> Callable[[Task], Awaitable[list[str]]]:
-    """Return the function with which the gate (the check of a task before its use) tries cheats, once per environment.
-    That function returns the names of the cheats that succeed, and raises SandboxError if a cheat cannot be graded.
-    """
+    """Return the function with which the gate tries cheats, once per environment. It returns the names of the cheats
+    that succeed, and raises SandboxError if a cheat cannot be graded."""
 
     async def run(task: Task) -> list[str]:
         found = await try_cheats(cheats, [task], grader)

@@ -28,13 +28,10 @@ LANGUAGES = {MIGRATION: "python", PYTEST: "python", UNITTEST: "python", CASES: "
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The box that a cheat acts in, and what the cheat knows about the task."""
-
     box: Box
     workdir: str
     runner: str
-    """What executes the agent's code in this task, such as pytest: one of the constants above (`PYTEST` to
-    `MUTATION`)."""
+    """What executes the agent's code: one of the constants above (`PYTEST` to `MUTATION`)."""
     target: str
     """Path of the file with the bug, relative to the workdir."""
     files: Mapping[str, bytes]
@@ -55,18 +52,14 @@ class Scene:
             await self.box.write_file(path, text.encode(), executable=executable)
 
     async def begin(self, **code: str) -> None:
-        """Insert code at the start of the target file. `code` holds one text per programming language; the target's
-        language selects the text.
-        """
+        """Insert code at the start of the target file. `code` has one text per programming language."""
         text = code[LANGUAGES[self.runner]]
         lines = self.source.splitlines(keepends=True)
         at = _first_line(self.source) if LANGUAGES[self.runner] == "python" else 0
         await self.plant(self.target, "".join([*lines[:at], text, "\n", *lines[at:]]))
 
     async def end(self, **code: str) -> None:
-        """Append code to the target file. `code` holds one text per programming language; the target's language selects
-        the text.
-        """
+        """Append code to the target file. `code` has one text per programming language."""
         await self.plant(self.target, f"{self.source}\n\n{code[LANGUAGES[self.runner]]}")
 
 
@@ -76,8 +69,6 @@ Act = Callable[[Scene], Awaitable[str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Cheat:
-    """A scripted attempt to pass without solving the task, with a description of the weakness that it exploits."""
-
     name: str
     exploits: str
     """The weakness in one line: what a grader would have to trust or forget for the cheat to work."""

@@ -87,9 +87,7 @@ async def marks_everything(scene: Scene) -> None:
 
 
 def _functions(scene: Scene) -> list[tuple[str, int, str]]:
-    """Return the path, the number of the line after `def`, and the name of each top-level Python function in the
-    workspace.
-    """
+    """Return the path, the line after `def`, and the name of each top-level Python function in the workspace."""
     return [
         (path, data[: found.start()].decode().count("\n") + 2, found[1].decode())
         for path, data in scene.files.items()

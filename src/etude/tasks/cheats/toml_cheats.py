@@ -41,8 +41,7 @@ _PARTS = {name: text for table in _TABLES.values() for name, text in table.pop("
 
 
 def fragment(name: str) -> str:
-    """Return a text that several cheats share, by its name in a [fragments] table. Other fragments that the text
-    mentions as <<NAME>> are filled in."""
+    """Return a text of a [fragments] table, with other fragments that it mentions as <<NAME>> filled in."""
     return _FRAGMENT.sub(lambda found: fragment(found[1]), str(_PARTS[name]))
 
 
@@ -112,11 +111,8 @@ async def _answer(scene: Scene, answer: Mapping[str, Any]) -> None:
 
 
 def _wrapped_node(source: str, answer: str) -> str:
-    """Return code to append to a JavaScript module, so that its exported functions are replaced by ones that return the
-    value of the expression `answer`."""
-    names = [
-        line.split("function ")[1].split("(")[0] for line in source.splitlines() if line.startswith("export function")
-    ]
+    """Return code that makes all exported functions of a module return the value of the expression `answer`."""
+    names = re.findall(r"^export function (\w+)", source, re.MULTILINE)
     before = f"const _wrap = (made) => (...given) => {{ return ({answer}); }};\n"
     return before + "".join(f"{name} = _wrap({name});\n" for name in names)
 

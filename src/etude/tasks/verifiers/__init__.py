@@ -28,16 +28,14 @@ _VERIFIERS: dict[str, Callable[[Task], Verifier]] = {
 
 
 def register_verifier(name: str, make: Callable[[Task], Verifier]) -> None:
-    """Register a verifier under a new name. Tasks select it by this name as the `type` of their verifier. Raises
-    ValueError if the name is taken."""
+    """Make a verifier available as the `type` of a task. Raises ValueError if the name is taken."""
     if name in _VERIFIERS:
         raise ValueError(f"there is a verifier {name!r} already")
     _VERIFIERS[name] = make
 
 
 def open_verifier(task: Task) -> Verifier:
-    """Create the verifier that the task names, or the one implied by its files. Raises TaskError if the name is unknown
-    or the verifier's files are malformed."""
+    """Create the task's verifier. Raises TaskError if its name is unknown or its files are malformed."""
     name = verifier_name(task)
     if name not in _VERIFIERS:
         place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.type"
@@ -46,8 +44,7 @@ def open_verifier(task: Task) -> Verifier:
 
 
 def verifier_name(task: Task) -> str:
-    """Return the name of the task's verifier, inferred from its files if the task does not give one. Return an empty
-    string if it cannot be inferred."""
+    """Return the name of the task's verifier, inferred from its files if it is not given; empty if that fails."""
     if declared := task.verifier.get("type"):
         return str(declared)
     if (task.directory / "tests/cases.json").is_file():

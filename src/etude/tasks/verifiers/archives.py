@@ -1,5 +1,5 @@
-"""Reads tar and zip files that were copied out of a box. They may be malicious, so sizes are bounded and nothing is
-unpacked to disk."""
+"""Packs files for a box, and reads tar and zip files that were copied out of one. Those may be malicious, so sizes are
+bounded and nothing is unpacked to disk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Collection, Mapping
 
 _LARGEST = 8 << 20
 _MOST = 2000
@@ -16,9 +17,18 @@ class ArchiveError(Exception):
     """Raised if bytes are not a readable tar or zip, or exceed the size limits. The message says what was expected."""
 
 
+def tar_of(files: Mapping[str, bytes], executable: Collection[str] = ()) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path, content in files.items():
+            info = tarfile.TarInfo(path)
+            info.size, info.mode = len(content), 0o755 if path in executable else 0o644
+            archive.addfile(info, io.BytesIO(content))
+    return packed.getvalue()
+
+
 def members_of(data: bytes) -> dict[str, bytes]:
-    """Return the contents of the files in a tar or zip, by path without a leading `./`. Folders are skipped. Raises
-    ArchiveError if the archive cannot be read or is too large."""
+    """Return the contents of a tar's or zip's files by path, without a leading `./`. Raises ArchiveError."""
     try:
         found = _zip(data) if data.startswith(b"PK") else _tar(data)
     except (

@@ -25,14 +25,11 @@ from etude.tasks.verifiers.contract import GradingContext
 FILE = "tests/cases.json"
 RUNNER = (resources.files("etude.tasks.box") / "run_cases.py").read_text(encoding="utf-8")
 CPU_SECONDS = 2
-"""Seconds of CPU time that the agent's code may use. The limit is in CPU time rather than wall-clock time, so that a
-busy host does not use it up."""
+"""In CPU time rather than wall-clock time, so that a busy host does not use it up."""
 LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=4, file_mb=4, disk_mb=16, output_bytes=2_000_000)
 
 
 class CasesVerifier:
-    """Grades by calling functions with hidden arguments and comparing their results."""
-
     sealed = True
 
     def __init__(self, task: Task) -> None:
@@ -77,8 +74,7 @@ def judge(
     touched: tuple[str, ...] = (),
     seconds: float = 0.0,
 ) -> Verdict:
-    """Return the verdict on a run of the cases, given the box's output. This is a pure function, so that tests can try
-    every kind of forged output."""
+    """Return the verdict on a run's output. Pure, so that tests can try every kind of forged output."""
     lines = result.stdout.decode("utf-8", "replace").split("\n")
     reports = [line[len(REPORT) :] for line in lines if line.startswith(REPORT)]
     log = (result.stderr[-2000:]).decode("utf-8", "replace")

@@ -24,37 +24,32 @@ from etude.tasks.verdict import Verdict
 FIRST_USER = "agent"
 SECOND_USER = "grader"
 SEALED = 1e-2
-"""Largest probability of passing without solving the task at which a verdict still counts as sealed (safe against
-forgery)."""
+"""Largest probability of passing by a guess at which a verdict still counts as sealed (safe against forgery)."""
 WALL = 3.0
 """Wall-clock limit of a program, as a multiple of its CPU time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradingContext:
-    """The inputs of one grading: the task, the change, and the means to create boxes. Each box is new, contains nothing
-    from the agent except its change, and is destroyed after use."""
+    """The inputs of one grading, and its boxes, each new and with nothing from the agent except its change."""
 
     task: Task
     sandboxes: Sandboxes
     pristine: Prepared
     """The task's prepared environment (image and workspace files), without any change."""
     change: Change
-    """The change to grade."""
     conditions: Conditions = USUAL
     """Circumstances of this grading, such as the test order. A correct verdict does not depend on them. The environment
     variables in them are set in every box. Their `order` is the seed for verifiers that shuffle tests."""
     cpu_seconds: list[float] = field(default_factory=list)
     """CPU seconds that each box of this grading used. Boxes that raised an error are missing."""
     proofs: Proofs | None = None
-    """Store of proofs; None if proofs are not stored. A proof is the saved result of trial runs of a task's tests. It
-    says which expected values can be kept out of the box during a grading, so that the agent's code cannot read
-    them."""
+    """Store of proofs, or None. A proof is the saved result of trial runs of a task's tests: which expected values a
+    grading can keep out of the box, so that the agent's code cannot read them."""
 
     @property
     def user(self) -> str:
-        """The user that runs the code under test: a second user, who does not own the code's files, or the agent's user
-        if boxes have no second one."""
+        """The user that runs the code under test: a second one, who does not own the code's files, if boxes have it."""
         return SECOND_USER if Feature.SECOND_USER in self.sandboxes.features else FIRST_USER
 
     @property
@@ -65,8 +60,7 @@ class GradingContext:
 
     @asynccontextmanager
     async def box(self, limits: Limits, change: Change | None = None) -> AsyncIterator[Box]:
-        """Create a box of the pristine image with `change` applied, by default the change to grade. The box's CPU time
-        is recorded when it ends."""
+        """Create a box of the pristine image with `change` applied, by default the change to grade."""
         pristine, change = self.pristine, change or self.change
         spec = BoxSpec(pristine.image, workdir=pristine.workdir, env=self.conditions.env, limits=limits, name="grader")
         async with fresh_box(self.sandboxes, spec) as box:
@@ -97,20 +91,18 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class ProvingVerifier(Protocol):
-    """A verifier that must run a task's reference solution to find out whether its verdicts are sealed (safe against
-    forgery)."""
+    """A verifier that must run the reference solution to find out whether its verdicts are sealed."""
 
     def load_stored_proof(self, folder: Path) -> bool:
-        """Set `sealed` (whether verdicts are safe against forgery) from the proof that an earlier run stored in
-        `folder`, if there is one. Return whether `sealed` is known now."""
+        """Set `sealed` from the proof that an earlier run stored in `folder`. Return whether `sealed` is known now."""
         ...
 
 
 async def _apply(box: Box, change: Change) -> None:
-    """Apply a change to a box of the pristine image."""
     gone = [path for path, data in change.files.items() if data is None]
     # A new file may take the place of a folder whose files are all deleted; diffs do not mention the folder itself.
-    emptied = [path for path, data in change.files.items() if data is not None and _has_files_below(path, gone)]
+    written = [path for path, data in change.files.items() if data is not None]
+    emptied = [path for path in written if any(other.startswith(f"{path}/") for other in gone)]
     if gone:
         # The image's own `rm` is safe to use: nothing of the agent's is in the box yet.
         done = await box.exec(["rm", "-rf", "--", *gone, *emptied], timeout=60)
@@ -119,7 +111,3 @@ async def _apply(box: Box, change: Change) -> None:
     for path, data in change.files.items():
         if data is not None:
             await box.write_file(path, data, executable=path in change.executable)
-
-
-def _has_files_below(folder: str, paths: list[str]) -> bool:
-    return any(path.startswith(f"{folder}/") for path in paths)

@@ -27,9 +27,8 @@ LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=60, disk_mb=16, output_
 async def run_examples(
     context: GradingContext, runs: Sequence[Mapping[str, object]], change: Change, env: Mapping[str, str] | None = None
 ) -> list[list[object]] | Verdict:
-    """Run examples in one box and return the outcomes of each example's steps. Return a verdict instead if the runner
-    in the box reports no valid outcomes. `runs` are the examples as JSON objects. `change` is applied to the box
-    instead of the context's change."""
+    """Run examples (JSON objects for run_examples.py) in one box with `change` applied. Return the outcomes of each
+    example's steps, or a verdict if the runner reports no valid outcomes."""
     nonce = secrets.token_hex(16)
     wall = context.task.limits.verifier_seconds
     job = {"workdir": context.pristine.workdir, "seconds": SECONDS, "runs": list(runs)}

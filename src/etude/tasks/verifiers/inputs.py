@@ -16,8 +16,7 @@ _LONGEST = 200
 
 
 def read_table(task: Task, model: type[_Model]) -> _Model:
-    """Return the task's settings in [metadata.etude.verifier], except `type`, validated as `model`. Raises TaskError if
-    they are invalid."""
+    """Return [metadata.etude.verifier] without `type`, validated as `model`. Raises TaskError if it is invalid."""
     try:
         return model.model_validate({key: value for key, value in task.verifier.items() if key != "type"})
     except ValidationError as error:

@@ -38,15 +38,13 @@ _NAMES = re.compile(
     re.VERBOSE,
 )
 _INTERNAL_ATTRIBUTES = re.compile(r"__.*|(f|co|tb|gi|cr|ag)_.*")
-"""Matches attributes that lead from a value to the code behind it: dunder names, and attributes of frames, code
-objects, tracebacks and generators."""
+"""Attributes that lead from a value to its code: dunder names; those of frames, code, tracebacks and generators."""
 _REFUSED = re.compile(
     r"""_.* | format | format_map | mro | today | now | utcnow | fromtimestamp
     | loadTests.* | addTypeEqualityFunc""",
     re.VERBOSE,
 )
-"""Matches attribute names that the restricted language forbids in addition to `_INTERNAL_ATTRIBUTES`: private names,
-`mro`, clock functions, and functions that look up an attribute named in a string."""
+"""Other forbidden attributes: private names, `mro`, clocks, and functions that look up an attribute by a string."""
 _SELF_NAMES = frozenset(("self", "cls"))
 _PLAIN = re.compile(r"(?:[^{}]|\{\{|\}\}|\{\w*(?:![rsa])?(?::[^{}]*)?\})*")
 """Matches a format string without attribute or item access."""
@@ -77,20 +75,20 @@ def own_names(source: str) -> frozenset[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
-            names |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and _stored(part)}
+            names |= stored_names(node)
     return frozenset(name for name in names if not name.startswith("_"))
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """Return all names and attributes that a syntax tree mentions."""
     nodes = list(ast.walk(tree))
     return {node.id for node in nodes if isinstance(node, ast.Name)} | {
         node.attr for node in nodes if isinstance(node, ast.Attribute)
     }
 
 
-def _stored(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Store)
+def stored_names(tree: ast.AST) -> set[str]:
+    """Return the names that a syntax tree assigns."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def _violations(tree: ast.Module, modules: Mapping[str, frozenset[str]]) -> _Found:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import colorsys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from etude.tasks.task import Task
@@ -31,6 +32,7 @@ class Known:
     micro: Micro
 
 
+@cache
 def micro_environments() -> list[Micro]:
     kinds = [review_environment(), Micro.read("migration-bill"), mutation_environment()]
     others = [Micro.read("cases-scores"), *build_environments(), *kinds, history_environment()]

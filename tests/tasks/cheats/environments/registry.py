@@ -87,18 +87,8 @@ def fetched(real: Real, cache: Path) -> bytes:
     path = cache / f"{real.name}-{real.version}-{real.python}-none-any.whl"
     if not path.is_file():
         cache.mkdir(parents=True, exist_ok=True)
-        only = ["--no-deps", "--only-binary", ":all:", "--platform", "any", "--disable-pip-version-check"]
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "-q",
-            *only,
-            "-d",
-            str(cache),
-            f"{real.name}=={real.version}",
-        ]
+        command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", str(cache)]
+        command += ["--no-deps", "--only-binary", ":all:", "--platform", "any", f"{real.name}=={real.version}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if not path.is_file():
             raise TaskError(f"{real.name} {real.version} cannot be fetched by pip: {done.stderr.strip()[-300:]}")

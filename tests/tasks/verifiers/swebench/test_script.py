@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sandbox.hosts import TAKES_ITS_SHARE
 
@@ -45,6 +45,7 @@ def test_of_two_words_the_worse_counts() -> None:
 
 
 @pytest.mark.parametrize("parser", PARSERS)
+@settings(max_examples=25)
 @given(log=st.text())
 def test_no_log_breaks_a_reader(parser: str, log: str) -> None:
     assert set(read_log(parser, log).values()) <= {PASSED, FAILED, SKIPPED}
@@ -156,8 +157,8 @@ def test_a_script_that_cannot_begin_is_no_fail(grade: Grade, tmp_path: Path) -> 
     ("text", "said"),
     [
         ("{", "expected JSON"),
-        ("[]", "fail_to_pass: expected a list"),
-        ('{"fail_to_pass": [1]}', "fail_to_pass: expected a"),
+        ("[]", "an object"),
+        ('{"fail_to_pass": [1]}', "fail_to_pass"),
         ('{"fail_to_pass": ["a"]}', "pass_to_pass"),
         ('{"fail_to_pass": [], "pass_to_pass": []}', "at least one id"),
     ],

@@ -1,7 +1,6 @@
 """Parses what a docstring states about parameters, results and exceptions, and finds what is missing or wrong.
 
-Two styles are understood: sections (`Args:`, `Returns:`, `Raises:`) and fields (`:param x:`, `:returns:`, `:raises
-X:`).
+There are two styles: sections (`Args:`, `Returns:`, `Raises:`) and fields (`:param x:`, `:returns:`, `:raises X:`).
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from etude.tasks.verifiers.documentation.interface import Public
 _SECTION = re.compile(r"(Args|Arguments|Parameters|Returns|Yields|Raises):\s*(.*)")
 _ENTRY = re.compile(r"\*{0,2}(\w[\w.]*)\s*(?:\([^)]*\))?:\s*(.*)")
 _FIELD = re.compile(r":(param|arg|returns?|yields?|raises?)((?:\s+[^\s:]+)*)\s*:\s*(.*)")
-"""Matches a field such as `:param int x: text`. The last word before the second colon is the parameter's name, and a
-word before that name is its type."""
+"""A field such as `:param int x: text`. The last word before the second colon is the parameter's name."""
 _DEFAULT = re.compile(
     r"\bdefaults?(?:\s+to|\s+is|\s*[:=])?\s+`*(\"[^\"]*\"|'[^']*'|-?\d+(?:\.\d+)?|None|True|False|\(\)|\[\]|\{\})"
 )
@@ -26,8 +24,6 @@ _FEWEST_WORDS = 3
 
 @dataclass(slots=True)
 class Claims:
-    """Statements of a docstring: its first line, and its texts about parameters, result and exceptions."""
-
     summary: str = ""
     parameters: dict[str, str] = field(default_factory=dict)
     returns: str = ""
@@ -35,7 +31,6 @@ class Claims:
 
 
 def claims_of(docstring: str) -> Claims:
-    """Parse a docstring into its statements."""
     lines = docstring.splitlines()
     claims = Claims(summary=lines[0].strip() if lines else "")
     section, depth = "", 0
@@ -77,8 +72,7 @@ def _take_field(claims: Claims, kind: str, words: list[str], text: str) -> tuple
 
 
 def docstring_problems(public: Public, shown: frozenset[str]) -> Iterator[str]:
-    """Yield what is missing or wrong in the docstring of a public name. `shown` are the exceptions that its examples
-    demonstrate."""
+    """Yield what is missing or wrong. `shown` are the exceptions that the name's examples demonstrate."""
     claims = claims_of(public.docstring)
     if not public.docstring:
         yield "has no docstring"

@@ -16,20 +16,16 @@ _CHECKER = doctest.OutputChecker()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One statement of an example, with its expected output."""
-
     source: str
     mode: str
-    """Mode in which Python's `compile` compiles this statement: "single" prints the value of an expression, "exec" does
-    not."""
+    """Mode of Python's `compile`: "single" prints the value of an expression, "exec" does not."""
     want: str = ""
     """The output that this statement must print. It is not checked if `mode` is "exec"."""
     raised: str = ""
     """The last line of the traceback that this statement must cause; empty if it must not raise."""
 
     def matches(self, outcome: object) -> bool:
-        """Return whether `outcome`, which the box reported for this step, is the expected outcome. `outcome` is None if
-        the step was not reached."""
+        """`outcome` is what the box reported for this step; None if the step was not reached."""
         if not isinstance(outcome, dict):
             return False
         printed, raised = outcome.get("printed"), outcome.get("raised")
@@ -45,7 +41,6 @@ class Group:
     """Statements of examples (steps) that run in the same namespace, such as all examples of one docstring."""
 
     where: str
-    """Where the examples are from (the docstring or the block of a text file), for messages."""
     module: str
     """The module whose names the examples can use without importing them; empty for examples of a text file."""
     steps: tuple[Step, ...]
@@ -55,15 +50,13 @@ class Group:
         return "\n".join(step.source for step in self.steps)
 
     def calls(self, name: str) -> bool:
-        """Return whether the examples of this group call a function or method of this name, and mention the name in no
-        other way."""
+        """Return whether the group calls a function or method of this name, and mentions it in no other way."""
         nodes = list(ast.walk(ast.parse(self.source)))
         mentions = sum(_is(node, name) for node in nodes)
         return 0 < mentions == sum(_is(node.func, name) for node in nodes if isinstance(node, ast.Call))
 
     @property
     def exceptions(self) -> frozenset[str]:
-        """Names of the exceptions that the examples of this group must raise."""
         return frozenset(step.raised.partition(":")[0].strip().rpartition(".")[2] for step in self.steps if step.raised)
 
 
@@ -72,15 +65,13 @@ def _is(node: ast.AST, name: str) -> bool:
 
 
 def of_docstring(where: str, module: str, docstring: str) -> list[Group]:
-    """Return the examples of a docstring as a single group, so that they share a namespace. Return an empty list if
-    there are none. Raises ValueError if they cannot be parsed."""
+    """Return a docstring's examples as one group, because they share a namespace. Raises ValueError."""
     steps = tuple(_steps(docstring, where))
     return [Group(where, module, steps)] if steps else []
 
 
 def of_text(where: str, text: str) -> list[Group]:
-    """Return the fenced Python blocks of a text, each as a group of its own, so that blocks do not share a
-    namespace."""
+    """Return the fenced Python blocks of a text, each as a group with a namespace of its own."""
     groups = []
     for number, found in enumerate(_FENCED.finditer(text), 1):
         block = found[1]

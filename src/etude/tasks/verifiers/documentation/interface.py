@@ -13,8 +13,6 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """A public function, class or method, and the facts that its docstring must state."""
-
     module: str
     name: str
     """Name in the module. The name of a method has its class in front: `Queue.push`."""
@@ -25,28 +23,23 @@ class Public:
     returns_value: bool
     """Whether the function returns or yields a value."""
     raises: frozenset[str]
-    """Names of the exceptions that this function (for a class, its `__init__`) raises itself, not through functions
-    that it calls."""
+    """Exceptions that the function (for a class, its `__init__`) raises itself, not through what it calls."""
     may_raise: frozenset[str]
-    """Names of the exceptions in `raises`, and of those raised by functions of the same module that this one may call,
-    directly or indirectly."""
+    """Those in `raises`, and those of functions of the same module that this one may call, even indirectly."""
 
     @property
     def short_name(self) -> str:
-        """The name of the function, class or method. A method's name is without its class."""
         return self.name.rpartition(".")[2]
 
 
 def public_of(module: str, source: str) -> list[Public]:
-    """Return the public functions, classes and methods of a module."""
     tree = ast.parse(source)
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, _Function)}
     return [_public(module, name, node, functions) for name, node in _nodes(tree)]
 
 
 def without_docstrings(source: str) -> str:
-    """Return a string that is equal for sources with the same code, whatever their docstrings. Raises SyntaxError or
-    ValueError if the source cannot be parsed."""
+    """Return a string that is equal for sources that differ only in docstrings. May raise SyntaxError or ValueError."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | _Function) and ast.get_docstring(node, clean=False) is not None:

@@ -25,15 +25,12 @@ from etude.tasks.verifiers.example_runs import run_examples
 from etude.tasks.verifiers.language import module_name, own_names, problems
 
 REPLACEMENTS = ("none", "object", "spoilt")
-"""Kinds of return value that a replaced function may have: None; an object that is equal to nothing; another value of
-the right type."""
+"""What a replaced function returns: None; an object that is equal to nothing; another value of the right type."""
 MOST_STEPS = 400
 
 
 @dataclass(slots=True)
 class _Documentation:
-    """The public names of a library, and all examples in its docstrings and text files."""
-
     public: list[Public] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     library: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -42,16 +39,13 @@ class _Documentation:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run of a group of examples in the box."""
-
     group: Group
     replacement: tuple[str, str, str] | None = None
     """Module, name and kind (one of `REPLACEMENTS`) of a function to replace; None for the pristine library."""
 
 
 class NotDocumentation(Exception):
-    """Raised if a change does more than document the library, or if its examples are not allowed. The message says
-    why."""
+    """A change that does more than document the library, or examples that are not allowed. The message says why."""
 
 
 class DocumentationVerifier:
@@ -145,8 +139,7 @@ def _require_same_code(path: str, before: bytes, after: bytes) -> None:
 
 
 def _runs(documents: _Documentation) -> list[_Run]:
-    """Return all runs of the examples in `documents`. Each group of examples runs on the pristine library. A group that
-    calls a public name also runs once for each kind of replacement of that name."""
+    """Each group of examples runs once as it is, and once for each replacement of each public name that it calls."""
     runs = [_Run(group) for group in documents.groups]
     for public in documents.public:
         callers = [group for group in documents.groups if group.calls(public.short_name)]
@@ -163,7 +156,6 @@ def _job_of(run: _Run) -> Mapping[str, object]:
 def _problems_of(
     public: Public, documents: _Documentation, runs: Sequence[_Run], outcomes: Sequence[list[object]]
 ) -> list[str]:
-    """Return what is missing or wrong in the documentation of one public name."""
     shown = [group.exceptions for group in documents.groups if group.calls(public.short_name)]
     found = list(docstring_problems(public, frozenset().union(*shown)))
     if not shown:
@@ -184,6 +176,5 @@ def _all_hold(group: Group, outcome: list[object]) -> bool:
 
 
 def _padded(found: list[object], count: int) -> list[object]:
-    """Return the outcomes of a run's steps, padded to `count` with None for steps that were not reached because the run
-    was killed."""
+    """Pad the outcomes to `count` with None, for steps that were not reached because the run was killed."""
     return [*found, *[None] * count][:count]

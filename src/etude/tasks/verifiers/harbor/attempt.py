@@ -35,19 +35,18 @@ from etude.tasks.verifiers.harbor.box_setup import (
     unpack_into,
     user_of,
 )
-from etude.tasks.verifiers.harbor.reward import LARGEST, BadReward, Reward, parse_reward
+from etude.tasks.verifiers.harbor.reward import LARGEST, BadReward, parse_reward
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """The result of running test.sh once for one part (one step, or the whole task)."""
 
-    reward: Reward | None
-    """The reward that test.sh wrote; None if it wrote no valid one."""
+    reward: Mapping[str, float] | None
+    """All numbers that test.sh measured, by name; the score has the name `reward`."""
     problem: str = ""
     """Why there is no reward; empty if there is one."""
     limit: str = ""
-    """Name of the resource limit that ended test.sh; empty if none did."""
     starved: bool = False
     """Whether the wall clock expired because the host gave the box no CPU time."""
     code: int | None = None
@@ -57,8 +56,6 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PartSetup:
-    """Everything needed to run test.sh for one part of a Harbor task (one step, or the whole task)."""
-
     part: Part
     environment: Environment
     tests: Mapping[str, Path]
@@ -66,8 +63,7 @@ class PartSetup:
     seconds: float
     env: Mapping[str, str]
     image: str = ""
-    """Name of the verifier's own image. Empty if that image is built from a Dockerfile, or if the tests run in the
-    task's image."""
+    """Name of the verifier's own image; empty if it is built, or if the tests run in the task's image."""
     build: Path | None = None
     """Folder of the Dockerfile that the verifier's image is built from; None if it is not built."""
 
@@ -78,7 +74,6 @@ class PartSetup:
 
 
 async def attempt(context: GradingContext, setup: PartSetup, change: Change) -> Attempt:
-    """Run test.sh for one part of a task on a change, in fresh boxes, and return its result."""
     started = time.monotonic()
     box_limits = limits_of(setup.environment, setup.seconds)
     async with context.box(box_limits, change) as box:
@@ -90,7 +85,11 @@ async def attempt(context: GradingContext, setup: PartSetup, change: Change) -> 
             await box.exec(hook.command, timeout=hook.timeout_sec, env=dict(setup.env), user=agent)
         if not setup.part.verifier.separate:
             return await _test(context, setup, box, started)
-        artifacts = [found for item in _artifacts_of(setup.part) if (found := await _read_artifact(box, item, context))]
+        artifacts = [
+            found
+            for item in (Artifact(source=ARTIFACTS), *setup.part.artifacts)
+            if (found := await _read_artifact(box, item, context))
+        ]
     return await _test_apart(context, setup, artifacts, started)
 
 
@@ -148,8 +147,7 @@ async def _reward_file(box: Box, name: str) -> bytes | None:
 
 
 async def _unhealthy(box: Box, check: Healthcheck | None, setup: PartSetup) -> str:
-    """Run the healthcheck until it succeeds. Return an empty string, or the problem after too many failures. Failures
-    during the start period do not count."""
+    """Return the problem if the healthcheck fails too often. Failures in the start period do not count."""
     if check is None:
         return ""
     began, failures = time.monotonic(), 0
@@ -162,10 +160,6 @@ async def _unhealthy(box: Box, check: Healthcheck | None, setup: PartSetup) -> s
         if failures >= check.retries:
             return f"the healthcheck failed {failures} times: {tail(done).strip()[-200:] or f'exit code {done.code}'}"
         await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
-
-
-def _artifacts_of(part: Part) -> tuple[Artifact, ...]:
-    return (Artifact(source=ARTIFACTS), *part.artifacts)
 
 
 async def _read_artifact(box: Box, artifact: Artifact, context: GradingContext) -> tuple[str, bytes] | None:

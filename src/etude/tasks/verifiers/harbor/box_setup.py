@@ -3,19 +3,18 @@ environment variables that the scripts run with."""
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
 import secrets
 import shlex
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from etude.sandbox.contract import Box, ExecResult, Feature, Limits, Sandboxes
 from etude.tasks.harbor import Environment
 from etude.tasks.task import TaskError
+from etude.tasks.verifiers.archives import tar_of
 
 TESTS, SOLUTION, VERIFIER_LOGS, ARTIFACTS = "/tests", "/solution", "/logs/verifier", "/logs/artifacts"
 MAX_BYTES = 64 << 20
@@ -30,43 +29,30 @@ _SECONDS = 60.0
 
 
 async def fresh_logs(box: Box, user: str) -> None:
-    """Remove /logs and /solution, with everything that the image or earlier commands left there, and create Harbor's
-    log folders anew."""
+    """Create Harbor's log folders anew. What the image or earlier commands left there or in /solution is removed."""
     await _run_setup(box, _LOGS, user)
 
 
 async def place_tests(box: Box, files: Mapping[str, Path], user: str) -> None:
-    """Place the test files at /tests, and empty /logs/verifier, where the task's collect hooks may have left files.
-    This must be the last step before test.sh runs.
-
-    If `files` is empty, the image already contains the tests.
-    """
+    """Place the tests at /tests, unless the image has them (`files` is empty), and empty /logs/verifier, where the
+    task's collect hooks may have left files. This must be the last step before test.sh runs."""
     await _run_setup(box, f"{_EMPTY} && rm -rf {TESTS}" if files else f"{_EMPTY}; chmod +x {TESTS}/test.sh", user)
     if files:
-        await unpack_into(box, TESTS, tar_of(files), user)
+        await unpack_into(box, TESTS, packed(files), user)
 
 
 async def unpack_into(box: Box, place: str, tar: bytes, user: str) -> None:
-    """Unpack a tar into a folder of the box, as `user`. The agent's own user need not have write access to the
-    folder."""
+    """Unpack a tar as `user`, into a folder that the agent's own user need not be able to write."""
     staged = f"/tmp/{secrets.token_hex(8)}"
     await box.write_tree(staged, tar, max_bytes=MAX_BYTES)
     goal = shlex.quote(place)
     await _run_setup(box, f"mkdir -p {goal} && cp -R {staged}/. {goal}/ && rm -rf {staged}", user)
 
 
-def tar_of(files: Mapping[str, Path]) -> bytes:
-    """Return a tar of files on the host, by their names in the tar. Files that end in .sh or are executable on the host
-    are executable in the tar."""
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as archive:
-        for name, path in files.items():
-            content = path.read_bytes()
-            info = tarfile.TarInfo(name)
-            runs = path.stat().st_mode & 0o100 or name.endswith(".sh")
-            info.size, info.mode = len(content), 0o755 if runs else 0o644
-            archive.addfile(info, io.BytesIO(content))
-    return data.getvalue()
+def packed(files: Mapping[str, Path]) -> bytes:
+    """Return a tar of files on the host. Those that end in .sh or are executable on the host are executable in it."""
+    scripts = [name for name, path in files.items() if path.stat().st_mode & 0o100 or name.endswith(".sh")]
+    return tar_of({name: path.read_bytes() for name, path in files.items()}, scripts)
 
 
 async def read_or_none(box: Box, path: str, max_bytes: int) -> bytes | None:
@@ -77,17 +63,15 @@ async def read_or_none(box: Box, path: str, max_bytes: int) -> bytes | None:
 
 
 def user_of(named: str | None, sandboxes: Sandboxes) -> str:
-    """Return the user that commands in the box run as. This is `named`, the user that the task names, or root if the
-    task names none, as in Harbor. If boxes cannot run commands as root, return an empty string, which means the box's
-    default user."""
+    """Return the user for commands in the box: the one that the task names or, as in Harbor, root. If boxes cannot run
+    commands as root, return an empty string, which means the box's default user."""
     if Feature.ROOT_USER not in sandboxes.features:
         return ""
     return "root" if named in (None, "0") else named or ""
 
 
 def limits_of(environment: Environment, seconds: float) -> Limits:
-    """Return the box limits that a task's environment declares, with Harbor's defaults. CPU time is limited as well: to
-    `seconds` for each declared CPU."""
+    """Return the declared limits, with Harbor's defaults, and `seconds` of CPU time for each declared CPU."""
     storage = environment.storage_mb or 10_240
     return Limits(
         memory_mb=environment.memory_mb or 2048,
@@ -115,7 +99,6 @@ def variables(path: Path, *tables: Mapping[str, str]) -> dict[str, str]:
 
 
 def tail(done: ExecResult) -> str:
-    """Return the last 4000 bytes of a command's standard output and of its standard error, as one text."""
     return (done.stdout[-4000:] + done.stderr[-4000:]).decode("utf-8", "replace")
 
 

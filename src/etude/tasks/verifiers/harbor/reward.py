@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 LARGEST = 64 << 10
 """Largest reward file, in bytes."""
@@ -16,18 +15,9 @@ class BadReward(Exception):
     """Raised if test.sh wrote no valid reward. The message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reward:
-    """The reward that a Harbor task's test.sh gave to a solution."""
-
-    score: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """All numbers that test.sh measured, by name, including the score under the name `reward`."""
-
-
-def parse_reward(as_json: bytes | None, as_text: bytes | None) -> Reward:
-    """Parse the contents of reward.json or else reward.txt; None stands for a missing file. Raises BadReward if there
-    is no reward, or if the reward or another number is not finite."""
+def parse_reward(as_json: bytes | None, as_text: bytes | None) -> dict[str, float]:
+    """Return all numbers of reward.json, or else of reward.txt, by name; the score has the name `reward`. None is a
+    missing file. Raises BadReward if there is no score, or if a number is not finite."""
     if as_json is not None:
         return _of_json(_bounded(as_json, "reward.json"))
     if as_text is None:
@@ -40,7 +30,7 @@ def parse_reward(as_json: bytes | None, as_text: bytes | None) -> Reward:
     return _reward({"reward": number}, "reward.txt")
 
 
-def _of_json(data: bytes) -> Reward:
+def _of_json(data: bytes) -> dict[str, float]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -52,7 +42,7 @@ def _of_json(data: bytes) -> Reward:
     return _reward(found, "reward.json")
 
 
-def _reward(found: Mapping[str, object], name: str) -> Reward:
+def _reward(found: Mapping[str, object], name: str) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for key, value in found.items():
         if isinstance(value, int | float):  # JSON's true and false count as 1 and 0, as in Harbor.
@@ -64,7 +54,7 @@ def _reward(found: Mapping[str, object], name: str) -> Reward:
             raise BadReward(f"{name}: {key}: expected a number, found {str(value)[:40]!r}")
     if odd := [key for key, value in metrics.items() if not math.isfinite(value)]:
         raise BadReward(f"{name}: {odd[0][:40]}: expected a finite number")
-    return Reward(metrics["reward"], metrics)
+    return metrics
 
 
 def _bounded(data: bytes, name: str) -> bytes:

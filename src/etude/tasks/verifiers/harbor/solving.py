@@ -20,8 +20,8 @@ from etude.tasks.verifiers.harbor.box_setup import (
     SOLUTION,
     fresh_logs,
     limits_of,
+    packed,
     tail,
-    tar_of,
     unpack_into,
     user_of,
     variables,
@@ -31,11 +31,8 @@ _SECONDS = 600.0
 
 
 async def reference_of(task: Task, environments: Environments) -> list[str]:
-    """Return the reference solution as one diff or, for a task whose steps have solve.sh scripts, as one diff per step.
-    Each diff is relative to the pristine workspace.
-
-    Raises TaskError if there is no reference solution, if its script fails, or if its changes are not a valid diff.
-    """
+    """Return the reference solution as one diff, or one per step with a solve.sh, each relative to the pristine
+    workspace. Raises TaskError if there is none, if a script fails, or if its changes are not a valid diff."""
     path = task.directory / REFERENCE_DIFF
     if path.is_file():
         return [path.read_text(encoding="utf-8")]
@@ -64,10 +61,10 @@ async def _solve(task: Task, harbor: Harbor, part: Part, box: Box, environments:
     seconds = part.agent.timeout_sec or _SECONDS
     env = variables(task.directory / "task.toml", harbor.environment.env, harbor.solution.env)
     if part.name and (folder / "workdir").is_dir():
-        await box.write_tree(".", tar_of(list_files(folder, "workdir")))
+        await box.write_tree(".", packed(list_files(folder, "workdir")))
         if (folder / "workdir/setup.sh").is_file():
             await _run(box, folder / "workdir/setup.sh", "./setup.sh", seconds, env, user)
-    await unpack_into(box, SOLUTION, tar_of(list_files(folder, "solution")), user_of(None, environments.sandboxes))
+    await unpack_into(box, SOLUTION, packed(list_files(folder, "solution")), user_of(None, environments.sandboxes))
     await _run(box, folder / "solution/solve.sh", f"{SOLUTION}/solve.sh", seconds, env, user)
 
 

@@ -25,8 +25,7 @@ from etude.tasks.verifiers.harbor.box_setup import variables
 _DATA = frozenset(
     (".csv", ".json", ".jsonl", ".log", ".md", ".parquet", ".png", ".svg", ".tsv", ".txt", ".xml", ".yaml")
 )
-"""File name suffixes of artifacts that count as data. A folder, or a file with another suffix, might be executed by
-test.sh."""
+"""Artifacts with these suffixes count as data. test.sh might execute a folder or any other file."""
 
 
 class HarborVerifier:
@@ -48,8 +47,7 @@ class HarborVerifier:
         return all(setup.part.verifier.separate and _only_data(setup.part) for setup in self.setups)
 
     def protects(self, path: str) -> bool:
-        """Return False for every path. The tests of a Harbor task come from outside the workspace, and the task does
-        not say which files of the workspace the agent may change."""
+        """The tests come from outside the workspace, and a task does not say which files the agent may change."""
         return False
 
     async def examine(self, context: GradingContext) -> Verdict:
@@ -63,9 +61,8 @@ class HarborVerifier:
         return conclude(results, [setup.part.name for setup in self.setups], self.harbor.multi_step_reward_strategy)
 
     async def _blame(self, context: GradingContext, setup: PartSetup, found: Attempt) -> Judgement:
-        """Return what caused a missing reward: FAIL for the change, ERROR for the infrastructure. To find out, run
-        test.sh on the unchanged workspace: if that gives a reward, the change is to blame. Return PASS if there is a
-        reward."""
+        """Return PASS if there is a reward. Otherwise return what is to blame: FAIL for the change, if test.sh gives a
+        reward on the unchanged workspace, else ERROR for the infrastructure."""
         if found.reward is not None:
             return Judgement.PASS
         if found.limit:
@@ -82,32 +79,29 @@ class HarborVerifier:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one part of a Harbor task (one step, or the whole task), and the metrics that the part needs to
-    pass."""
+    """The result of one part (one step, or the whole task), and the metrics that it needs to pass."""
 
     name: str
     attempt: Attempt
     needed: Mapping[str, float]
     """Smallest passing value of each required metric."""
     blame: Judgement
-    """Cause of a missing reward: FAIL for the agent's change, ERROR for the infrastructure. PASS if there is a
-    reward."""
+    """Cause of a missing reward: FAIL for the change, ERROR for the infrastructure; PASS if there is one."""
 
     @property
     def score(self) -> float:
-        return self.attempt.reward.score if self.attempt.reward else 0.0
+        return self.attempt.reward["reward"] if self.attempt.reward else 0.0
 
     @property
     def passed(self) -> bool:
         reward = self.attempt.reward
         # A required metric that is missing counts as 0.
-        return reward is not None and all(reward.metrics.get(key, 0.0) >= least for key, least in self.needed.items())
+        return reward is not None and all(reward.get(key, 0.0) >= least for key, least in self.needed.items())
 
 
 def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> Verdict:
-    """Combine the results of all parts (steps) into one verdict. Every part must pass. The score is that of the last
-    part if `strategy` is "final", and otherwise the mean. `results` is shorter than `names` if a failed part kept the
-    following ones from running."""
+    """Every part must pass. The score is the last part's if `strategy` is "final", and otherwise the mean. `results` is
+    shorter than `names` if a failed part kept the following ones from running."""
     passed = [result.name for result in results if result.passed]
     missing = len(names) - len(results)
     score = results[-1].score if strategy == "final" else sum(result.score for result in results) / len(names)
@@ -126,7 +120,8 @@ def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> 
     )
     unsure = next((result for result in results if result.blame is Judgement.ERROR), None)
     if unsure:
-        return Verdict(Judgement.ERROR, f"{_where(unsure)}there is no reward: {unsure.attempt.problem}", evidence)
+        where = f"step {unsure.name}: " if unsure.name else ""
+        return Verdict(Judgement.ERROR, f"{where}there is no reward: {unsure.attempt.problem}", evidence)
     if len(names) > 1:
         scores = ", ".join(f"{result.name} {result.score:g}" for result in results)
         reason = f"{len(passed)} of {len(names)} steps passed ({scores})"
@@ -134,7 +129,7 @@ def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> 
         reason = f"there is no reward: {last.problem}"
     else:
         needed = "" if passed else f", {_needs(results[0].needed)} needed"
-        reason = f"reward {last.reward.score:g}{needed}"
+        reason = f"reward {results[-1].score:g}{needed}"
     return Verdict(Judgement.PASS if len(passed) == len(names) else Judgement.FAIL, reason, evidence)
 
 
@@ -142,10 +137,6 @@ def _needs(needed: Mapping[str, float]) -> str:
     return " and ".join(f"{least:g}" if key == "reward" else f"{key} {least:g}" for key, least in needed.items()) + (
         " is" if len(needed) == 1 else " are"
     )
-
-
-def _where(result: Result) -> str:
-    return f"step {result.name}: " if result.name else ""
 
 
 def require_runnable(harbor: Harbor, path: Path) -> None:
@@ -172,8 +163,7 @@ def require_runnable(harbor: Harbor, path: Path) -> None:
 
 
 def _setup_of(task: Task, harbor: Harbor, part: Part) -> PartSetup:
-    """Collect what is needed to run test.sh for one part of a task (one step, or the whole task). Raises TaskError if
-    there is no test.sh."""
+    """Raises TaskError if the part has no test.sh."""
     folders = list(dict.fromkeys((task.directory / "tests", part.folder(task.directory) / "tests")))
     tests: dict[str, Path] = {}
     for folder in folders:  # A step's own tests override the shared ones.

@@ -1,8 +1,4 @@
-"""The verifier of migrations: `type = "migration"`.
-
-The agent's source must no longer use the old interface, and the hidden suite must pass in a box where only the new
-interface exists.
-"""
+"""The verifier of migrations from an old interface to a new one: `type = "migration"`."""
 
 from etude.tasks.verifiers.migration.old_interface import OldInterface, copied_functions, old_interface_uses
 from etude.tasks.verifiers.migration.verifier import MigrationVerifier, old_interface_file

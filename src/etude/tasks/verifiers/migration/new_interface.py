@@ -22,14 +22,11 @@ from etude.tasks.verifiers.tests.run_output import Rows, read_rows
 
 FOLDER = "tests/dulled"
 LEAST = 0.5
-"""Smallest share of tests that must depend on the new interface in the agent's solution, among the tests that depend on
-it in the reference solution. The share is less than 1, because a program may compute a simple result without the
-interface."""
+"""Of the tests that depend on the new interface with the reference solution, the share that must do so with the
+agent's. Less than 1, because a program may compute a simple result without the interface."""
 
 
 class StubbedInterfaceCheck:
-    """Checks that a program's tests fail when the new interface is replaced by a useless stub."""
-
     def __init__(self, suite: Suite, files: dict[str, bytes]) -> None:
         self._suite = suite
         plain = plain_exam(suite)
@@ -38,8 +35,7 @@ class StubbedInterfaceCheck:
         self._dependent_lock = asyncio.Lock()
 
     async def examine(self, context: GradingContext, reference: Change) -> Verdict:
-        """Return a verdict that passes if the context's change depends on the new interface. Raises OSError if a run
-        with the reference solution does not show which tests depend on it."""
+        """Raises OSError if a run with the reference solution does not show which tests depend on the interface."""
         needed = await self._dependent_tests(context, reference)
         verdict, rows = await self._run(context, context.change)
         if verdict.judgement in (Judgement.ERROR, Judgement.SUSPECT):
@@ -51,9 +47,8 @@ class StubbedInterfaceCheck:
         return replace(verdict, judgement=Judgement.FAIL, reason=reason)
 
     async def _dependent_tests(self, context: GradingContext, reference: Change) -> frozenset[str]:
-        """Return the tests that fail with the reference solution when the new interface is a stub. The result is
-        cached, and a wrong one would spoil all later gradings. So this raises OSError if the run is incomplete or no
-        test fails."""
+        """Return the tests that fail with the reference solution and the stub. The result is cached, and a wrong one
+        would spoil all later gradings. So this raises OSError if the run is incomplete or no test fails."""
         async with self._dependent_lock:
             if self._dependent is None:
                 # This run is not part of the verdict: it uses the usual conditions, and its CPU time is not recorded.

@@ -22,16 +22,12 @@ _DYNAMIC = frozenset(
     )
 )
 _LEAST_NODES = 40
-"""Smallest function, in syntax tree nodes, that is compared with functions of the old interface. Smaller functions may
-be equal without being copies."""
+"""Smaller functions, in syntax tree nodes, may be equal without being copies, and are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class OldInterface:
-    """The old interface, which a migrated program must no longer use."""
-
     modules: tuple[str, ...]
-    """Dotted names of the interface's modules."""
     names: tuple[str, ...]
     """Names that only the old interface has: classes, functions, methods."""
     functions: frozenset[str] = frozenset()
@@ -47,8 +43,7 @@ def old_interface_uses(source: bytes, old: OldInterface) -> list[str]:
 
 
 def copied_functions(source: bytes) -> frozenset[str]:
-    """Return hashes of a module's functions. The hashes do not depend on names, so that copies under other names are
-    found. Small functions are left out."""
+    """Return hashes of a module's larger functions. Names do not count, so that renamed copies are found."""
     large = (
         node
         for node in ast.walk(ast.parse(source))
@@ -58,8 +53,7 @@ def copied_functions(source: bytes) -> frozenset[str]:
 
 
 def used_modules(source: bytes) -> set[str]:
-    """Return the dotted names of the modules that the file uses outside its import statements, and their parent
-    packages."""
+    """Return the dotted names of the modules used outside import statements, and of their parent packages."""
     tree = ast.parse(source)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     found = {dotted for alias, dotted in _aliases(tree).items() if alias in names}
@@ -67,14 +61,11 @@ def used_modules(source: bytes) -> set[str]:
 
 
 class _Finder:
-    """Finds uses of the old interface in single nodes of a syntax tree."""
-
     def __init__(self, old: OldInterface, aliases: dict[str, str], skipped: set[int]) -> None:
         self._old, self._aliases, self._passed_over = old, aliases, skipped
         self._said = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, (*old.modules, *old.names)))})(?!\w)")
 
     def uses_at(self, node: ast.AST) -> Iterator[tuple[int, str]]:
-        """Yield the line and a description of each use of the old interface at this node."""
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Import | ast.ImportFrom):
             for name in _imports(node):
@@ -134,16 +125,14 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _is_lookup(node: ast.AST) -> bool:
-    """Return whether a node is a `getattr` call whose attribute name is not a literal. Literal names are found by the
-    check of strings."""
+    """A `getattr` whose attribute name is not a literal. Literal names are found by the check of strings."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
         return len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)
     return False
 
 
 def _docstrings(tree: ast.Module) -> set[int]:
-    """Return the `id()` of every docstring node, and of any other expression in a docstring's place. Docstrings are
-    skipped, because prose may mention the old interface."""
+    """Return the `id()` of docstrings, which may mention the old interface, and of expressions in their place."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
@@ -154,8 +143,7 @@ def _docstrings(tree: ast.Module) -> set[int]:
 
 
 def _parts_of_longer(tree: ast.Module) -> set[int]:
-    """Return the `id()` of nodes that are parts of a longer string concatenation or dotted name. The longer expression
-    is checked, so its parts need no checks of their own."""
+    """Return the `id()` of parts of longer string concatenations and dotted names, which are checked as a whole."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):

@@ -31,8 +31,6 @@ _MOST_NAMED = 3
 
 
 class _Listed(BaseModel):
-    """The contents of tests/old.json, which describes the old interface and names the modules of the new one."""
-
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     modules: list[str] = Field(min_length=1)
@@ -40,8 +38,7 @@ class _Listed(BaseModel):
     functions: list[str] = []
     new: list[str] = Field(min_length=1)
     libraries: list[str] = []
-    """Folders of the workspace that hold the old or the new library. They are not checked, and a solution must not
-    change them."""
+    """Folders that hold the old or the new library. They are not checked, and a solution must not change them."""
 
 
 class MigrationVerifier:
@@ -57,8 +54,7 @@ class MigrationVerifier:
 
     @property
     def sealed(self) -> bool:
-        """Whether the hidden suite's verdict is sealed (safe against forgery). The check of the source runs outside the
-        box and cannot be forged."""
+        """The check of the source runs outside the box and cannot be forged."""
         return self._tests.sealed
 
     def protects(self, path: str) -> bool:
@@ -105,9 +101,8 @@ class MigrationVerifier:
 
 
 def old_interface_file(old: OldInterface, new: Collection[str], libraries: Collection[str] = ()) -> dict[str, bytes]:
-    """Return a task's file tests/old.json, as a mapping from its path to its contents. Pass this to `write_task`,
-    together with the hidden suite. `new` are the new interface's modules. `libraries` are the workspace folders that
-    hold the old or the new library."""
+    """Return tests/old.json by its path, for `write_task` together with the hidden suite. `new` are the new interface's
+    modules, `libraries` the workspace folders that hold the old or the new library."""
     listed = {
         "modules": list(old.modules),
         "names": list(old.names),

@@ -1,4 +1,5 @@
-"""Makes mutants of a Python module: copies with one small fault each.
+"""Makes mutants of a Python module, copies with one small fault each, and stores those of a task in tests/mutants.json,
+which no agent sees.
 
 A module always has the same mutants in the same order. Some may behave like the original, so only a run of a good test
 suite shows which mutants it can detect.
@@ -7,8 +8,17 @@ suite shows which mutants it can detect.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from etude.tasks.verifiers.inputs import read_json
+
+FILE = "tests/mutants.json"
 
 _Fault = Callable[[], None]
 
@@ -36,36 +46,42 @@ _OTHER_FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A copy of a module with one small fault."""
-
     path: str
     line: int
     """Line of the fault in the original module."""
     fault: str
     """Kind of fault, such as `comparison` or `constant`."""
     source: str
-    """The whole source of the faulty module."""
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    mutants: list[Mutant] = Field(min_length=1)
+
+
+def dump_mutants(mutants: Sequence[Mutant]) -> bytes:
+    return (json.dumps({"mutants": [asdict(mutant) for mutant in mutants]}, indent=1) + "\n").encode()
+
+
+def load_mutants(path: Path) -> tuple[Mutant, ...]:
+    """Load the mutants of a task from its JSON file. Raises a TaskError that names what is missing or wrong."""
+    return tuple(read_json(path, _Stored).mutants)
 
 
 def mutants_of(path: str, source: str) -> Iterator[Mutant]:
-    """Yield every mutant of a module."""
     true = ast.parse(source)
     for place, node in enumerate(ast.walk(true)):
         for which in range(len(list(_faults(node)))):
             tree = ast.parse(source)
-            mutated = _at(tree, place)
+            mutated = next(itertools.islice(ast.walk(tree), place, None))
             fault, make = list(_faults(mutated))[which]
             make()
             yield Mutant(path, getattr(node, "lineno", 1), fault, ast.unparse(ast.fix_missing_locations(tree)) + "\n")
 
 
-def _at(tree: ast.Module, place: int) -> ast.AST:
-    return next(node for index, node in enumerate(ast.walk(tree)) if index == place)
-
-
 def _faults(node: ast.AST) -> Iterator[tuple[str, _Fault]]:
-    """Yield the kinds of faults that can be made at a node, each with a function that makes the fault by changing the
-    node in place."""
+    """Yield the kind of each fault that can be made at a node, and a function that makes it in place."""
     if isinstance(node, ast.Compare):
         for which, sign in enumerate(node.ops):
             for other in _OTHER_COMPARISONS.get(type(sign), ()):

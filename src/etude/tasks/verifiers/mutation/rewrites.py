@@ -11,6 +11,8 @@ from __future__ import annotations
 import ast
 import random
 
+from etude.tasks.verifiers.language import stored_names
+
 _MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.Gt,
     ast.Gt: ast.Lt,
@@ -25,7 +27,6 @@ _NO_RENAMING = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef,
 
 
 def rewritten(source: str, rng: random.Random) -> str:
-    """Return a random rewrite of a module's source that behaves like the original."""
     tree = ast.parse(source)
     taken = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     tree.body = _reordered(tree.body, rng)
@@ -36,8 +37,7 @@ def rewritten(source: str, rng: random.Random) -> str:
 
 
 def _reordered(body: list[ast.stmt], rng: random.Random) -> list[ast.stmt]:
-    """Return the statements with each run of adjacent functions shuffled. Functions with decorators or computed
-    defaults keep their positions, because these may need names that are defined before."""
+    """Shuffle each run of adjacent functions, without those whose decorators or defaults may need earlier names."""
     found: list[ast.stmt] = []
     run: list[ast.stmt] = []
     for node in [*body, ast.Pass()]:
@@ -56,31 +56,25 @@ def _plain_defaults(node: ast.FunctionDef) -> bool:
 
 
 def rename_locals(function: ast.FunctionDef, taken: set[str], rng: random.Random) -> None:
-    """Rename a function's local variables in place. `taken` are names that must not be used; the new names are added to
-    this set."""
+    """Rename a function's locals in place. The new names are not in `taken`, and are added to it."""
     inside = list(ast.walk(function))[1:]
     if any(isinstance(node, _NO_RENAMING) for node in inside):
         return
-    parts = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    parts += [part for part in (function.args.vararg, function.args.kwarg) if part is not None]
-    fixed = {part.arg for part in parts}
+    fixed = {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
     fixed |= {node.name for node in inside if isinstance(node, ast.ExceptHandler) and node.name}
-    names = [node for node in inside if isinstance(node, ast.Name)]
-    own = sorted({node.id for node in names if isinstance(node.ctx, ast.Store)} - fixed)
     new: dict[str, str] = {}
-    for name in own:
+    for name in sorted(stored_names(function) - fixed):
         word = f"{rng.choice(_WORDS)}_{rng.choice(_WORDS)}"
         while word in taken:
             word += rng.choice("abcdefgh")
         taken.add(word)
         new[name] = word
-    for node in names:
-        node.id = new.get(node.id, node.id)
+    for node in inside:
+        if isinstance(node, ast.Name):
+            node.id = new.get(node.id, node.id)
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Replaces comparisons, branches and return statements by equivalent code, at random."""
-
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 

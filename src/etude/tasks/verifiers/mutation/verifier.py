@@ -26,9 +26,8 @@ from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import SEALED, GradingContext
 from etude.tasks.verifiers.inputs import read_table
 from etude.tasks.verifiers.language import module_name, own_names, problems
-from etude.tasks.verifiers.mutation.mutants import Mutant
+from etude.tasks.verifiers.mutation.mutants import FILE, load_mutants
 from etude.tasks.verifiers.mutation.rewrites import rewritten
-from etude.tasks.verifiers.mutation.store import FILE, load_mutants
 from etude.tasks.verifiers.tests import Exam, SuiteConfig, judge_run, run_exam
 from etude.tasks.verifiers.tests.run_output import read_rows
 
@@ -47,8 +46,7 @@ class MutationConfig(BaseModel):
     rewrites: int = Field(4, ge=1)
     """Number of rewrites of the library, equivalent to the original, on which the tests must pass."""
     any_code: bool = False
-    """Whether tests may contain any Python code, not only the restricted language. Verdicts are then not sealed: they
-    could be forged."""
+    """Whether tests may contain any Python code. Verdicts are then not sealed: they could be forged."""
     seconds: float = Field(10.0, gt=0)
     """CPU time limit of one run of all tests, in seconds."""
     memory_mb: int = Field(256, ge=64)
@@ -100,7 +98,7 @@ class MutationVerifier:
             if verdict.judgement in (Judgement.ERROR, Judgement.SUSPECT):
                 return verdict
         pairs = list(zip(self.mutants, verdicts, strict=True))
-        missed = tuple(_named(mutant) for mutant, verdict in pairs if verdict.passed)
+        missed = tuple(f"{m.path}:{m.line}: {m.fault}" for m, verdict in pairs if verdict.passed)
         killed, count = len(pairs) - len(missed), len(pairs)
         evidence = replace(
             true.evidence,
@@ -138,8 +136,7 @@ class _Runs:
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self, library: Mapping[str, bytes]) -> Verdict:
-        """Run the tests on the library with the files in `library` replaced. A passing verdict means that there was at
-        least one test and that all passed."""
+        """Run the tests with the files in `library` replaced. A pass means that there are tests and all passed."""
         change = Change({**self._stand.change.files, **library}, self._stand.change.touched)
         async with self._turn:
             output = await run_exam(self._stand, self._suite, Exam({}, self._suites), change)
@@ -152,16 +149,11 @@ class _Runs:
 
 
 def chance(mutants: int, needed: int, others: int) -> float:
-    """Return the probability that tests with random outcomes pass the task. To pass, they must fail on none of the
-    `others` (the original library and its rewrites), and on at least `needed` of the mutants. The tests are assumed to
-    fail at the rate that makes passing most likely."""
+    """Return the probability that tests with random outcomes pass the task: that they fail on none of the `others` (the
+    library and its rewrites) and on at least `needed` mutants, at the rate that makes this most likely."""
 
     def at(rate: float) -> float:
         enough = (math.comb(mutants, n) * rate**n * (1 - rate) ** (mutants - n) for n in range(needed, mutants + 1))
         return float((1 - rate) ** others * sum(enough))
 
     return max(at(percent / 100) for percent in range(101))
-
-
-def _named(mutant: Mutant) -> str:
-    return f"{mutant.path}:{mutant.line}: {mutant.fault}"

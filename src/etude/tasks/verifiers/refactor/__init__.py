@@ -1,8 +1,4 @@
-"""The verifier of tasks in which the agent restructures code: `type = "refactor"`.
-
-The tests must still pass, the public interface must be unchanged, and the code must be shorter and less repetitive than
-before.
-"""
+"""The verifier of tasks in which the agent restructures code: `type = "refactor"`."""
 
 from etude.tasks.verifiers.refactor.measure import Measures, measure
 from etude.tasks.verifiers.refactor.verifier import RefactorVerifier

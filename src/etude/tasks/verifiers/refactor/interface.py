@@ -13,8 +13,7 @@ _HIDING = re.compile(
     r"__\w+__ | breakpoint | compile | delattr | eval | exec | getattr | globals | locals | setattr | vars",
     re.VERBOSE,
 )
-"""Matches names that can hide code from the measures of size and duplication, such as `exec`, and names that can call
-a function without mentioning it, such as `getattr`."""
+"""Names that can hide code from the measures, such as `exec`, or call a function unmentioned, such as `getattr`."""
 _USUAL = ("__name__", "__all__")
 _HARMLESS = frozenset(
     {"__future__", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools", "heapq", "itertools"}
@@ -36,15 +35,13 @@ def changes(before: str, after: str) -> Iterator[str]:
 
 
 def hidden_code_risks(before: str, after: str, ours: Collection[str] = ()) -> list[str]:
-    """Return what could hide code in the new version of a module: names such as `exec`, if used more often than before,
-    and newly imported modules. Modules in `ours` (the library's own) and modules that cannot execute strings may always
-    be imported."""
+    """Return what could hide code in the new version: names such as `exec`, if used more often than before, and newly
+    imported modules, except those in `ours` (the library's own) and those that cannot execute strings."""
     imported = _imported(after) - _imported(before) - _HARMLESS - set(ours)
     return sorted({*imported, *(_hiding_names(after) - _hiding_names(before))})
 
 
 def _imported(source: str) -> set[str]:
-    """Return the top-level names of the imported modules."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -55,7 +52,6 @@ def _imported(source: str) -> set[str]:
 
 
 def _interface(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield each public function, class, method and variable of a module with its signature."""
     for node in tree.body:
         if isinstance(node, _Function | ast.ClassDef) and not node.name.startswith("_"):
             yield node.name, _signature(node)
@@ -70,8 +66,7 @@ def _interface(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _signature(node: _Function | ast.ClassDef) -> str:
-    """Return a string that differs between two versions of a function or class if their parameters, base classes or
-    decorators differ, or if only one of them is async or has a docstring."""
+    """Return a string that differs if the parameters, bases or decorators do, or if only one is async or documented."""
     marks = [ast.dump(decorator) for decorator in node.decorator_list]
     documented = ast.get_docstring(node) is not None
     if isinstance(node, ast.ClassDef):
@@ -80,13 +75,11 @@ def _signature(node: _Function | ast.ClassDef) -> str:
 
 
 def _bound(tree: ast.Module) -> set[str]:
-    """Return the names that a module's import statements bind."""
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     return {alias.asname or alias.name for node in imports for alias in node.names}
 
 
 def _hiding_names(source: str) -> Counter[str]:
-    """Count how often a module uses each name with which code can be hidden, such as `exec` or `getattr`."""
     tree = ast.parse(source)
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
     names += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]

@@ -1,13 +1,11 @@
 """Measures how much code there is to read in a library, from its syntax trees alone.
 
 Size is the number of nodes in all trees. Long strings and numbers count as several nodes; layout, comments and the
-length of names do not count. Moving code into a function that is called once always raises the size, because a
-definition, a call and its arguments are added. Removing duplicated code lowers it.
+length of names do not count. Moving code into a function that is called once always raises the size.
 
-Duplication is the number of nodes in repeated statements, without the first occurrence of each. It compares simple
-statements and the heads of compound ones, ignoring names. Writing the same code more tersely does not lower it. The
-complexity of a function counts the decisions of all functions that it may call, so splitting a function does not make
-it simpler.
+Duplication compares simple statements and the heads of compound ones, ignoring names, so writing the same code more
+tersely does not lower it. The complexity of a function counts the decisions of all functions that it may call, so
+splitting a function does not make it simpler.
 """
 
 from __future__ import annotations
@@ -16,6 +14,8 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+from etude.tasks.verifiers.language import stored_names
 
 SMALLEST = 6
 """Smallest statement, in syntax tree nodes, whose repetition counts. Smaller statements are often equal by chance."""
@@ -31,23 +31,17 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Size, duplication and complexity of a library's code."""
-
     size: int
     duplicated: int
-    """Number of syntax tree nodes in the library's repeated statements. The first occurrence of each statement does not
-    count."""
+    """Number of syntax tree nodes in repeated statements, without the first occurrence of each."""
     complexity: int
-    """Largest number of decisions, such as `if`, that a public function may make, itself and in all functions that it
-    may call. Decisions outside of functions, as in module-level code, are added."""
+    """Most decisions of a public function and all that it may call, plus the decisions outside functions."""
     densest: int
-    """Number of syntax tree nodes in the library's largest statement. Of a compound statement, only the head counts,
-    such as the test of an `if`."""
+    """Number of syntax tree nodes in the largest statement. Of a compound one, only the head counts."""
 
 
 def measure(sources: Mapping[str, str]) -> Measures:
-    """Measure the code of Python modules, given as sources by path. Raises SyntaxError or ValueError if one cannot be
-    parsed."""
+    """Measure modules, given as sources by path. Raises SyntaxError or ValueError if one cannot be parsed."""
     trees = [_without_docstrings(ast.parse(source)) for _, source in sorted(sources.items())]
     units = [unit for tree in trees for unit in _units(tree)]
     sizes = [sum(map(_weight, unit)) for unit in units]
@@ -65,12 +59,9 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [part for part in body if not _is_lone_constant(part)]  # type: ignore[attr-defined]
+            kept = [part for part in body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))]
+            node.body = kept  # type: ignore[attr-defined]
     return tree
-
-
-def _is_lone_constant(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _weight(tree: ast.AST) -> int:
@@ -84,8 +75,7 @@ def _weight(tree: ast.AST) -> int:
 
 
 def _units(tree: ast.AST) -> Iterator[list[ast.AST]]:
-    """Yield the units that are compared to find duplicates. A unit is a simple statement, or the head of a compound
-    one, such as the test of an `if`. No unit spans several statements, so reordering statements hides no duplicate."""
+    """Yield simple statements, and the heads of compound ones. Reordering statements thus hides no duplicate."""
     for node in ast.walk(tree):
         if isinstance(node, _SIMPLE):
             yield [node]
@@ -140,8 +130,6 @@ def _decisions(tree: ast.AST) -> int:
 
 def _names(function: _Function) -> set[str]:
     """Return the names that a function mentions but does not assign itself."""
-    names = [part for part in ast.walk(function) if isinstance(part, ast.Name)]
-    own = {name.id for name in names if isinstance(name.ctx, ast.Store)}
-    return {name.id for name in names} - own | {
-        part.attr for part in ast.walk(function) if isinstance(part, ast.Attribute)
-    }
+    attributes = {part.attr for part in ast.walk(function) if isinstance(part, ast.Attribute)}
+    names = {part.id for part in ast.walk(function) if isinstance(part, ast.Name)}
+    return names - stored_names(function) | attributes

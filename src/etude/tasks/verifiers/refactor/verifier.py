@@ -28,16 +28,14 @@ from being packed into fewer, larger statements."""
 
 
 class RefactorConfig(BaseModel):
-    """The settings in [metadata.etude.verifier] of a task with `type = "refactor"`, in addition to those of a hidden
-    suite."""
+    """The settings in [metadata.etude.verifier], in addition to those of a hidden suite."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     size: int = Field(gt=0)
     """Largest size, in syntax tree nodes, that the library may have after the change."""
     duplicated: int = Field(ge=0)
-    """Largest number of syntax tree nodes in repeated statements that the library may have after the change. The first
-    occurrence of each statement does not count."""
+    """Most syntax tree nodes that repeated statements may then have, without the first occurrence of each."""
 
 
 class RefactorVerifier:
@@ -80,7 +78,6 @@ class RefactorVerifier:
     def _problems(
         self, before: Mapping[str, str], after: Mapping[str, str], was: Measures, now: Measures
     ) -> Iterator[str]:
-        """Yield reasons for refusing a change. Only the source is examined here; no test is run."""
         ours = {path.partition("/")[0].removesuffix(".py") for path in {**before, **after}}
         for path, source in after.items():
             for change in changes(before[path], source) if path in before else ():

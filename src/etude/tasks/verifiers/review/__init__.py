@@ -1,8 +1,4 @@
-"""The verifier of tasks in which the agent reviews a change: `type = "review"`.
-
-Findings are compared with the lines of planted defects, outside of any box. If the task asks for examples, each
-finding's example is run on the library with and without the defect.
-"""
+"""The verifier of tasks in which the agent reviews a change: `type = "review"`."""
 
 from __future__ import annotations
 

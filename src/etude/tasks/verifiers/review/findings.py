@@ -20,8 +20,6 @@ _MOST_BYTES = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One defect that the agent's review reports."""
-
     path: str
     line: int
     text: str
@@ -34,8 +32,7 @@ class ReviewError(Exception):
 
 
 def read_review(listed: bytes | None, text: bytes | None) -> list[Finding]:
-    """Parse the findings from review.json (`listed`) or else REVIEW.md (`text`). Lines of REVIEW.md that do not begin
-    with a path and a line number are ignored. Raises ReviewError if there is no valid review."""
+    """Parse review.json (`listed`) or else REVIEW.md (`text`), whose other lines are ignored. Raises ReviewError."""
     if len(listed or text or b"") > _MOST_BYTES:
         raise ReviewError(f"expected at most {_MOST_BYTES} bytes")
     if listed is not None:
@@ -66,12 +63,10 @@ def _path(text: str) -> str:
 
 
 def _split_example(text: str) -> tuple[str, str]:
-    """Split the text of a finding into its description and its example. The example is the text between the last pair
-    of equally long runs of backticks; pairs are matched from the left."""
+    """Split off the example: what the last pair of equally long runs of backticks encloses, paired from the left."""
     ticks = [match.span() for match in _TICKS.finditer(text)]
     last: dict[int, int] = {}
-    """Index in `ticks` of the last run of backticks of each length. A run can start a quotation only if a later run
-    has the same length, because that run ends the quotation."""
+    """Index of the last run of each length. A run can start a quotation only if a later one of its length ends it."""
     for place, (start, end) in enumerate(ticks):
         last[end - start] = place
     found, place = None, 0

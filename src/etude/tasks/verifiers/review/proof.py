@@ -41,13 +41,13 @@ async def unproven_findings(
     slack: int,
     fixed: Mapping[str, str],
 ) -> set[tuple[int, int]] | Verdict:
-    """Return an index pair (finding, defect) for every finding that is at a defect but whose example does not
-    demonstrate the defect. Return a verdict if the examples cannot be run. `slack` is the number of lines that a
-    finding may be off. `fixed` are the library's files without any defect, by path."""
+    """Return (finding, defect) index pairs where the finding is at the defect but its example does not demonstrate it,
+    or a verdict if the examples cannot be run. `fixed` are the library's files without any defect."""
     library = names_of(fixed)
     asked: dict[int, list[int]] = {}
     wrong: set[tuple[int, int]] = set()
-    repeated = _repeated_examples([finding.example for finding in findings])
+    forms = ["".join(finding.example.split()) for finding in findings]
+    repeated = {place for place, form in enumerate(forms) if form in forms[:place]}
     code = {path: data.decode() for path, data in context.pristine.files.items() if path in defects[0].files}
     for number, defect in enumerate(defects):
         leading = names_leading_to(code, defect.path, defect.first, defect.last)
@@ -78,8 +78,7 @@ async def unproven_findings(
 
 
 def names_of(files: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """Return the public names of each module of a library: names that it defines, and names that it imports from the
-    library's other modules."""
+    """Return the public names of each module: those it defines, and those from the library's other modules."""
     library = {}
     for path, source in files.items():
         if path.endswith(".py"):
@@ -97,8 +96,7 @@ def names_of(files: Mapping[str, str]) -> dict[str, frozenset[str]]:
 def problem_of_example(
     example: str, library: Mapping[str, frozenset[str]], leading: frozenset[str] = frozenset()
 ) -> str:
-    """Return why an example is not valid, or an empty string if it is. `leading` are the names through which the defect
-    can be reached; the example must use one of them, unless there are none."""
+    """Return why an example is invalid, or an empty string. It must use a name in `leading`, unless that is empty."""
     if not example or len(example) > LONGEST:
         return "no example" if not example else f"longer than {LONGEST} letters"
     try:
@@ -113,21 +111,8 @@ def problem_of_example(
     return found[0] if found else ""
 
 
-def _repeated_examples(examples: Sequence[str]) -> set[int]:
-    """Return the indexes of examples that repeat an earlier one, ignoring white space."""
-    seen: set[str] = set()
-    found = set()
-    for place, example in enumerate(examples):
-        form = "".join(example.split())
-        if form in seen:
-            found.add(place)
-        seen.add(form)
-    return found
-
-
 def _imports(library: Mapping[str, frozenset[str]]) -> str:
-    """Return import statements for all names that an example may use without importing them: the library's packages and
-    their public names."""
+    """Return imports of what an example may use without importing it: the packages and their public names."""
     tops = sorted(name for name in library if "." not in name)
     lines = [f"import {name}" for name in tops]
     lines += [f"from {name} import {', '.join(sorted(library[name]))}" for name in sorted(library) if library[name]]

@@ -9,14 +9,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from etude.tasks.verifiers.language import names_in
+from etude.tasks.verifiers.language import names_in, stored_names
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def names_leading_to(files: Mapping[str, str], path: str, first: int, last: int) -> frozenset[str]:
-    """Return the names through which the lines `first` to `last` of a file can be reached. The result is empty if the
-    lines belong to no definition or assignment."""
+    """Return the names through which these lines can be reached; none if they belong to no definition."""
     found = _names_at(ast.parse(files.get(path, "")), first, last)
     uses = [pair for name, text in files.items() if name.endswith(".py") for pair in _uses(ast.parse(text))]
     while more := {name for name, named in uses if name not in found and named & found}:
@@ -25,31 +24,26 @@ def names_leading_to(files: Mapping[str, str], path: str, first: int, last: int)
 
 
 def _names_at(tree: ast.Module, first: int, last: int) -> set[str]:
-    """Return the name of the innermost definition at these lines, or the names that module-level statements assign
-    there."""
+    """Return the innermost definition at these lines, or the names that module-level statements assign there."""
     inside = [name for name, node in _defined(tree) if _begins(node) <= last and first <= (node.end_lineno or 0)]
     if inside:
         return {inside[-1]}
     there = [node for node in tree.body if node.lineno <= last and first <= (node.end_lineno or 0)]
-    nodes = [part for node in there for part in ast.walk(node)]
-    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {name for node in there for name in stored_names(node)}
 
 
 def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
-    """Yield each function or class with the names that it mentions, and each module-level variable with the names in
-    its assignment."""
+    """Yield each function, class and module-level variable with the names that it mentions."""
     for name, node in _defined(tree):
         yield name, names_in(node)
     for statement in tree.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
             named = names_in(statement)
-            stored = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-            yield from ((name, named) for name in stored)
+            yield from ((name, named) for name in stored_names(statement))
 
 
 def _defined(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, _Definition]]:
-    """Yield all functions and classes with their names, outer ones first. Special methods such as `__init__` get the
-    name of their class."""
+    """Yield functions and classes, outer ones first. Special methods such as `__init__` get their class's name."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, _Definition):
             name = owner if owner and node.name.startswith("__") else node.name

@@ -23,11 +23,9 @@ class Defect(BaseModel):
     first: int = Field(ge=1)
     last: int = Field(ge=1)
     tests: list[str] = Field(min_length=1)
-    """Tests that fail because of this defect alone, which proves that it changes behaviour and is not a matter of
-    taste."""
+    """Tests that only this defect makes fail, which proves that it is not a matter of taste."""
     files: dict[str, str] = {}
-    """The library's files, by path, in a version that has this defect and no other. Required if findings need
-    examples."""
+    """The library with this defect and no other, by path. Required if findings need examples."""
 
     def is_at(self, finding: Finding, slack: int) -> bool:
         """Return whether a finding is at this defect, at most `slack` lines above or below."""
@@ -37,8 +35,6 @@ class Defect(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Numbers of found defects, missed defects and false alarms of a review."""
-
     found: int
     missed: int
     false_alarms: int
@@ -53,12 +49,9 @@ class Score:
 def score_of(
     findings: Sequence[Finding], defects: Sequence[Defect], slack: int, unproven: Collection[tuple[int, int]] = ()
 ) -> tuple[Score, list[Defect]]:
-    """Return a review's score and the defects that it missed. `unproven` are index pairs (finding, defect) where the
-    finding's example does not demonstrate the defect. A finding outside all defects is a false alarm.
-
-    Three kinds of findings at a defect are neither a find nor a false alarm: those that are unproven, those with a text
-    of fewer than three words, and a second finding at the same defect.
-    """
+    """Return a review's score and the defects that it missed. A finding outside all defects is a false alarm. A finding
+    at a defect counts for nothing if it is unproven (`unproven` has index pairs (finding, defect)), has fewer than
+    three words, or repeats another."""
     found: set[int] = set()
     false_alarms = 0
     for place, finding in enumerate(findings):
@@ -72,9 +65,8 @@ def score_of(
 
 
 def chance_of_guess(places: int, defects: int, threshold: float) -> float:
-    """Return the probability that findings at random places reach an F1 score of `threshold`, for the most favourable
-    number of findings. `places` is the number of places that the reviewed change touches, and `defects` is the number
-    of these that have a defect."""
+    """Return the probability that random findings reach an F1 score of `threshold`, for the most favourable number of
+    findings. `places` is how many places the reviewed change touches; `defects` of these have a defect."""
 
     def chance(marked: int) -> float:
         ways = 0

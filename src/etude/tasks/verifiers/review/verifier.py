@@ -24,8 +24,6 @@ FILE = "tests/defects.json"
 
 
 class _Listed(BaseModel):
-    """The contents of tests/defects.json, which lists the defects planted in the code to review."""
-
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     places: int = Field(ge=1)

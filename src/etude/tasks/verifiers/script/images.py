@@ -1,5 +1,4 @@
-"""The verifier of Dockerfiles (`type = "dockerfile"`): builds every product offline, and checks the resulting image. A
-product is a hidden variant of the workspace's files.
+"""The verifier of Dockerfiles (`type = "dockerfile"`): builds every product offline, and checks the resulting image.
 
 The sandbox's builder makes the image, which is checked from outside: folders are read out of a box, and the output of
 commands is compared with what the product requires. A Dockerfile may start from the task's `bases` (by default `host`
@@ -52,8 +51,6 @@ DOCKERFILE = "Dockerfile"
 
 
 class Answer(BaseModel):
-    """A command to run in the image, and the output that it must print."""
-
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     command: list[str] = Field(min_length=1)
@@ -61,17 +58,14 @@ class Answer(BaseModel):
 
 
 class ImageProduct(Product):
-    """A variant of the workspace's files, with which the agent's Dockerfile is built. The image must then contain the
-    files in `folders`, and the commands in `answers` must print the given output in it."""
+    """The image must contain the files in `folders`, and the commands in `answers` must print the given output."""
 
     arguments: dict[str, str] = {}
     """Values of the Dockerfile's build arguments (ARG) for this product, by argument name."""
     folders: dict[str, dict[str, str]] = {}
-    """Required files in the image: by the folder's absolute path, then by the file's path below it. These folders must
-    contain no other files."""
+    """Required files, by folder (absolute) and by path below it. These folders must contain no other files."""
     answers: list[Answer] = []
-    """Commands with their required output. They start in the image's working directory, with its environment
-    variables."""
+    """Commands that start in the image's working directory, with its environment variables."""
 
 
 class _Config(BuildConfig):
@@ -81,8 +75,6 @@ class _Config(BuildConfig):
 
 
 class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
-    """Builds the agent's Dockerfile for every product (a hidden variant of the workspace) and checks the images."""
-
     def __init__(self, task: Task) -> None:
         super().__init__(task, _Config, ImageProduct)
 
@@ -103,9 +95,8 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
             return await self._build(product, context, Path(place))
 
     async def _build(self, product: ImageProduct, context: GradingContext, build_context: Path) -> Trial:
-        """Build a product's image and check it. The build gets the environment variables that this grading sets in all
-        its boxes (`context.conditions`). It uses no cache, because every step must really run to prove that it
-        works."""
+        """Build a product's image and check it. The build has the variables of this grading's boxes. It has no cache,
+        because every step must really run."""
         if not isinstance(context.sandboxes, TriesBuilds):
             raise RequestRefused(
                 "dockerfile tasks need a sandbox that can try builds: set sandbox.mode to embedded, on this host"
@@ -159,8 +150,7 @@ def _failed_build(product: ImageProduct, build_log: str) -> Trial:
 
 
 def _outside_image(text: str, arguments: dict[str, str], bases: list[str]) -> str:
-    """Return the first image that the build would start or copy from and that is neither one of its own stages nor an
-    allowed base. Return an empty string if there is none."""
+    """Return the first image that the build uses and that is neither its own stage nor an allowed base, or ""."""
     plan = make_plan(parse_dockerfile(text, DOCKERFILE), "", arguments)
     for stage in plan.dockerfile.stages:
         copied = [one.action.stage for one in stage.instructions if isinstance(one.action, Copy) and one.action.stage]
@@ -179,8 +169,7 @@ def _write(top: Path, files: Mapping[str, bytes], executable: frozenset[str]) ->
 
 
 async def _wrong_file(box: Box, product: ImageProduct) -> str:
-    """Return the first difference between the image and the files that the product (a variant of the workspace)
-    requires in it. Return an empty string if there is none."""
+    """Return the first difference between the image and the product's `folders`, or an empty string."""
     for folder, wanted in product.folders.items():
         try:
             found = set(await box.list_files(folder))

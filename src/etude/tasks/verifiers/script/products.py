@@ -48,8 +48,6 @@ class Artifact(BaseModel):
 
 
 class Product(BaseModel):
-    """One variant of the workspace's files on which the agent's build is tried. It is correct or broken."""
-
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     name: str
@@ -66,22 +64,17 @@ class BuildConfig(BaseModel):
     writes: list[str] = Field(min_length=1)
     """Patterns of the paths that the agent may change. Changes to all other files are ignored."""
     seconds: int = Field(30, ge=1)
-    """CPU time limit of one box in which the agent's build or a part of it runs, in seconds. The wall-clock limit is
-    `WALL` times as long."""
+    """CPU time limit of one box of the build, in seconds. The wall-clock limit is `WALL` times as long."""
     memory_mb: int = Field(512, ge=64)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The result of trying a build on one product, which is a variant of the workspace."""
-
     problem: str = ""
-    """What the agent's build did wrong on this product (a variant of the workspace); empty if nothing."""
+    """What the build did wrong on this product; empty if nothing."""
     timed_out: bool = False
-    """Whether the run reached its wall-clock limit."""
     starved: bool = False
-    """Whether the wall clock expired because the host gave the run no CPU time. If so, the problem in `problem` is not
-    the build's fault."""
+    """Whether the host gave the run no CPU time until the clock expired: `problem` is not the build's fault."""
     code: int | None = None
     log: bytes = b""
     memory_bytes: int = 0
@@ -92,8 +85,7 @@ _Product = TypeVar("_Product", bound=Product)
 
 
 class ProductsVerifier(ABC, Generic[_Config, _Product]):
-    """Base class of the build verifiers: tries the agent's build on all products (hidden variants of the workspace) and
-    judges it. Subclasses define how one product is tried."""
+    """Tries the agent's build on all products and judges it. Subclasses define how one product is tried."""
 
     def __init__(self, task: Task, config: type[_Config], product: type[_Product]) -> None:
         path = task.directory / FILE
@@ -104,19 +96,15 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
 
     @abstractmethod
     async def try_product(self, product: _Product, context: GradingContext, change: Change) -> Trial:
-        """Run the agent's build on a product (a hidden variant of the workspace). `change` is the agent's change with
-        the product's files on top."""
+        """`change` is the agent's change with the product's files on top."""
 
     def invalid_reason(self, files: Mapping[str, bytes]) -> str:
-        """Return why the agent's files do not contain a valid build, or an empty string if they do. Called before any
-        box is created."""
+        """Return why the files hold no valid build, or an empty string. Called before any box is created."""
         return ""
 
     @property
     def sealed(self) -> bool:
-        """Whether verdicts are sealed (safe against forgery). A build may guess which products (hidden variants of the
-        workspace) are broken. Verdicts are sealed if it is right about all of them with a probability of at most
-        `SEALED`."""
+        """Whether a build that guesses which products are broken passes with a probability of at most `SEALED`."""
         return 0.5 ** len(self.products) <= SEALED
 
     def protects(self, path: str) -> bool:
@@ -153,8 +141,7 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
 
 
 def difference(data: bytes, artifact: Artifact) -> str:
-    """Return the difference between a file and what it must contain, or an empty string if there is none. Trailing
-    white space of a text is ignored."""
+    """Return how a file differs from what it must contain, or "". Trailing white space of a text is ignored."""
     if artifact.text is not None:
         return "" if data.rstrip() == artifact.text.encode().rstrip() else "it holds another text"
     try:

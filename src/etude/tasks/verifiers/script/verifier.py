@@ -40,7 +40,6 @@ class ScriptVerifier(ProductsVerifier[_Config, Product]):
 
 
 async def _problem(box: Box, product: Product, done: ExecResult) -> str:
-    """Return what is wrong with a run of the build command, or an empty string if nothing is."""
     if done.limit:
         return f"the script was ended by its limit of {done.limit}"
     if not product.succeeds:

@@ -36,14 +36,11 @@ Values = Mapping[str, str]
 
 
 class WorkflowError(ValueError):
-    """Raised if a file is not a workflow, or uses a feature that is not supported here. The message names the key and
-    what was expected."""
+    """A file that is no workflow or uses an unsupported feature. The message names the key and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command of a job in a CI workflow."""
-
     name: str
     command: tuple[str, ...]
     env: Values
@@ -60,8 +57,7 @@ class Job:
 
 
 class _Plain(yaml.BaseLoader):
-    """Loads every YAML scalar as text. Refuses aliases, which make small files expand enormously, and duplicate
-    keys."""
+    """Loads scalars as text. Refuses duplicate keys, and aliases, which make small files expand enormously."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -88,7 +84,8 @@ def parse_workflow(data: bytes) -> list[Job]:
         raise WorkflowError(f"expected YAML: {str(error).splitlines()[0]}") from error
     top = _table(found, "the workflow", {"name", "on", "env", "jobs"})
     env = _env(top, "env")
-    jobs = {name: _job(name, table) for name, table in _entries(top.get("jobs"), "jobs")}
+    keys = {"name", "runs-on", "needs", "env", "strategy", "steps"}
+    jobs = {name: _table(job, f"jobs.{name}", keys) for name, job in _entries(top.get("jobs"), "jobs")}
     if len(jobs) > MOST_JOBS:
         raise WorkflowError(f"expected at most {MOST_JOBS} jobs, found {len(jobs)}")
     runs: list[Job] = []
@@ -100,10 +97,6 @@ def parse_workflow(data: bytes) -> list[Job]:
                 f"expected at most {MOST_JOBS} job runs, counting each combination of a matrix's values"
             )
     return runs
-
-
-def _job(name: str, found: Any) -> dict[Any, Any]:
-    return _table(found, f"jobs.{name}", {"name", "runs-on", "needs", "env", "strategy", "steps"})
 
 
 def _in_order(jobs: Mapping[str, Mapping[Any, Any]]) -> Iterator[str]:

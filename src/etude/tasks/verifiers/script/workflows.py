@@ -1,5 +1,4 @@
-"""The verifier of CI workflows (`type = "workflow"`): runs the agent's workflow on every product, each job in its own
-box. Products are hidden variants of the workspace, some correct and some broken (products.py).
+"""The verifier of CI workflows (`type = "workflow"`): runs the workflow on every product, each job in its own box.
 
 task.toml  [metadata.etude.verifier]  type = "workflow", workflow (a path), writes, seconds, memory_mb
 """
@@ -29,8 +28,6 @@ class _Config(BuildConfig):
 
 
 class WorkflowVerifier(ProductsVerifier[_Config, Product]):
-    """Runs the agent's workflow on every product (a hidden variant of the workspace)."""
-
     def __init__(self, task: Task) -> None:
         super().__init__(task, _Config, Product)
 
@@ -63,12 +60,11 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
     async def _run(
         self, job: Job, context: GradingContext, change: Change, share: Share
     ) -> tuple[str, ExecResult, bytes, int]:
-        """Run a job until a step fails. Return the last step's name, its result, the job's output, and the job's peak
-        memory in bytes.
+        """Run a job until a step fails. Return the last step's name and result, the job's output, and its peak memory
+        in bytes.
 
-        All steps of all jobs have one wall-clock limit together. `share` is the wall-clock time of the earlier jobs,
-        with the CPU time that the host offered them and that they used. In the returned result, `share` includes this
-        job's time as well.
+        All jobs have one wall-clock limit together. `share` is the wall-clock time of the earlier jobs, with the CPU
+        time that they were offered and used. In the returned result, it includes this job's.
         """
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
         log, name, done = b"", "", _NOTHING
@@ -86,8 +82,7 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
 
 @lru_cache(maxsize=16)
 def _parsed(workflow: bytes) -> tuple[Job, ...]:
-    """Return the job runs of a workflow. The result is cached, because a grading needs it again for each product
-    (hidden variant of the workspace)."""
+    """Cached, because a grading needs the jobs again for each product."""
     return tuple(parse_workflow(workflow))
 
 

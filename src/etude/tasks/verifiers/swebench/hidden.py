@@ -9,18 +9,15 @@ from etude.tasks.change import change_of
 from etude.tasks.diff import Bounds, DiffError, parse_diff
 from etude.tasks.directory import read_files
 from etude.tasks.task import Task, TaskError
-from etude.tasks.verifiers.tests.suite import FILES
+from etude.tasks.verifiers.tests.suite import FILES, is_in_the_way
 
 TEST_PATCH = "tests/test.patch"
-"""Path, in the task's folder, of the patch that turns the workspace's tests into those used at grading. Files that the
-patch deletes stay in place: they contain no test that must pass."""
+"""Patch of the workspace's tests. Files that it deletes stay in place: they contain no test that must pass."""
 WIDE = Bounds(diff_bytes=16 << 20, files=2000, file_bytes=16 << 20, all_bytes=64 << 20, path_length=400)
 """Size limits for patches that belong to a task. The diffs of agents have the grader's tighter limits."""
 
 
 class HiddenTests:
-    """The hidden test files of one task."""
-
     def __init__(self, task: Task) -> None:
         self._patch = read_optional(task, TEST_PATCH)
         self._files = read_files(task.directory, FILES) if (task.directory / FILES).is_dir() else {}
@@ -32,13 +29,10 @@ class HiddenTests:
         self.paths = frozenset(named | self._files.keys())
 
     def protects(self, path: str) -> bool:
-        """Return whether a path is a hidden test file, lies below one, or is a parent folder of one. A file at such a
-        path could keep the hidden file from being written."""
-        return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in self.paths)
+        return is_in_the_way(path, self.paths)
 
     def test_files_over(self, workspace: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Return the contents of the hidden test files, by path, for a workspace. Raises DiffError if the patch does
-        not apply to the workspace."""
+        """Return the hidden files' contents for a workspace. Raises DiffError if the patch does not apply to it."""
         changed = change_of(self._patch, workspace, lambda path: False, WIDE).files
         return {**{path: data for path, data in changed.items() if data is not None}, **self._files}
 

@@ -7,13 +7,11 @@ import re
 from collections.abc import Collection
 
 _METHOD = re.compile(r"(?P<name>\w+) \((?P<place>\w+(?:\.\w+)+)\)")
-"""Matches a test as unittest prints it: `test_a (package.module.Class)`, or since Python 3.11 `test_a
-(package.module.Class.test_a)`."""
+"""As unittest prints a test: `test_a (package.module.Class)`; since Python 3.11, with `.test_a` after the class."""
 
 
 def is_cut(test: str) -> bool:
-    """Return whether a test id was truncated inside its parameters. Many ids of SWE-bench are, at a space or a line
-    end."""
+    """Many ids of SWE-bench were truncated inside their parameters, at a space or a line end."""
     return test.count("[") > test.count("]")
 
 
@@ -35,23 +33,20 @@ def may_mean(test: str, found: str) -> bool:
 
 
 def is_ambiguous(test: str) -> bool:
-    """Return whether a test id of a SWE-bench row may stand for several ids of the test runner, so that only a test run
-    can resolve it."""
+    """Return whether an id may stand for several ids of the runner, so that only a test run can resolve it."""
     return is_cut(test) or is_shortened(test)
 
 
 def runner_ids(test: str, found: Collection[str]) -> tuple[str, ...]:
-    """Return the test runner's ids that `test`, an id in a SWE-bench row, stands for. The row's test passes only if all
-    of them pass. `found` are the ids that the test runner printed. If none of these match, return `test` itself, which
-    then counts as a test that did not run."""
+    """Return the runner's ids, among those `found`, that a row's id stands for; all of them must pass. If there are
+    none, return the id itself, which then counts as a test that did not run."""
     if test in found or not is_ambiguous(test):
         return (test,)
     return tuple(sorted(name for name in found if may_mean(test, name))) or (test,)
 
 
 def dotted(test: str) -> str | None:
-    """Return a unittest id in the dotted form that unittest's loader accepts, or None if the id is not one of
-    unittest's."""
+    """Return a unittest id in the form that unittest's loader accepts, or None if it is not one of unittest's."""
     if method := _METHOD.fullmatch(test):
         place = method["place"].removesuffix(f".{method['name']}")
         return f"{place}.{method['name']}"

@@ -16,7 +16,7 @@ _Lines = Callable[[str], Iterator[tuple[str, str]]]
 
 _DJANGO = re.compile(r"(.+?) \.\.\. +(ok|OK|skipped.*|FAIL|ERROR|expected failure)$")
 _DJANGO_HEAD = re.compile(r"(FAIL|ERROR): (.+)")
-_SYMPY = re.compile(r"(test_\w+) (ok|F|E|f|s)(?: +\[.*\])?$")
+_SYMPY = re.compile(r"\s*(test_\w+) (ok|F|E|f|s)(?: +\[.*\])?$")
 _GO = re.compile(r"\s*--- (PASS|FAIL|SKIP): (\S+)")
 _CARGO = re.compile(r"test (\S.*?) \.\.\. (ok|FAILED|ignored)")
 _TAP = re.compile(r"\s*(not ok|ok) \d+(?: -)? (.+?)(?:\s+# (SKIP|TODO).*)?$")
@@ -39,12 +39,6 @@ def _django(log: str) -> Iterator[tuple[str, str]]:
             begun = line.partition(" ... ")[0]
 
 
-def _sympy(log: str) -> Iterator[tuple[str, str]]:
-    for line in log.split("\n"):
-        if found := _SYMPY.match(line.strip()):
-            yield found[1], {"ok": PASSED, "f": PASSED, "s": SKIPPED}.get(found[2], FAILED)
-
-
 def _of(pattern: re.Pattern[str], name: int, word: int, outcomes: dict[str, str]) -> _Lines:
     def read(log: str) -> Iterator[tuple[str, str]]:
         for line in log.split("\n"):
@@ -60,6 +54,7 @@ def _tap(log: str) -> Iterator[tuple[str, str]]:
             yield found[2], SKIPPED if found[3] == "SKIP" else PASSED if found[1] == "ok" else FAILED
 
 
+_sympy = _of(_SYMPY, 1, 2, {"ok": PASSED, "f": PASSED, "s": SKIPPED})
 _go = _of(_GO, 2, 1, {"PASS": PASSED, "SKIP": SKIPPED})
 _cargo = _of(_CARGO, 1, 2, {"ok": PASSED, "ignored": SKIPPED})
 _ticks = _of(_TICKS, 2, 1, {"✓": PASSED, "✔": PASSED, "√": PASSED, "○": SKIPPED})
@@ -74,8 +69,7 @@ PARSERS: dict[str, _Lines] = {
     "parse_log_jest": _ticks,
     "parse_log_vitest": _ticks,
 }
-"""Log parsers by the names that SWE-bench rows use. Only log formats that can be parsed in one pass over the lines are
-included."""
+"""Parsers by their names in SWE-bench rows, for formats that can be parsed in one pass over the lines."""
 
 
 def read_log(parser: str, log: str) -> dict[str, str]:

@@ -1,19 +1,19 @@
 """The verifier of SWE-bench instances that bring their own test script (`type = "eval-script"`), in any language.
 
-The verdict is read from a log that the code under test could forge, so the verdict is marked as open. The script runs
-in a fresh box of the pristine image. The box contains nothing from the agent except its change. A test that is missing
-from the log never passes.
+The verdict is read from a log that the code under test could forge, so the verdict is marked as open. A test that is
+missing from the log never passes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+
+from pydantic import BaseModel
 
 from etude.sandbox.contract import ExecResult, Limits
 from etude.tasks.change import Change
@@ -22,6 +22,7 @@ from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import GradingContext
+from etude.tasks.verifiers.inputs import read_json
 from etude.tasks.verifiers.swebench.hidden import TEST_PATCH, HiddenTests
 from etude.tasks.verifiers.swebench.ids import runner_ids
 from etude.tasks.verifiers.swebench.logs import FAILED, PARSERS, PASSED, SKIPPED, read_log
@@ -30,17 +31,18 @@ from etude.tasks.verifiers.tests.suite import EXPECTED
 EVAL_SCRIPT = "tests/eval.sh"
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 LIMITS = Limits(memory_mb=4096, processes=512, disk_mb=2048, file_mb=512, output_bytes=16 << 20)
-"""Limits of the script's box, since SWE-bench rows do not say what a script needs. The CPU time limit comes from the
-task."""
+"""SWE-bench rows do not say what a script needs. The CPU time limit comes from the task."""
 _MARKER = re.compile(rf"^.*{re.escape(END)}.*$", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+)$", re.MULTILINE)
-"""Matches the lines `--- a/path` and `+++ b/path` of patches that the script contains. The files that these lines name
-are protected."""
+"""Matches `--- a/path` and `+++ b/path` in patches that the script contains. These files are protected."""
+
+
+class _Expected(BaseModel):
+    fail_to_pass: list[str]
+    pass_to_pass: list[str]
 
 
 class EvalScriptVerifier:
-    """Runs a SWE-bench instance's own test script, and judges a change by the log that the script prints."""
-
     sealed = False
 
     def __init__(self, task: Task) -> None:
@@ -67,7 +69,7 @@ class EvalScriptVerifier:
             reason = f"the task cannot be graded: {TEST_PATCH} is no diff of the workspace: {error}"
             return Verdict(Judgement.ERROR, reason)
         done = await self._run(context, context.change, hidden, mark)
-        if _tests_started(done) or _tests_started(await self._run(context, Change(), hidden, mark)):
+        if START in _text(done) or START in _text(await self._run(context, Change(), hidden, mark)):
             return self._judge(context, done, mark, time.monotonic() - started)
         reason = f"the script does not come to its tests in this image, not even without a change (code {done.code})"
         return Verdict(Judgement.ERROR, reason, Evidence(done.code, log=_text(done)[-2000:]))
@@ -126,8 +128,7 @@ def wall_limit(seconds: float) -> float:
 
 
 def _with_exit_marker(script: str, mark: str) -> str:
-    """Return the script with a line added after its end marker. The added line prints `mark` and the exit code of the
-    tests."""
+    """Add a line after the script's end marker that prints `mark` and the exit code of the tests."""
     return _MARKER.sub(lambda line: f"etude_code=$?\n{line[0]}\necho {mark} $etude_code", script, count=1)
 
 
@@ -140,29 +141,16 @@ def _test_output(log: str, mark: str) -> tuple[str, int] | None:
     return (between, int(code[1])) if start and end and code else None
 
 
-def _tests_started(done: ExecResult) -> bool:
-    return START in _text(done)
-
-
 def _text(done: ExecResult) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
 def _expected(task: Task) -> tuple[list[str], list[str]]:
-    place = task.directory / EXPECTED
-    try:
-        found = json.loads(_read(task, EXPECTED))
-    except ValueError as error:
-        raise TaskError(f"{place}: expected JSON: {error}") from error
-    lists = []
-    for field in ("fail_to_pass", "pass_to_pass"):
-        ids = found.get(field) if isinstance(found, dict) else None
-        if not isinstance(ids, list) or not all(isinstance(test, str) for test in ids):
-            raise TaskError(f"{place}: {field}: expected a list of ids, found {ids!r}")
-        lists.append(ids)
-    if not lists[0]:
-        raise TaskError(f"{place}: fail_to_pass: expected at least one id: without one, doing nothing would pass")
-    return lists[0], lists[1]
+    path = task.directory / EXPECTED
+    found = read_json(path, _Expected)
+    if not found.fail_to_pass:
+        raise TaskError(f"{path}: fail_to_pass: expected at least one id: without one, doing nothing would pass")
+    return found.fail_to_pass, found.pass_to_pass
 
 
 def _read(task: Task, name: str) -> str:

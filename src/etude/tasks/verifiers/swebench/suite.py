@@ -24,9 +24,6 @@ from etude.tasks.verifiers.tests.run_output import Rows, read_rows
 
 
 class SwebenchVerifier(TestsVerifier):
-    """Grades with an instance's hidden suite. Before the first verdict, a test run with the reference solution resolves
-    truncated test ids and finds the tests that may be skipped."""
-
     __test__ = False
 
     def __init__(self, task: Task) -> None:
@@ -46,8 +43,7 @@ class SwebenchVerifier(TestsVerifier):
         return await super().examine(context)
 
     async def _complete_suite(self, context: GradingContext) -> str:
-        """Complete `self.suite`: add the hidden test files, and replace the test ids by those that the test runner
-        prints. Return the problem that prevents this, or an empty string."""
+        """Add the hidden files to `self.suite`, and replace its ids by the runner's. Return the problem, if any."""
         pristine = context.pristine.files
         try:
             suite = replace(self.suite, files=self._hidden_tests.test_files_over(pristine))
@@ -64,9 +60,8 @@ class SwebenchVerifier(TestsVerifier):
         return ""
 
     async def _reference_run(self, context: GradingContext, suite: Suite, solution: Change) -> Rows:
-        """Run the suite's tests with the reference solution. The run is not part of a verdict. So it uses the usual
-        conditions (environment variables and test order), not those of the grading, and its CPU time is not
-        recorded."""
+        """Run the suite with the reference solution. The run is not part of a verdict. So it uses the usual conditions,
+        not those of the grading, and its CPU time is not recorded."""
         context = replace(context, conditions=USUAL, cpu_seconds=[])
         # An id without parameters selects every case of the function.
         ids = {test.partition("[")[0] if is_ambiguous(test) else test for test in suite.expected}
@@ -78,9 +73,8 @@ class SwebenchVerifier(TestsVerifier):
 
 
 def with_runner_ids(suite: Suite, rows: Rows) -> Suite:
-    """Return the suite with its test ids replaced by the test runner's own, without duplicates. `rows` are the results
-    of a run with the reference solution. A pass_to_pass test that was skipped or xfailed in that run is added
-    to `may_skip`."""
+    """Return the suite with the runner's own ids, without duplicates. `rows` are of a run with the reference solution:
+    a pass_to_pass test that was skipped or xfailed there is added to `may_skip`."""
     fails = dict.fromkeys(name for test in suite.fail_to_pass for name in runner_ids(test, rows.outcomes))
     passes = dict.fromkeys(name for test in suite.pass_to_pass for name in runner_ids(test, rows.outcomes))
     kept = tuple(name for name in passes if name not in fails)

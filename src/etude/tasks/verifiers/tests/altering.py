@@ -18,8 +18,7 @@ _CLASSES = (string.digits, string.ascii_uppercase, string.ascii_lowercase)
 
 
 def alternatives(value: object, count: int, rng: random.Random) -> list[object]:
-    """Return up to `count` different values of the same type as `value`, none equal to it. The list is empty for types
-    that cannot be altered."""
+    """Return up to `count` other values of the same type; none for types that cannot be altered."""
     if isinstance(value, bool):
         found: list[object] = [not value]
     elif isinstance(value, int):
@@ -48,8 +47,7 @@ def alternatives(value: object, count: int, rng: random.Random) -> list[object]:
 
 
 def other_exceptions(name: str) -> list[str]:
-    """Return names of built-in exceptions that are neither subclasses nor base classes of the named one. The list is
-    empty if the named exception is not built in."""
+    """Return built-in exceptions that are neither subclasses nor bases of the named one; none if it is not built in."""
     kind = getattr(builtins, name, None)
     if not isinstance(kind, type) or not issubclass(kind, Exception):
         return []
@@ -78,8 +76,7 @@ def _texts(value: str, rng: random.Random) -> list[object]:
 
 
 def _rows(items: list[object], count: int, rng: random.Random) -> list[list[object]]:
-    """Return copies of a list with one item replaced by another value. If this item cannot be altered, return a shorter
-    and a longer list. For an empty list, return lists of one item."""
+    """Return copies with one item replaced. If that item cannot be altered, return a shorter and a longer list."""
     if not items:
         return [[0], [1], [""], [None]]
     place = rng.randrange(len(items))

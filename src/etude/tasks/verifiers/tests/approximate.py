@@ -23,8 +23,7 @@ class Near:
 
 
 def near(value: Any, rel: float | None = None, abs: float | None = None) -> Any:
-    """Return the counterpart of `pytest.approx(value, rel, abs)`: each number becomes a `Near` (a number with a
-    tolerance), also inside lists, tuples and dictionaries."""
+    """As `pytest.approx(value, rel, abs)`: each number becomes a `Near`, also in lists, tuples and dictionaries."""
     if isinstance(value, list | tuple):
         return type(value)(near(item, rel, abs) for item in value)
     if isinstance(value, dict):

@@ -20,8 +20,7 @@ class Binding:
     """The expressions that a name stands for, and the part of the code that can use the name."""
 
     expressions: tuple[ast.expr, ...] | None
-    """The expressions to remove from the source so that it no longer contains the value of the bound name. None if the
-    source does not spell out the value."""
+    """What to remove so that the source no longer contains the name's value. None if it is not spelt out."""
     within: ast.AST
     """The syntax tree node that contains every use of the bound name."""
 
@@ -43,7 +42,6 @@ class Scope:
     """The values of those variables whose value can be computed from the source, by name."""
 
     def uses(self, name: str, within: ast.AST) -> Iterable[ast.Name]:
-        """Return the nodes inside `within` that read a name."""
         if within is self.tree:
             return self.loads.get(name, ())
         return (node for node in _loads(within) if node.id == name)
@@ -82,8 +80,7 @@ def _with(scope: Scope, place: Function | ast.Module, changing: Collection[str])
 
 
 def uses_taken(node: ast.expr, scope: Scope) -> bool:
-    """Return whether an expression calls a function by a name that the scope binds. Such an expression cannot
-    be evaluated safely, because the name might not mean the builtin function."""
+    """Return whether an expression calls a name that the scope binds, which may not mean the builtin function."""
     called = {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
     return not called.isdisjoint(scope.taken)
 
@@ -101,8 +98,7 @@ def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _bound(scope: Function | ast.Module) -> Iterator[str]:
-    """Yield the names that a function or module binds, once per binding. An inner function or class counts only with
-    its own name, not with the names inside it."""
+    """Yield bound names, once per binding. An inner function or class counts only with its own name."""
     if not isinstance(scope, ast.Module):
         found = scope.args
         every = [*found.posonlyargs, *found.args, *found.kwonlyargs, found.vararg, found.kwarg]

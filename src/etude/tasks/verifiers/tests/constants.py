@@ -105,8 +105,7 @@ def _value(node: ast.expr, names: Mapping[str, object]) -> Any:
 
 
 def bind(target: ast.expr, value: Any) -> dict[str, object]:
-    """Return the names that a loop's target binds in one iteration, with their values. Raises NotConstant if the value
-    does not fit the target."""
+    """Return what a loop's target binds in one iteration. Raises NotConstant if the value does not fit the target."""
     if isinstance(target, ast.Name):
         return {target.id: value}
     if isinstance(target, ast.Tuple | ast.List) and isinstance(value, str | list | tuple):
@@ -118,7 +117,6 @@ def bind(target: ast.expr, value: Any) -> dict[str, object]:
 
 
 def _bindings_per_round(loop: ast.comprehension, names: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-    """Yield the known names and their values for each iteration of a comprehension's loop."""
     if loop.ifs or loop.is_async:
         raise NotConstant("a loop with conditions")
     for item in _bounded(list(evaluate(loop.iter, names))):

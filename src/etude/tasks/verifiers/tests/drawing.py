@@ -25,28 +25,24 @@ from etude.tasks.verifiers.tests.suite import Suite
 from etude.tasks.verifiers.tests.withholding import ReportingRewrite
 
 COST = {True: 2.0, False: 0.2}
-"""Limits on the time that altered copies of tests may add to a run. Each is a multiple of the same sum: the time of all
-alterable tests, plus one second. COST[True] applies as long as a sealed verdict (one that is safe against forgery)
-needs more copies. COST[False] applies to further copies."""
+"""Limits on the time that altered copies of tests may add to a run, as multiples of the time of all alterable tests
+plus one second: COST[True] as long as a sealed verdict needs more copies, COST[False] for further copies."""
 DETECTORS = 2
-"""Smallest number of altered copies of tests that a grading runs, if there is time for them. The copies must fail, so
-they catch code that makes every test pass."""
+"""Least number of altered copies that a grading runs, if time allows. They catch code that passes every test."""
 
 
 def guess(copies: Sequence[int]) -> float:
-    """Return the probability of guessing, for every test, which of its versions is the original. `copies` has the
-    number of altered copies that run beside each test."""
+    """Return the probability of guessing the original of every test, given each one's number of altered copies."""
     return math.prod(1 / (count + 1) for count in copies)
 
 
 def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[AlterableTest, int], float]:
     """Return how many altered copies of each test a grading runs, and the probability of passing by guessing.
 
-    A fail_to_pass test gets no copies if its expected value is withheld from the box and hard to guess. The other
-    fail_to_pass tests get copies one by one. The next copy is always of the test that has the fewest, or of the
-    quickest one among several such tests. This ends when the probability is at most `aim`, or when no further copy
-    exists that fits in the time that `COST` allows. If there are then fewer than `DETECTORS` copies, further tests get
-    one copy each.
+    A fail_to_pass test gets copies one by one, unless its expected value is withheld from the box and hard to guess.
+    The next copy is always of the test with the fewest or, of several such tests, of the quickest. This ends when the
+    probability is at most `aim`, or when no further copy fits in the time that `COST` allows. If there are then fewer
+    than `DETECTORS` copies, further tests get one copy each.
     """
     deciding = [item for item in pool.alterable if item.decides]
     counts = {item: 0 for item in deciding if item.alterations and item.chance > aim}
@@ -76,14 +72,12 @@ def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[Alt
 
 
 def chance_left(pool: Pool) -> float:
-    """Return the probability that code which solves nothing passes by guessing, in a grading whose tests are drawn from
-    `pool`."""
+    """Return the probability that code which solves nothing passes a grading drawn from `pool`."""
     return choose(pool, random.Random(0))[1] if pool.alterable else 1.0
 
 
 def draw_exam(suite: Suite, pool: Pool, rng: random.Random) -> Exam:
-    """Draw the exam of one grading at random: the suite's tests, some of them altered or with expected values withheld
-    from the box. `pool` holds what may be altered or withheld."""
+    """Draw the tests of one grading at random, some of them altered or with values withheld, as `pool` allows."""
     if not pool.alterable:
         return plain_exam(suite)
     counts, left = choose(pool, rng)
@@ -94,8 +88,6 @@ def draw_exam(suite: Suite, pool: Pool, rng: random.Random) -> Exam:
 
 
 class _Drawing:
-    """Builds the exam of one grading (the tests that it runs), one test function at a time."""
-
     def __init__(self, suite: Suite, pool: Pool, rng: random.Random) -> None:
         self._suite, self._pool, self._rng = suite, pool, rng
         self._ids = Ids(suite.config)

@@ -1,7 +1,6 @@
 """An exam is what one grading runs: files to place over the workspace, and the required outcome of every test.
 
-Each exam is put together at random ("drawn"). This renames tests and adds altered copies of them, so test ids in the
-box may differ from the task's own.
+Each exam is drawn at random, with renamed and altered tests, so test ids in the box may differ from the task's own.
 """
 
 from __future__ import annotations
@@ -24,21 +23,15 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class Exam:
-    """The test files and tests that one grading runs, with the required outcomes."""
-
     files: Mapping[str, bytes]
     tests: Mapping[str, str]
-    """Tests that must pass: for each test's id in the box, the task's own id. The two differ if the exam renames the
-    test."""
+    """Tests that must pass: by their ids in the box, the task's own ids. These differ for renamed tests."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """Altered copies of tests, which must fail: for each copy's id in the box, the task's own id of the original
-    test."""
+    """Altered copies, which must fail: by their ids in the box, the task's own ids of the originals."""
     withheld: Mapping[str, tuple[Withheld, ...]] = field(default_factory=dict)
-    """Comparisons that are made outside the box after this exam has run, with expected values that never enter the box.
-    The keys are the ids that the tests with these comparisons have in the box."""
+    """Comparisons made outside the box, whose values never enter it: by the tests' ids in the box."""
     keeper: str = ""
-    """Name of the function that tests in the box call to report a value instead of comparing it. The test runner
-    defines it as a global function (in Python, a builtin)."""
+    """Function that tests call to report a value instead of comparing it: a global (in Python, a builtin)."""
     may_skip: frozenset[str] = frozenset()
     """The task's own ids of tests that may be skipped."""
     guess: float = 1.0
@@ -50,5 +43,4 @@ class Exam:
 
 
 def plain_exam(suite: Suite) -> Exam:
-    """Return an exam (what one grading runs) that consists of the unchanged suite."""
     return Exam(suite.files, {test: test for test in suite.expected}, may_skip=suite.may_skip)

@@ -26,17 +26,14 @@ _RAISES = frozenset(("raises", "assertRaises", "assertRaisesRegex"))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TestFunction:
-    """A test function, and its sites: the assertions that expect a known value or an exception. Positions are byte
-    offsets in the source."""
+    """A test function and its sites: the assertions with a known expectation. Positions are byte offsets."""
 
     __test__ = False  # pytest must not collect this class.
 
     path: tuple[str, ...]
-    """Names of the enclosing classes (in JavaScript, of the enclosing suites), outermost first, followed by the
-    function's own name."""
+    """Names of the enclosing classes (in JavaScript, suites), outermost first, and then the function's own."""
     span: tuple[int, int]
-    """Byte range of the function, from its first decorator to the end of its last line. The indentation of the first
-    line is not included."""
+    """From the first decorator, without its indentation, to the end of the last line."""
     name: tuple[int, int]
     """Byte range of the function's name."""
     indent: int
@@ -76,8 +73,6 @@ def test_functions(source: bytes) -> list[TestFunction]:
 
 
 class _Finder:
-    """Finds the sites of one test function: its assertions that expect a known value or an exception."""
-
     def __init__(
         self,
         function: ast.FunctionDef | ast.AsyncFunctionDef,
@@ -91,7 +86,6 @@ class _Finder:
         self._tables: list[Table] = []
 
     def all_sites(self) -> Iterator[Site]:
-        """Yield all sites (assertions with a known expectation) of the function, in the order of the source."""
         found = list(self._sites(self._function.body))
         candidates = [one for one in found if isinstance(one, Candidate)]
         sites = withholdable_sites(candidates, self._scope, self._parameters, self._span)
@@ -116,19 +110,15 @@ class _Finder:
             if all(_is_subtest(item.context_expr) for item in node.items):
                 yield from self._sites(node.body)
         elif isinstance(node, ast.For):
-            yield from self._loop(node)
+            table = loop_table(node, self._scope, self._scope.values)
+            yield from self._sites_in_block(node.body, [] if table is None else [*self._tables, table])
             yield from self._sites(node.orelse)
         elif isinstance(node, ast.AsyncFor | ast.While | ast.If):
             yield from self._sites_in_block(node.body, [])
             yield from self._sites_in_block(node.orelse, [])
 
-    def _loop(self, node: ast.For) -> Iterator[Site | Candidate]:
-        table = loop_table(node, self._scope, self._scope.values)
-        yield from self._sites_in_block(node.body, [] if table is None else [*self._tables, table])
-
     def _sites_in_block(self, body: list[ast.stmt], tables: list[Table]) -> Iterator[Site | Candidate]:
-        """Yield the sites (assertions with a known expectation) in a block. `tables` are the tables of the loops around
-        it. Pass no tables if some iterations may skip the block, because the rows that reach it are then unknown."""
+        """Pass no `tables` if some iterations may skip the block: the rows that reach it are then unknown."""
         outer, self._tables = self._tables, tables
         yield from self._sites(body)
         self._tables = outer
@@ -173,14 +163,12 @@ class _Finder:
 
 
 def _is_subtest(node: ast.expr) -> bool:
-    """Return whether a with statement's context manager opens a subtest. A failure inside a subtest still fails the
-    test, so assertions there can be used."""
+    """A failure inside a subtest still fails the test, so assertions there can be used."""
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("subTest", "test")
 
 
 def _tolerance(call: ast.Call) -> ast.expr | None:
-    """Return the allowed difference of an `assertAlmostEqual` as an expression. Return None if `places` is not an
-    integer constant, or if `places` and `delta` are both given."""
+    """Return an `assertAlmostEqual`'s tolerance; None if `places` is no integer constant or beside `delta`."""
     given = {keyword.arg: keyword.value for keyword in call.keywords} | dict(
         zip(["places"], call.args[2:], strict=False)
     )
@@ -193,8 +181,7 @@ def _tolerance(call: ast.Call) -> ast.expr | None:
 
 
 def _as_approx(expected: ast.expr, within: ast.expr) -> ast.expr:
-    """Return the expected value of an `assertAlmostEqual` as a `pytest.approx` call that accepts the same numbers.
-    `within` is the allowed difference."""
+    """Return an `assertAlmostEqual`'s expected value as a `pytest.approx` call that accepts the same numbers."""
     text = f"pytest.approx({ast.unparse(expected)}, rel=0, abs={ast.unparse(within)})"
     made = ast.parse(text, mode="eval").body
     return ast.copy_location(made, expected)

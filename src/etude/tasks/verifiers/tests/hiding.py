@@ -25,13 +25,10 @@ class Candidate:
     """An equality assertion of a test, one operand of which may have a known value."""
 
     statement: ast.stmt
-    """Syntax tree node of the assertion."""
     sides: tuple[tuple[ast.expr, ast.expr], ...]
-    """The operands as pairs (expected, compared). There are two pairs, since either operand may be the expected
-    value."""
+    """The operands as (expected, compared), both ways round, since either may be the expected value."""
     tables: tuple[Table, ...]
-    """Tables that the loops around this assertion iterate over, innermost last. The rows of each are known from the
-    source."""
+    """Tables of the loops around the assertion, innermost last, with rows known from the source."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,17 +39,13 @@ class _Known:
     expected: ast.expr
     compared: ast.expr
     rounds: Sequence[Mapping[str, object]]
-    """For each iteration of the loops around the assertion, or each row of a parametrised test: the known names and
-    their values."""
+    """The known names and their values, by loop iteration or by row of a parametrised test."""
     values: tuple[object, ...]
-    """The assertion's expected value in each iteration of the loops around it, or for each row of a parametrised
-    test."""
+    """The expected value in each of `rounds`."""
     bindings: Mapping[str, Binding]
-    """For each name in this assertion's expected operand: its binding, which tells what expressions the name stands
-    for."""
+    """The bindings of the names in `expected`."""
     by_row: bool
-    """Whether the expected value comes from the rows of a parametrised test. If so, `rounds` and `values` have one item
-    per row, otherwise one per loop iteration."""
+    """Whether `rounds` and `values` go by the rows of a parametrised test rather than by loop iterations."""
 
 
 def withholdable_sites(
@@ -61,9 +54,8 @@ def withholdable_sites(
     parameters: Parameters | None,
     span: Callable[[ast.expr | ast.stmt], ByteSpan],
 ) -> dict[Candidate, Site]:
-    """Map each candidate (an equality assertion) whose expected value can be removed from the source to its site, which
-    describes the assertion and the edits that remove the value. All these values can be removed together. A table that
-    other assertions use is not changed."""
+    """Map each candidate whose expected value can be removed from the source to its site, which has the edits for that.
+    All these values can be removed together. A table that other assertions use is not changed."""
     withholdable = {one: known for one in candidates if (known := _known(one, scope, parameters))}
     while True:
         gone = set(_removed_uses(list(withholdable.values()), scope))
@@ -120,9 +112,8 @@ def _known(one: Candidate, scope: Scope, parameters: Parameters | None) -> _Know
 
 
 def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[dict[str, object]]:
-    """Yield a mapping from names to their values for each iteration of nested loops over these tables, the first table
-    outermost. The mapping has the known columns of the current rows, and the names in `known` that no column hides.
-    Raises NotConstant if there are more than `LONGEST` iterations."""
+    """Yield what is known in each iteration of nested loops over these tables, the first outermost: the columns of the
+    rows, and the names in `known` that no column hides. Raises NotConstant for more than `LONGEST` iterations."""
     count = 1
     for table in tables:
         count *= len(table.rows)
@@ -138,9 +129,8 @@ def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[di
 
 
 def _removed_uses(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
-    """Yield the syntax tree nodes that do not count as uses of a name when deciding whether its definition can be
-    removed. These are the nodes that disappear when the expected values of the assertions in `known` are withheld from
-    the box, and those that only label a subtest."""
+    """Yield the nodes that do not count as uses when deciding whether a name's definition can be removed: those that
+    disappear when the values of `known` are withheld, and those that only label a subtest."""
     for one in known:
         stays = set(ast.walk(one.compared))
         yield from (node for node in ast.walk(one.statement) if node not in stays)
@@ -150,9 +140,8 @@ def _removed_uses(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
 
 
 def _expressions_to_remove(one: _Known, scope: Scope, gone: set[ast.AST]) -> list[ast.expr] | None:
-    """Return the expressions to remove from the source when the expected value of the assertion `one` is withheld from
-    the box. Return None if the value would remain visible. `gone` are the nodes that do not count as uses of a name
-    (`_removed_uses`)."""
+    """Return the expressions to remove when the value of `one` is withheld, or None if the value would remain visible.
+    The nodes in `gone` do not count as uses of a name (`_removed_uses`)."""
     found: list[ast.expr] = []
     for name, binding in one.bindings.items():
         if all(use in gone for use in scope.uses(name, binding.within)):
@@ -173,7 +162,6 @@ def _names_a_value(node: ast.expr, scope: Scope, values: tuple[object, ...]) -> 
 
 
 def _survives_repr(value: object) -> bool:
-    """Return whether the value is equal to the value that its repr evaluates to."""
     value = exactly(value)
     try:
         return bool(ast.literal_eval(repr(value)) == value)

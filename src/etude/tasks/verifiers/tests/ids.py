@@ -10,8 +10,6 @@ from etude.tasks.verifiers.tests.suite import SuiteConfig
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Builds and takes apart test ids in the format of one suite's test runner."""
-
     config: SuiteConfig
 
     @property
@@ -23,14 +21,12 @@ class Ids:
         return test.partition("[")[0] if self.config.runner == "pytest" else test
 
     def row(self, test: str) -> str:
-        """Return the part of a pytest id that names the row of a parametrised test (the text in brackets), or an empty
-        string for other tests."""
+        """Return the text in brackets of a pytest id, which names the row of a parametrised test; else ""."""
         return test[len(self.address(test)) + 1 : -1]
 
     def addresses(self, file: str, path: tuple[str, ...]) -> list[str]:
-        """Return the possible ids of a test function in a file. `path` has the names of the enclosing classes, and
-        then the function's own. Several ids are possible with unittest, where an id can start at any folder on Python's
-        path."""
+        """Return the ids that a test function may have. `path` has the enclosing classes and then its own name. Several
+        ids are possible with unittest, where an id can start at any folder on Python's path."""
         if self.config.runner != "unittest":
             return [self.separator.join([file, *path])]
         below = [folder.strip("/") + "/" for folder in self.config.path if folder not in (".", "")]

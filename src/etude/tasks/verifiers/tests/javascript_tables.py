@@ -18,19 +18,16 @@ class Column:
 
     name: bytes
     values: tuple[object, ...]
-    """Values of the literals that this JavaScript name stands for: one, or one per iteration of its loop, in order."""
+    """The literals' values: one, or one per iteration of the name's loop, in order."""
     blanks: tuple[Edit, ...]
     """Edits of the source that put null in place of each literal that this JavaScript name stands for."""
     first: int
-    """Index of the first token of the code that can use this JavaScript name, without the name's own definition. This
-    code ends before the token with index `last`."""
+    """Index of the first token that can use the name, after its own definition. `last` is the index after the last."""
     last: int
 
     def has_no_other_use(self, tokens: Sequence[Token], reported: Sequence[tuple[ByteSpan, ByteSpan]]) -> bool:
-        """Return whether all uses of this JavaScript name are removed when the values that it stands for are withheld
-        from the box. `reported` has the assertions that expect these values, as pairs: the whole statement, and the
-        compared expression in it. The statement is removed, but its compared expression stays. So a use of the name in
-        the compared expression makes the result False."""
+        """Return whether no use of the name remains when its values are withheld. `reported` are the assertions that
+        expect these values: the statement, which goes away, and the compared expression in it, which stays."""
         return all(
             any(_in(token, statement) and not _in(token, compared) for statement, compared in reported)
             for token in tokens[self.first : self.last]
@@ -39,8 +36,7 @@ class Column:
 
 
 def columns(tokens: Sequence[Token], closing: dict[int, int], start: int, end: int) -> list[Column]:
-    """Return the names that stand for literals in a JavaScript test. Only definitions and loops that begin between the
-    tokens `start` and `end` are found."""
+    """Return the names that stand for literals, if their definitions begin between the tokens `start` and `end`."""
     return [
         column
         for place in range(start, end - 3)
@@ -79,9 +75,8 @@ def _loop(tokens: Sequence[Token], closing: dict[int, int], place: int) -> Itera
 
 
 def _table(tokens: Sequence[Token], closing: dict[int, int], place: int) -> int | None:
-    """Return the index of the opening bracket of the table that a JavaScript loop iterates over. `place` is the index
-    of the token after the loop's `of`. The table may be written there, or in a constant that is used nowhere else.
-    Return None for any other expression."""
+    """Return the index of the bracket that opens a loop's table: at `place`, after the loop's `of`, or in a constant
+    that is used nowhere else. Return None for any other expression."""
     if tokens[place].text == b"[":
         return place
     uses = [at for at, token in enumerate(tokens) if token.text == tokens[place].text]
@@ -94,8 +89,7 @@ def _table(tokens: Sequence[Token], closing: dict[int, int], place: int) -> int 
 
 
 def _rows(tokens: Sequence[Token], closing: dict[int, int], table: int) -> list[list[list[Token]]]:
-    """Return the tokens of each cell of a loop's table, row by row, or an empty list if any row is not an array
-    literal. `table` is the index of the table's opening bracket."""
+    """Return each cell's tokens, row by row, or an empty list if any row is not an array literal."""
     found, place = [], table + 1
     while place < closing[table]:
         if tokens[place].text == b",":

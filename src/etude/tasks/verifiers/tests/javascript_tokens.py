@@ -22,8 +22,6 @@ _NAMED = {b"true": True, b"false": False, b"null": None}
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One JavaScript token with its byte range in the source."""
-
     kind: str
     text: bytes
     start: int
@@ -45,8 +43,7 @@ def tokens_of(source: bytes) -> Iterator[Token]:
 
 
 def closing_of(tokens: list[Token]) -> dict[int, int] | None:
-    """Map the index of each opening bracket to that of its closing bracket. Return None if the brackets do not
-    match."""
+    """Map each opening bracket's index to that of its closing one. Return None if the brackets do not match."""
     found: dict[int, int] = {}
     stack: list[int] = []
     for place, token in enumerate(tokens):
@@ -60,8 +57,7 @@ def closing_of(tokens: list[Token]) -> dict[int, int] | None:
 
 
 def arguments_of(tokens: Sequence[Token], closing: dict[int, int], bracket: int) -> list[list[Token]]:
-    """Return the tokens of each argument of a call, or of each item of a list. `bracket` is the index of the opening
-    bracket."""
+    """Return the tokens of each argument of a call, or item of a list, that opens at `bracket`."""
     found: list[list[Token]] = [[]]
     place = bracket + 1
     while place < closing[bracket]:
@@ -76,8 +72,7 @@ def arguments_of(tokens: Sequence[Token], closing: dict[int, int], bracket: int)
 
 
 def value_of(tokens: list[Token]) -> tuple[object, list[Token]]:
-    """Return the value of the literal at the start of `tokens`, and the tokens after it. Raises ValueError if the value
-    is computed, and IndexError if the literal is truncated."""
+    """Return a literal and the tokens after it. Raises ValueError if it is computed, IndexError if it is cut off."""
     first, rest = tokens[0], tokens[1:]
     if first.text in _NAMED:
         return _NAMED[first.text], rest

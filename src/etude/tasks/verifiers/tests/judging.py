@@ -26,8 +26,7 @@ _LIMITS = {
 
 
 def judge_run(exam: Exam, output: RunOutput, touched: tuple[str, ...] = ()) -> Verdict:
-    """Return the verdict on one run of an exam (the tests of one grading). `touched` are the protected paths that the
-    agent's diff names."""
+    """`touched` are the protected paths that the agent's diff names."""
     rows = read_rows(output.rows, output.nonce)
     passed = {ours for test, ours in exam.tests.items() if _accepted(exam, rows, test, ours)}
     failed = tuple(sorted(set(exam.tests.values()) - passed))
@@ -85,9 +84,8 @@ def judge_run(exam: Exam, output: RunOutput, touched: tuple[str, ...] = ()) -> V
 
 
 def _accepted(exam: Exam, rows: Rows, test: str, ours: str) -> bool:
-    """Return whether a required test passed, or was skipped or xfailed as the task allows. In each case, the
-    comparisons that the verifier makes for this test outside the box must hold too. `test` is the test's id in the box,
-    `ours` the task's own id."""
+    """Return whether a required test passed, or was skipped or xfailed as the task allows, and its comparisons outside
+    the box hold. `test` is its id in the box, `ours` the task's own id."""
     outcome = rows.outcomes.get(test)
     if not all(holds(withheld, rows, test) for withheld in exam.withheld.get(test, ())):
         return False
@@ -97,17 +95,15 @@ def _accepted(exam: Exam, rows: Rows, test: str, ours: str) -> bool:
 
 
 def holds(withheld: Withheld, rows: Rows, test: str) -> bool:
-    """Return whether a comparison made outside the box holds: the test must have reported all expected values in order.
-    It may report the whole sequence several times. The last repetition must be complete, unless the test reached the
-    limit of `MOST_TOLD` reports."""
+    """Return whether a test reported all expected values in order, once or several times. The last repetition must be
+    complete, unless the test reached the limit of `MOST_TOLD` reports."""
     count = len(rows.reported(test, withheld.key))
     ended = count % len(withheld.values) == 0 or count == MOST_TOLD
     return count > 0 and ended and not missed(withheld, rows, test)
 
 
 def missed(withheld: Withheld, rows: Rows, test: str) -> list[object]:
-    """Return those expected values of a comparison made outside the box for which `test` reported nothing or a
-    different value."""
+    """Return the expected values for which `test` reported nothing or a different value."""
     reported, values = rows.reported(test, withheld.key), withheld.values
     rounds = [reported[place :: len(values)] for place in range(len(values))]
     pairs = zip(values, rounds, strict=True)
@@ -115,7 +111,6 @@ def missed(withheld: Withheld, rows: Rows, test: str) -> list[object]:
 
 
 def _is(text: object, expected: object) -> bool:
-    """Return whether a reported text evaluates to the expected value."""
     if not isinstance(text, str) or len(text) > LONGEST_VALUE:
         return False
     try:
@@ -125,8 +120,7 @@ def _is(text: object, expected: object) -> bool:
 
 
 def _disagreement(rows: Rows, output: RunOutput) -> str:
-    """Compare the exit code, the result rows and the final report of a completed run. Return the first disagreement, or
-    an empty string if there is none."""
+    """Return the first disagreement between exit code, rows and report of a completed run, or an empty string."""
     found = read_report(output.report, output.nonce)
     if found is None:
         return "the rows are complete, but the runner's report is missing or forged"

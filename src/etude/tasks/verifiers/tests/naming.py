@@ -11,8 +11,7 @@ _SPARE = ("case", "value", "result", "input", "output", "empty", "single", "many
 
 
 class Names:
-    """Draws random test names that resemble the file's existing ones (`known`). Each differs from the existing names
-    and from all names drawn before."""
+    """Draws random names that resemble those `known`, and differ from them and from all names drawn before."""
 
     def __init__(self, known: Iterable[str], rng: random.Random) -> None:
         self._taken = set(known)

@@ -12,8 +12,7 @@ from pathlib import Path
 from etude.tasks.task import TaskError
 
 _DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
-"""All distributions that pytest imports on Python 3.11 and newer. They are pure Python, so any interpreter of these
-versions can use them."""
+"""What pytest imports on Python 3.11 and newer. All is pure Python, so any of these interpreters can use it."""
 _UNUSED = re.compile(r"pygments/(styles|lexers|formatters)/(?!(__init__|_mapping|default|diff|python|terminal)\.py)")
 """Matches files of pygments that pytest does not need. They make up eight tenths of the bytes."""
 FOLDER = "/opt/etude-pytest"
@@ -21,8 +20,7 @@ FOLDER = "/opt/etude-pytest"
 
 @functools.cache
 def pytest_files() -> dict[str, bytes]:
-    """Return the files of pytest and the distributions it imports, by path. Raises TaskError if one of them is not
-    installed beside Étude."""
+    """Return the files of pytest and what it imports, by path. Raises TaskError if any is not installed here."""
     found: dict[str, bytes] = {}
     for distribution in _DISTRIBUTIONS:
         try:
@@ -42,10 +40,8 @@ def pytest_files() -> dict[str, bytes]:
 
 
 def _compiled(name: str, place: Path) -> dict[str, bytes]:
-    """Return a module's bytecode file as a mapping from its path to its contents, empty if there is no up-to-date file.
-    The header is changed to tell Python not to check the source's modification time. Without bytecode, every run in a
-    box would compile pytest anew, because nobody may store bytecode there. Compiling takes longer than most suites
-    do."""
+    """Return a module's up-to-date bytecode by its path, if there is any, with a header that tells Python not to check
+    the source's time. Without it, every run in a box would compile pytest anew, which takes longer than most suites."""
     if place.suffix != ".py":
         return {}
     cached = Path(importlib.util.cache_from_source(str(place)))

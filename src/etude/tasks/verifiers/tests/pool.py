@@ -32,20 +32,17 @@ class AlterableTest:
     """Whether any test of this function is in the suite's fail_to_pass."""
     seconds: float = 0.0
     alterations: tuple[Edit, ...] = ()
-    """Edits that each give one altered copy of the test another expected value (or exception). All edits are at the
-    same assertion. If the copies differed from the original at different assertions, the original would stand out as
-    the version closest to all others."""
+    """Edits that each give one copy another expected value (or exception), all at the same assertion. Otherwise the
+    original would stand out as the version closest to all others."""
     withheld: tuple[Site, ...] = ()
     """Assertions of this function whose comparison with the expected value can be made outside the box."""
     chance: float = 1.0
-    """Probability of guessing the expected values that can be withheld from the box. Values that the code of the
-    unchanged workspace already produces do not count."""
+    """Probability of guessing the withheld values, without those that the unchanged workspace produces already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The test functions of a suite in which a grading can alter or withhold expected values, and the contents of their
-    files."""
+    """The test functions of a suite in which a grading can alter or withhold expected values."""
 
     sources: Mapping[str, bytes] = field(default_factory=dict)
     """Contents of the suite's test files, by path."""
@@ -57,8 +54,7 @@ class Pool:
 
 
 def alterable_tests(suite: Suite, file: str, sources: Mapping[str, bytes]) -> list[AlterableTest]:
-    """Return the test functions of a file that contain tests which the suite requires to pass. No alterations have been
-    chosen for them yet."""
+    """Return a file's test functions that the suite requires to pass, with no alterations chosen yet."""
     ids = Ids(suite.config)
     wanted: dict[str, list[str]] = {}
     for test in suite.expected:
@@ -89,17 +85,15 @@ def _is_named_in(file: str, sources: Mapping[str, bytes]) -> bool:
 
 @lru_cache(maxsize=8)
 def test_functions(file: str, source: bytes) -> Sequence[TestFunction]:
-    """Return the test functions of a Python or JavaScript file. The result is cached, because parsing takes as long as
-    all other work with a file."""
+    """Cached, because parsing takes as long as all other work with a file."""
     if file.endswith(".py"):
         return tuple(expectations.test_functions(source))
     return tuple(javascript.test_functions(source)) if file.endswith((".js", ".mjs", ".cjs")) else ()
 
 
 def chance_of_all(answers: Sequence[tuple[Site, object]]) -> float:
-    """Return the probability of guessing the expected values in `answers`, which are pairs of an assertion and a value.
-    There are two ways to guess; the more likely one counts. One is to guess each answer by itself. The other is to
-    guess each distinct value once, and then which assertion expects which value."""
+    """Return the probability of guessing all expected values in the more likely of two ways: each by itself, or each
+    distinct value once, and then which assertion expects which."""
     chances = [(repr(value), chance_of(value, site)) for site, value in answers]
     alone = math.prod(chance for _, chance in chances)
     counts = Counter(value for value, _ in chances)
@@ -112,8 +106,7 @@ def chance_of_all(answers: Sequence[tuple[Site, object]]) -> float:
 
 
 def chance_of(value: object, site: Site | None = None) -> float:
-    """Return the probability of guessing a value. It is a rough figure, higher for values that code often returns by
-    default, and for values that the assertion's compared expression contains."""
+    """A rough figure, higher for values that code returns by default or that the compared expression contains."""
     if value is None or isinstance(value, bool) or (site is not None and repr(value) in site.given):
         return 0.5
     if value in (0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):

@@ -22,8 +22,7 @@ from etude.tasks.verifiers.tests.suite import Suite
 
 
 def dump_proof(pool: Pool, guess: float) -> bytes:
-    """Serialise the pool of a suite: the tests in which a grading may alter or withhold expected values. `guess` is the
-    probability that code passes by guessing instead of solving the task."""
+    """`guess` is the probability that code passes by guessing instead of solving the task."""
     rows = [
         {
             "file": item.file,
@@ -40,8 +39,7 @@ def dump_proof(pool: Pool, guess: float) -> bytes:
 
 
 def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool | None:
-    """Load what an earlier process saved: the pool of a suite, that is, the tests in which a grading may alter or
-    withhold expected values. Return None if the data is damaged."""
+    """Return the pool that `dump_proof` stored, or None if the data is damaged."""
     kept = _verified(data)
     if not kept:
         return None
@@ -54,8 +52,7 @@ def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool 
 
 
 def guess_of(data: bytes) -> float:
-    """Return the probability that code passes by guessing, which `dump_proof` stored in the data. Return 1.0 if the
-    data is damaged."""
+    """Return the `guess` that `dump_proof` stored, or 1.0 if the data is damaged."""
     return float(_verified(data).get("guess", 1.0))
 
 
@@ -92,8 +89,7 @@ def _with_stored_choices(row: Mapping[str, Any], item: AlterableTest) -> Alterab
 
 @cache
 def _code() -> str:
-    """Return a digest of the source of the test suite verifier and of the programs that run in the box. If either
-    changes, results of trial runs that were saved before are no longer used."""
+    """Return a digest of this package and of the programs in the box. If it changes, trials are run again."""
     digest = hashlib.sha256()
     for package in ("etude.tasks.verifiers.tests", "etude.tasks.box"):
         for file in sorted(resources.files(package).iterdir(), key=lambda file: file.name):

@@ -32,17 +32,14 @@ GUESS = 1e-3
 MOST = 127
 """Maximum number of alterations tried per assertion of a fail_to_pass test."""
 DETECTORS, FEW = 6, 2
-"""DETECTORS: maximum number of pass_to_pass tests for which a trial tries alterations. Gradings use such altered tests
-to catch code that makes every test pass. FEW: maximum number of alterations tried per assertion of these tests."""
+"""Most pass_to_pass tests with altered copies, which catch code that passes every test; copies per assertion."""
 Run = Callable[[Exam, bool], Awaitable[RunOutput]]
-"""A function that runs an exam (the tests of one run) with the reference solution (True) or without any change
-(False)."""
+"""Runs an exam with the reference solution (True) or without any change (False)."""
 _KEEPER = "_told"
 
 
 async def prove(suite: Suite, sources: Mapping[str, bytes], run: Run, rng: random.Random) -> Pool:
-    """Return the pool of a suite: its test functions, with the expected values that gradings can alter or withhold from
-    the box, as trial runs show. `sources` are the test files as grading places them in the workspace."""
+    """Return the pool that trial runs show to be usable. `sources` are the test files as a grading places them."""
     # This runs in the event loop's thread, although parsing a large suite takes seconds: Python 3.11 parses in one
     # thread at a time, or raises SystemError.
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
@@ -66,30 +63,22 @@ async def _try(trial: _Trial, run: Run) -> Pool:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """One test function, with the versions of it that a trial runs: one that reports values instead of comparing them,
-    altered copies, which must fail, and the original to compare the copies with."""
+    """One test function, and the versions of it that a trial runs."""
 
     alterable: AlterableTest
-    """The tried test function as it was before the trial, with no alterations chosen."""
     rewrite: ReportingRewrite
-    """The version of the test function that reports values instead of comparing them. It keeps the function's own
-    name."""
+    """The version that reports values instead of comparing them. It keeps the function's own name."""
     ids_in_box: Mapping[str, str]
-    """For each test of the function, by the task's own id: the id that it has in the box, in the version that reports
-    values instead of comparing them. Empty if the trial does not run this version."""
+    """By the task's own ids: the ids in the box of `rewrite`'s tests. Empty if the trial does not run it."""
     original: tuple[str, ...]
-    """The ids that the tests of the unaltered function have in the box. The trial runs this version under a new name,
-    beside the altered copies. Empty if the trial runs no altered copies."""
+    """Ids in the box of the unaltered version, which runs under a new name beside the copies; empty without copies."""
     altered: Mapping[str, Edit]
-    """For each altered copy of the test function, by the copy's name: the edit that replaces an expected value or
-    exception."""
+    """The edit of each altered copy, by the copy's name."""
 
 
 class _Trial:
-    """Two runs of test functions, which show what gradings can alter in them or withhold from the box. Both runs
-    execute the same exam (set of tests), once with the reference solution and once without any change. The exam
-    contains all versions of each function that are to be tried: altered copies, the original, and a version that
-    reports values instead of comparing them."""
+    """Two runs of one exam, with the reference solution and without any change, which show what gradings can alter or
+    withhold. The exam has an altered, an original and a reporting version of each function."""
 
     def __init__(
         self,
@@ -100,8 +89,7 @@ class _Trial:
         *,
         prefer_withholding: bool = True,
     ) -> None:
-        """Build the exam of this trial: the tests that both of its runs execute. With `prefer_withholding`, no
-        alterations are tried for a test whose expected values can be withheld from the box and are hard to guess."""
+        """With `prefer_withholding`, tests whose values can be withheld and are hard to guess get no alterations."""
         self._suite, self._rng, self._ids, self._held_back = suite, rng, Ids(suite.config), prefer_withholding
         self._sources = sources
         self._tried: list[_Tried] = []
@@ -153,9 +141,8 @@ class _Trial:
         return groups, tried
 
     def _alteration_count(self, unproven: AlterableTest, reported: list[Site]) -> int:
-        """Return how many alterations to try per assertion of a test. `reported` are its assertions whose expected
-        values might be withheld from the box instead. The result is 0 if the trial prefers withholding and these values
-        are hard to guess. It is also 0 for all but `DETECTORS` of the pass_to_pass tests."""
+        """Return how many alterations to try per assertion: none if the values in `reported` can be withheld instead
+        and are hard to guess, and none for pass_to_pass tests except `DETECTORS` of them."""
         if not unproven.decides:
             return FEW if unproven in self._detectors else 0
         if self._held_back and chance_of_all([(site, value) for site in reported for value in site.values]) <= GUESS:
@@ -163,9 +150,7 @@ class _Trial:
         return min(MOST, math.ceil(math.exp(-math.log(GUESS) / len(self._suite.fail_to_pass))) - 1)
 
     def result(self, solved: Rows, unsolved: Rows) -> Pool:
-        """Return the pool of the tried test functions, with the expected values that gradings can alter or withhold
-        from the box. Two runs of the trial decide this: `solved` with the reference solution, and `unsolved` in the
-        unchanged workspace."""
+        """Return the pool, given the rows of the run with the reference solution and of the one without a change."""
         found, total = [], 0.0
         for tried in self._tried:
             seconds = self._seconds(tried, solved)
@@ -184,9 +169,8 @@ class _Trial:
         return Pool(self._sources, tuple(found), seconds=total)
 
     def _seconds(self, tried: _Tried, solved: Rows) -> float:
-        """Return the seconds that one version of a test takes. It is the median of the original and its altered copies,
-        because a busy machine may have delayed single ones. Without altered copies, it is the time of the version that
-        reports values."""
+        """Return the median of the original's and its copies' seconds, because a busy machine may delay single ones.
+        Without copies, it is the time of the version that reports values."""
         copies = [[self._ids.renamed(test, name) for test in tried.alterable.tests] for name in tried.altered]
         versions = [tried.original or tuple(tried.ids_in_box.values()), *copies]
         return median(sum(solved.seconds.get(test, 0.0) for test in version) for version in versions)
@@ -194,9 +178,8 @@ class _Trial:
     def _withheld_sites(
         self, tried: _Tried, solved: Rows, unsolved: Rows
     ) -> tuple[tuple[Site, ...], list[tuple[Site, object]]]:
-        """Return the assertions whose expected values can be withheld from the box. Also return those of their values
-        that the unsolved code does not report, as pairs of assertion and value. Code that solves nothing would have to
-        guess them."""
+        """Return the assertions that can be withheld, and those of their values that the unsolved code does not report,
+        so that code which solves nothing would have to guess them."""
         if not _passed(tried.ids_in_box.values(), solved):
             return (), []
         refuted, missing = set(), []
@@ -210,9 +193,7 @@ class _Trial:
         return tuple(kept), [(sites[key], value) for key, value in missing if sites[key] in kept]
 
     def _alterations(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[Edit, ...]:
-        """Return the alterations of a test function that gradings can use, all of them at the same assertion: the one
-        with the most usable alterations. The rows of the trial's two runs show which are usable: `solved` are from the
-        run with the reference solution, `unsolved` from the run in the unchanged workspace."""
+        """Return the alterations that both runs show to be usable, at the assertion that has the most of them."""
 
         def failure_of(test: str) -> tuple[str | None, int | None]:
             return unsolved.outcomes.get(test), unsolved.places.get(test)

@@ -12,28 +12,24 @@ from etude.tasks.verifiers.tests.site import Edit, Site
 
 
 def copy_of(source: bytes, function: TestFunction, name: str, edits: Iterable[Edit] = ()) -> bytes:
-    """Return the source of a function with another name and with `edits` applied."""
     start, end = function.span
     return _edited(source, start, end, [(function.name, name.encode()), *edits])
 
 
 def source_text(site: Site, value: object) -> str:
-    """Return a value as source text for an assertion. Original and altered values are all written in this form, so that
-    quotes do not reveal the original."""
+    """Write a value as source. Originals and alterations all have this form, so that quotes do not reveal anything."""
     return json.dumps(value, ensure_ascii=False) if site.json else repr(value)
 
 
 def rewritten_literal(function: TestFunction, literal: tuple[int, int]) -> Edit:
-    """Return an edit that writes an assertion's own expected value anew, in the form in which altered values are
-    written. Without this edit, the value's form would show which version of the test is the original. `literal` is the
-    position of the value."""
+    """Return an edit that writes the expected value at `literal` in the form of altered values. Without it, the value's
+    form would show which version of the test is the original."""
     site = next(site for site in function.sites if site.literal == literal)
     return literal, (site.exception or source_text(site, site.value)).encode()
 
 
 def report_edit(source: bytes, site: Site, keeper: str, key: str) -> Edit:
-    """Return an edit that replaces an assertion by a call of the builtin `keeper`, which reports the compared value
-    under `key`. The expected value is removed."""
+    """Replace an assertion by a call of `keeper` that reports the compared value. The expected value is removed."""
     assert site.statement is not None
     start, end = site.compared
     return site.statement, f'{keeper}("{key}", ('.encode() + source[start:end] + b"))"
@@ -42,8 +38,7 @@ def report_edit(source: bytes, site: Site, keeper: str, key: str) -> Edit:
 def compose(
     file: str, source: bytes, groups: Mapping[TestFunction, list[bytes]], edits_outside: Iterable[Edit] = ()
 ) -> bytes:
-    """Return a test file with each function in `groups` replaced by its copies, in their order, and with the edits
-    outside of these functions applied. Raises ValueError if this is impossible or gives invalid Python."""
+    """Replace each function by its copies and apply the edits outside. Raises ValueError if that is impossible."""
     edits = list(edits_outside)
     for function, copies in groups.items():
         start = function.span[0]

@@ -11,14 +11,11 @@ OUTCOMES = frozenset(("passed", "failed", "error", "skipped", "xfailed", "xpasse
 
 @dataclass(frozen=True, slots=True)
 class RunOutput:
-    """The unparsed output of one test run in a box."""
-
     nonce: str
     code: int
     """Exit code as reported by pid 1 of the box."""
     rows: bytes = b""
-    """All bytes that were written to the file descriptor for result rows. Each valid line is the run's nonce and one
-    row as JSON."""
+    """All that was written to the descriptor for result rows: lines of the run's nonce and one row as JSON."""
     report: bytes | None = None
     """Contents of the report file that the runner wrote at its end; None if there is no such file."""
     limit: str = ""
@@ -31,38 +28,31 @@ class RunOutput:
 
 @dataclass(slots=True)
 class Rows:
-    """The parsed result rows of one test run."""
-
     ready: bool = False
     broken: str = ""
     """Reason why the test runner cannot run any tests in this box; empty if it can."""
     outcomes: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
-    """Line at which each test failed, counted from the start of its function. A test is missing here if its line is
-    unknown."""
+    """Line at which a test failed, counted from the start of its function, where it is known."""
     values: dict[str, dict[str, list[object]]] = field(default_factory=dict)
-    """Values that tests reported for comparisons made outside the box: by test, then by the comparison's key. In the
-    output, the values of a test precede its result row. Values after the last result row are stored under an empty test
-    name."""
+    """Values reported for comparisons outside the box: by test, then by the comparison's key. The values of a test
+    precede its row; those after the last row are under an empty test name."""
     end: int | None = None
     """Exit code that the runner wrote in its last row. None if this row is missing, because the run was cut short."""
     memory_bytes: int = 0
     """Peak memory of the runner's process, as the run itself reports it."""
     tampered: str = ""
-    """What is wrong with the first result row that cannot come from a test runner; empty if there is no such row. This
-    row and the rows after it are ignored."""
+    """What is wrong with the first row that no runner writes; empty if there is none. Later rows are ignored."""
 
     def reported(self, test: str, key: str) -> list[object]:
-        """Return the values that a test reported for a comparison, given by its key. With the Node runner, all values
-        come after the last test's row and name no test. So if no values are stored for the test, return those stored
-        without a test's name."""
+        """Return the values that a test reported under a key. With Node, all values come after the last row and name no
+        test. So if the test has none, return those stored without a name."""
         return self.values.get(test, {}).get(key) or self.values.get("", {}).get(key, [])
 
 
 def read_rows(data: bytes, nonce: str) -> Rows:
-    """Parse the result rows, stopping at the first that no runner would write. A last line without a newline was
-    truncated and is ignored."""
+    """Stop at the first row that no runner writes. A last line without a newline was truncated and is ignored."""
     rows = Rows()
     prefix = f"{nonce} ".encode()
     for line in data.split(b"\n")[:-1]:

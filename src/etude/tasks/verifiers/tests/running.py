@@ -7,17 +7,14 @@ standard output before any code of the workspace ran. The report file is read af
 
 from __future__ import annotations
 
-import io
 import json
 import secrets
-import tarfile
 import time
-from collections.abc import Mapping
-from dataclasses import replace
 from importlib import resources
 
 from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
 from etude.tasks.change import Change
+from etude.tasks.verifiers.archives import tar_of
 from etude.tasks.verifiers.contract import WALL, GradingContext
 from etude.tasks.verifiers.tests import packages
 from etude.tasks.verifiers.tests.exam import Exam
@@ -31,8 +28,7 @@ _LARGEST_REPORT = 16 << 20
 
 
 async def run_exam(context: GradingContext, config: SuiteConfig, exam: Exam, change: Change | None = None) -> RunOutput:
-    """Run an exam (the tests of one grading) on a change, by default the context's own, and return the output. Raises
-    SandboxError or OSError for an infrastructure fault."""
+    """Run an exam on a change, by default the context's. Raises SandboxError or OSError for infrastructure faults."""
     wall = WALL * config.seconds + 10  # A runner takes a while to start.
     nonce, place = secrets.token_hex(16), f"/tmp/{secrets.token_hex(6)}"
     limits = Limits(
@@ -57,7 +53,10 @@ async def run_exam(context: GradingContext, config: SuiteConfig, exam: Exam, cha
     }
     data = json.dumps(job).encode()
     async with context.box(limits, change) as box:
-        await _write_suite(box, context.pristine.workdir, exam.files)
+        if exam.files:
+            # They belong to the workspace's owner, not to the user that runs the tests.
+            scripts = [path for path, data in exam.files.items() if data.startswith(b"#!")]
+            await box.write_tree(context.pristine.workdir, tar_of(exam.files, scripts))
         started = time.monotonic()
         done = await box.exec(
             command(config),
@@ -72,8 +71,7 @@ async def run_exam(context: GradingContext, config: SuiteConfig, exam: Exam, cha
 
 
 def command(config: SuiteConfig) -> list[str]:
-    """Return the command that runs the tests. The runner's script is passed on the command line, so that no file in the
-    box can be replaced to change it."""
+    """The runner's script is passed on the command line, so that no file in the box can be replaced to change it."""
     if config.runner == "node":
         return [config.node, "--input-type=module", "-e", NODE]
     # -I would also ignore PYTHONHASHSEED. An empty PYTHONPATH, -s and cwd isolate the interpreter instead.
@@ -81,9 +79,8 @@ def command(config: SuiteConfig) -> list[str]:
 
 
 def environment(config: SuiteConfig, place: str) -> dict[str, str]:
-    """Return the environment variables of a test run. They set an empty home and temporary folder below `place`, a PATH
-    of the image's programs, and an empty PYTHONPATH: Python runners add the workspace folders themselves, once
-    started. The suite's `env` setting overrides these variables."""
+    """Return an empty home and temporary folder below `place`, a PATH of the image's programs, and an empty PYTHONPATH:
+    the runners add the workspace folders once started. The suite's `env` overrides these variables."""
     fixed = {
         "HOME": f"{place}/home",
         "TMPDIR": f"{place}/tmp",
@@ -93,27 +90,6 @@ def environment(config: SuiteConfig, place: str) -> dict[str, str]:
         "NODE_OPTIONS": "",
     }
     return {**fixed, **config.env}
-
-
-async def with_pytest(context: GradingContext) -> GradingContext:
-    """Return the context with an image to which Étude's own pytest is added. The added layer is the same for all images
-    and is reused."""
-    pristine = context.pristine
-    image = await context.sandboxes.add_image(packages.pytest_files(), base=pristine.image, workdir=packages.FOLDER)
-    return replace(context, pristine=replace(pristine, image=image))
-
-
-async def _write_suite(box: Box, workdir: str, files: Mapping[str, bytes]) -> None:
-    """Write the hidden suite's files to the workspace. They belong to the workspace's owner, not to the user that runs
-    the tests."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path, content in files.items():
-            info = tarfile.TarInfo(path)
-            info.size, info.mode = len(content), 0o755 if content.startswith(b"#!") else 0o644
-            archive.addfile(info, io.BytesIO(content))
-    if files:
-        await box.write_tree(workdir, packed.getvalue())
 
 
 async def _read_output(box: Box, done: ExecResult, nonce: str, report: str, seconds: float) -> RunOutput:

@@ -8,7 +8,7 @@ tests/expected.json                   fail_to_pass, pass_to_pass, may_skip: ids,
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,8 +57,6 @@ class _Expected(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A hidden suite: its settings, its files and the tests that must pass."""
-
     config: SuiteConfig
     files: Mapping[str, bytes]
     """Files to place over the workspace, by their paths in it."""
@@ -103,8 +101,7 @@ def read_suite(task: Task) -> Suite:
 
 
 def test_files(suite: Suite) -> frozenset[str]:
-    """Return the workspace paths of files that may contain the tests which the suite requires to pass. With unittest
-    there are several candidates per test, because a dotted id does not show where the file's name ends."""
+    """Return the files that may contain the required tests. A dotted id does not show where the file's name ends."""
     if suite.config.runner != "unittest":
         mark = "::" if suite.config.runner == "pytest" else " > "
         return frozenset(test.partition(mark)[0] for test in suite.expected)
@@ -113,14 +110,18 @@ def test_files(suite: Suite) -> frozenset[str]:
     return frozenset(f"{folder}{module}.py" for folder in folders for module in modules)
 
 
+def is_in_the_way(path: str, files: Iterable[str]) -> bool:
+    """Return whether `path` is a hidden file, or lies above or below one and could keep it from being written."""
+    return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in files)
+
+
 def suite_files(
     files: Mapping[str, bytes],
     fail_to_pass: Collection[str],
     pass_to_pass: Collection[str] = (),
     may_skip: Collection[str] = (),
 ) -> dict[str, bytes]:
-    """Return the files with which a task stores a hidden suite, to pass to `write_task`. The task also needs
-    `task.verifier = {"type": "tests", "runner": ...}`."""
+    """Return a hidden suite's files for `write_task`. `task.verifier` must be {"type": "tests", "runner": ...}."""
     expected = {"fail_to_pass": sorted(fail_to_pass), "pass_to_pass": sorted(pass_to_pass)}
     if may_skip:
         expected["may_skip"] = sorted(may_skip)

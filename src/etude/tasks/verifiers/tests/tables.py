@@ -17,8 +17,6 @@ LONGEST = 500
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A table that a test checks row by row, with rows known from the source."""
-
     rows: list[dict[str, object]]
     """For each row of the table, the values that are known from the source, by column name."""
     columns: Mapping[str, Binding]
@@ -33,8 +31,7 @@ class Parameters:
     row_ids: tuple[frozenset[str], ...]
     """For each row, the names that pytest may give it in test ids."""
     renaming: tuple[tuple[ByteSpan, bytes], ...] = field(default=())
-    """Edits that rename the rows of the parametrised test to row1, row2 and so on. The original names may reveal the
-    rows' values."""
+    """Edits that rename the rows to row1, row2 and so on, because their names may reveal values."""
 
 
 def row_name(row: int) -> str:
@@ -59,8 +56,7 @@ def loop_table(loop: ast.For, scope: Scope, names: Mapping[str, object]) -> Tabl
 
 
 def parameters(scope: Scope, source: bytes, span: Callable[[ast.expr], ByteSpan]) -> Parameters | None:
-    """Return the table of the test function's parametrize decorator. Return None if there is no such decorator, if
-    there are several, or if the table cannot be read from the source."""
+    """Return the table of the only parametrize decorator, or None if there is none that can be read."""
     assert scope.function is not None
     marks = [mark for mark in scope.function.decorator_list if "parametrize" in ast.unparse(mark)]
     if len(marks) != 1 or not isinstance(mark := marks[0], ast.Call) or len(mark.args) != 2:
@@ -127,8 +123,7 @@ def _table(
 
 
 def _written_rows(table: ast.expr, scope: Scope) -> Sequence[ast.expr | list[ast.expr]] | None:
-    """Return a table's rows as expressions, if the table is written in place or in a constant that is used nowhere
-    else. Otherwise return None."""
+    """Return the rows, if they are written in place or in a constant that is used nowhere else; otherwise None."""
     if isinstance(table, ast.Call) and isinstance(table.func, ast.Attribute) and table.func.attr == "items":
         held = _resolve_name(table.func.value, scope)
         if isinstance(held, ast.Dict) and all(held.keys):
@@ -140,8 +135,7 @@ def _written_rows(table: ast.expr, scope: Scope) -> Sequence[ast.expr | list[ast
 
 
 def _resolve_name(node: ast.expr, scope: Scope) -> ast.expr:
-    """Return the expression that a name stands for, if the name is used nowhere else. Otherwise return the node
-    itself."""
+    """Return the expression that a name stands for, if it is used nowhere else; otherwise the node itself."""
     if not isinstance(node, ast.Name) or node.id not in scope.bindings:
         return node
     binding = scope.bindings[node.id]
@@ -182,8 +176,7 @@ def _argument_names(given: object) -> list[str]:
 def _unwrap_param(
     row: ast.expr | list[ast.expr],
 ) -> tuple[ast.expr | list[ast.expr], list[ast.expr] | None, str | None]:
-    """Return a row of a parametrised test together with its cells and its id, if the row is a `pytest.param`. For other
-    rows, return None for the cells and the id."""
+    """Return a row with its cells and its id, if it is a `pytest.param`; otherwise with None for both."""
     if not isinstance(row, ast.Call):
         return row, None, None
     keywords = {keyword.arg: keyword.value for keyword in row.keywords}
@@ -212,8 +205,7 @@ def _cell_id(value: object, otherwise: str) -> str:
 
 
 def _guesses(cell: ast.expr, name: str, row: int) -> Iterator[str]:
-    """Yield the texts with which pytest may represent this cell in a test id, if the cell's value is unknown. A
-    function or class may appear by its own name."""
+    """Yield how pytest may write a cell of unknown value in an id. A function or class may appear by its name."""
     yield f"{name}{row}"
     if isinstance(cell, ast.Name | ast.Attribute):
         yield cell.attr if isinstance(cell, ast.Attribute) else cell.id

@@ -19,6 +19,7 @@ from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task
 from etude.tasks.verdict import Verdict
 from etude.tasks.verifiers.contract import FIRST_USER, SEALED, SECOND_USER, GradingContext
+from etude.tasks.verifiers.tests import packages
 from etude.tasks.verifiers.tests.drawing import chance_left, draw_exam
 from etude.tasks.verifiers.tests.exam import Exam
 from etude.tasks.verifiers.tests.judging import judge_run
@@ -26,28 +27,24 @@ from etude.tasks.verifiers.tests.pool import Pool
 from etude.tasks.verifiers.tests.proof import dump_proof, guess_of, load_proof, proof_inputs
 from etude.tasks.verifiers.tests.proving import prove
 from etude.tasks.verifiers.tests.run_output import RunOutput
-from etude.tasks.verifiers.tests.running import run_exam, with_pytest
-from etude.tasks.verifiers.tests.suite import read_suite, test_files
+from etude.tasks.verifiers.tests.running import run_exam
+from etude.tasks.verifiers.tests.suite import is_in_the_way, read_suite, test_files
 
 PROOF = 4.0
-"""CPU time limit of the trial runs that show which tests can be altered at grading, as a multiple of the suite's own
-limit."""
+"""CPU time limit of the trial runs, as a multiple of the suite's own limit."""
 
 
 class TestsVerifier:
-    """Grades a change with an exam: the hidden suite, with some tests randomly altered or their expected values
-    withheld from the box.
+    """Grades a change with the hidden suite, in which some tests are altered or their expected values withheld.
 
-    Before the first verdict, trial runs with the reference solution show what can be altered or withheld, unless an
-    earlier process has stored this. A task without a reference solution is graded with its suite unchanged, and its
-    verdicts are not sealed: they could be forged.
+    Before the first verdict, trial runs show what can be altered or withheld, unless an earlier process has stored
+    this. Without a reference solution, the suite stays unchanged and verdicts are not sealed.
     """
 
     __test__ = False  # pytest must not collect this class.
 
     def __init__(self, task: Task) -> None:
         self.suite = read_suite(task)
-        self._hidden = sorted(self.suite.files)
         self._test_files = test_files(self.suite)
         self._images_with_pytest: dict[str, str] = {}
         self._task = task
@@ -60,8 +57,6 @@ class TestsVerifier:
         return self._guess <= SEALED
 
     def load_stored_proof(self, folder: Path) -> bool:
-        """Set `sealed` (whether verdicts are safe against forgery) from the proof that an earlier run stored in
-        `folder`, if there is one. Return whether `sealed` is known now."""
         try:
             reference = (self._task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -74,12 +69,12 @@ class TestsVerifier:
         return known_proof(folder, self._task, proof_inputs(self.suite, reference, FIRST_USER)) is not None
 
     def protects(self, path: str) -> bool:
-        return path in self._test_files or is_protected(path) or steers_runner(path) or self._is_in_the_way(path)
-
-    def _is_in_the_way(self, path: str) -> bool:
-        """Return whether a path is a hidden test file, lies below one, or is a parent folder of one. A file at such a
-        path could keep the hidden file from being written."""
-        return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in self._hidden)
+        return (
+            path in self._test_files
+            or is_protected(path)
+            or steers_runner(path)
+            or is_in_the_way(path, self.suite.files)
+        )
 
     async def examine(self, context: GradingContext) -> Verdict:
         context = await self.with_brought_pytest(context)
@@ -90,13 +85,14 @@ class TestsVerifier:
         return judge_run(exam, await run_exam(context, self.suite.config, exam), context.change.touched)
 
     async def with_brought_pytest(self, context: GradingContext) -> GradingContext:
-        """Return the context with pytest added to the image, if the task's settings ask for it. Otherwise return the
-        context itself."""
+        """Return the context with pytest added to the image, if the task's settings ask for it."""
         config, image = self.suite.config, context.pristine.image
         if config.runner != "pytest" or config.pytest != "brought":
             return context
         if image not in self._images_with_pytest:
-            self._images_with_pytest[image] = (await with_pytest(context)).pristine.image
+            # The added layer is the same for all images and is reused.
+            added = await context.sandboxes.add_image(packages.pytest_files(), base=image, workdir=packages.FOLDER)
+            self._images_with_pytest[image] = added
         return replace(context, pristine=replace(context.pristine, image=self._images_with_pytest[image]))
 
     async def _proven_pool(self, context: GradingContext) -> Pool:

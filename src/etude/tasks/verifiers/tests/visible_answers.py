@@ -12,8 +12,7 @@ from etude.tasks.verifiers.tests.constants import NotConstant, evaluate
 def visible_values(
     compared: ast.expr, rounds: Sequence[Mapping[str, object]], values: Sequence[object]
 ) -> frozenset[str]:
-    """Return the reprs of the expected values that the compared expression contains too, in the same loop iteration.
-    They are easy to guess, because code may return a part of its input without solving anything."""
+    """Return reprs of values that the compared expression contains too: code may return a part of its input."""
     found = zip(rounds, values, strict=True)
     return frozenset(
         repr(value) for names, value in found if any(reveals(part, value) for part in _known(compared, names))
@@ -21,8 +20,7 @@ def visible_values(
 
 
 def reveals(visible: object, value: object) -> bool:
-    """Return whether `visible` is equal to `value` or contains it. Values that code often returns by default, such as
-    0, are no secret and never count as revealed."""
+    """Return whether `visible` is or contains `value`. Values that code often returns, such as 0, are no secret."""
     if value in (None, 0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):
         return False
     items = list(value) if isinstance(value, list | tuple) else None
@@ -50,8 +48,7 @@ def _parts(whole: object) -> Iterator[object]:
 
 
 def _known(node: ast.AST, names: Mapping[str, object]) -> Iterator[object]:
-    """Yield the value of an expression. If it cannot be evaluated, yield the values of its largest parts that can
-    be."""
+    """Yield the expression's value or, if it cannot be evaluated, those of its largest parts that can be."""
     try:
         if isinstance(node, ast.expr):
             yield evaluate(node, names)
