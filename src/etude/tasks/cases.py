@@ -22,8 +22,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A call of one function, with the value that it must return."""
-
     id: str
     module: str
     function: str
@@ -37,9 +35,8 @@ class CasesError(ValueError):
 
 
 def canonical(value: object) -> str | None:
-    """Return the JSON of a plain value (None, bool, int, finite float, str, or a list of these), or None for any other
-    object. Instances of subclasses are not plain.
-    """
+    """Return the JSON of a `Value`, or None for anything else: infinite floats, other types and instances of
+    subclasses."""
     return json.dumps(value, ensure_ascii=True, allow_nan=False) if _plain(value) else None
 
 
@@ -52,9 +49,7 @@ def _plain(value: object) -> bool:
 
 
 def outcome_of(function: Callable[..., object], arguments: Sequence[Value]) -> Outcome:
-    """Call the function and return its value, or the name of the exception if it raises a common built-in one. Other
-    exceptions propagate.
-    """
+    """Call the function. Common built-in exceptions become outcomes; others propagate."""
     try:
         value = function(*arguments)
     except (TypeError, ValueError, ArithmeticError, LookupError, NameError, AttributeError) as error:

@@ -24,35 +24,26 @@ from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers import GradingContext, Verifier, open_verifier
 
 MOST_VERDICTS = 50_000
-"""Maximum number of verdicts in the cache."""
 
 
 @dataclass(slots=True)
 class GraderStats:
-    """Counters of one grader since it was created."""
-
     graded: int = 0
-    """Number of gradings that ran in a box."""
+    """Gradings that ran in a box."""
     remembered: int = 0
-    """Number of gradings answered from the cache, because an earlier one had the same task, tests and
-    resulting tree.
-    """
+    """Gradings answered by an earlier one with the same task, tests and resulting tree."""
     errors: int = 0
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _LoadedTask:
-    """A task that is prepared for grading."""
-
     stamp: str
-    """The task's `stamp_of` when the task was read. A different stamp means that the task has changed."""
+    """The task's `stamp_of` when it was read."""
     task: Task
-    """The task, with its limits tightened to those that the gate measured."""
+    """With its limits tightened to those that the gate measured."""
     digest: str
-    """The task's `task_digest`, which covers everything that decides a verdict."""
     gated: str
-    """The task's `gated_digest`: a hash of its solutions and of everything that decides a verdict."""
     pristine: Prepared
     verifier: Verifier
 
@@ -74,16 +65,13 @@ class Grader:
         self.sandboxes = sandboxes
         self.environments = environments or Environments(sandboxes)
         self.stats = GraderStats()
-        self._memo: dict[tuple[str, str], Verdict] = {}
-        self._running: dict[tuple[str, str], asyncio.Future[Verdict]] = {}
+        self._verdicts: Memo[tuple[str, str], Verdict] = Memo(MOST_VERDICTS)
         self._loaded: dict[str, _LoadedTask] = {}
         self._base_shows: Memo[str, bool] = Memo(MOST_VERDICTS)
 
     async def grade(self, task: Task, diff: str, *, fresh: bool = False, conditions: Conditions = USUAL) -> Verdict:
-        """Return the verdict on a diff. If a diff with the same resulting tree was graded before, return the cached
-        verdict. The cache is not used if `fresh` is set (as the gate does), nor if `conditions` (such as time zone,
-        test order or a busy machine) are not the usual ones.
-        """
+        """Return the verdict on a diff. It is cached for all diffs with the same resulting tree, except with `fresh`
+        (as the gate grades) and under unusual `conditions`."""
         try:
             loaded = await self._load(task)
         except TaskError as error:
@@ -96,32 +84,17 @@ class Grader:
             return Verdict(Judgement.FAIL, f"the diff is refused: {error}")
         if fresh or conditions != USUAL:
             return await self._run(loaded, change, conditions)
-        key = (loaded.digest, change.digest)
-        if (known := self._memo.get(key)) is not None:
-            self.stats.remembered += 1
-            return known
-        if (running := self._running.get(key)) is not None:
-            self.stats.remembered += 1
-            return await asyncio.shield(running)
-        future = asyncio.ensure_future(self._run(loaded, change, USUAL))
-        self._running[key] = future
-        try:
-            verdict = await asyncio.shield(future)
-        finally:
-            if future.done():
-                del self._running[key]
-            else:
-                # This caller was cancelled. The grading goes on, because other callers may wait for it.
-                future.add_done_callback(lambda _: self._running.pop(key, None))
-        if verdict.judgement is not Judgement.ERROR:
-            while len(self._memo) >= MOST_VERDICTS:
-                del self._memo[next(iter(self._memo))]
-            self._memo[key] = verdict
+
+        async def grade() -> tuple[Verdict, bool]:
+            verdict = await self._run(loaded, change, USUAL)
+            return verdict, verdict.judgement is not Judgement.ERROR
+
+        verdict = await self._verdicts.get((loaded.digest, change.digest), grade)
+        self.stats.remembered = self._verdicts.stats.hits
         return verdict
 
     async def _load(self, task: Task) -> _LoadedTask:
-        """Prepare a task for grading. The result is cached until the task's stamp changes, so a task with changed files
-        or configuration is prepared again."""
+        """Prepare a task for grading, again when its files or configuration have changed."""
         place, stamp = f"{task.directory} {task.id}", await asyncio.to_thread(stamp_of, task)
         if (known := self._loaded.get(place)) and known.stamp == stamp:
             return known
@@ -156,10 +129,8 @@ class Grader:
         return replace(verdict, evidence=replace(verdict.evidence, sealed=sealed, cpu_seconds=cpu))
 
     async def _is_sealed(self, loaded: _LoadedTask) -> bool:
-        """Return whether a verdict on this task may be called sealed, that is, safe against an agent that knows the
-        grader's source. For this, boxes must have a second user, who runs the code under test, and the host's system
-        folders must not show the solution.
-        """
+        """Return whether a verdict on this task is safe against an agent that knows the grader's source: boxes have a
+        second user, who runs the code under test, and the host's system folders do not show the solution."""
 
         async def base_is_clean() -> tuple[bool, bool]:
             return await self.environments.base_shows_solution(loaded.task), True

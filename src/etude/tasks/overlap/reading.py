@@ -1,6 +1,4 @@
-"""Reads one of the two collections to compare. What the path contains decides the reader: tasks, documents, token
-shards, traces, or plain files.
-"""
+"""Reads one side of a comparison: tasks, documents, token shards, traces or plain files, by what the path contains."""
 
 from __future__ import annotations
 
@@ -21,13 +19,11 @@ _LARGEST_FILE = 4 << 20
 
 
 class OverlapError(Exception):
-    """One of the two collections to compare cannot be read. The message says what was expected."""
+    """A side cannot be read. The message says what was expected."""
 
 
 def read_side(path: Path, split: Split | None = None) -> Iterator[Item]:
-    """Yield the items of one of the two collections to compare, which lies at `path`. `split` restricts tasks to one
-    split. Raises OverlapError if there is nothing to compare.
-    """
+    """Yield the items at `path`; `split` restricts tasks. Raises OverlapError if there is nothing to compare."""
     reader = _reader(path, split)
     count = 0
     for item in reader():
@@ -74,7 +70,6 @@ def _documents(path: Path) -> Iterator[Item]:
 
 
 def _document(line: str, place: str) -> Item:
-    """Return the item of one line of JSON that holds a text or a conversation."""
     try:
         row = json.loads(line)
         if not isinstance(row, dict):
@@ -109,7 +104,7 @@ def _message_texts(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _shards(folder: Path) -> Iterator[Item]:
-    """Yield the documents of a corpus's shards, decoded with the tokenizer that a run stores beside the corpus."""
+    """Decode the shards with the tokenizer that a run stores beside its corpus."""
     from etude.corpus import open_corpus
     from etude.text import Tokenizer
 

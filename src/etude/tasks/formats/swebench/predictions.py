@@ -20,18 +20,14 @@ from etude.trace.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A model's patch for one instance."""
-
     instance_id: str
     model: str
     patch: str
-    """A diff of the workspace; empty if the model did not produce one."""
+    """Empty if the model did not produce one."""
 
 
 def read_predictions(path: Path) -> list[Prediction]:
-    """Return the predictions in the file's order. Raises TaskError for an invalid row; the message names the row, the
-    field and what was expected.
-    """
+    """Raises TaskError for an invalid row, with the row, the field and what was expected."""
     if path.suffix not in (".json", ".jsonl"):
         raise TaskError(f"{path}: expected predictions in a .json or .jsonl file")
     found: dict[str, Prediction] = {}
@@ -52,8 +48,7 @@ def read_predictions(path: Path) -> list[Prediction]:
 
 
 def export_predictions(predictions: Iterable[Prediction], path: Path) -> int:
-    """Write predictions as .json (an object keyed by instance id) or .jsonl, chosen by the file's suffix. Return their
-    number."""
+    """Write .json (an object by instance id) or .jsonl, by the file's suffix. Return the number of predictions."""
     rows = {prediction.instance_id: _row(prediction) for prediction in predictions}
     if path.suffix not in (".json", ".jsonl"):
         raise TaskError(f"{path}: expected a name that ends in .json or .jsonl")
@@ -64,8 +59,7 @@ def export_predictions(predictions: Iterable[Prediction], path: Path) -> int:
 
 
 def predictions_of(traces: Iterable[Trace], model: str) -> list[Prediction]:
-    """Return the predictions of rollouts: for each task, its first rollout without an error. A benchmark counts one
-    prediction per instance, and picking it by score would be cheating."""
+    """Return each task's first rollout without an error: picking it by score would be cheating."""
     first: dict[str, Prediction] = {}
     for trace in traces:
         if not trace.error:
