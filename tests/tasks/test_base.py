@@ -141,13 +141,6 @@ def test_a_book_knows_each_telling_line_and_no_other(lines: list[str], wraps: li
         assert host_index.files_with([Needle(line, False, "", whole=False)]) == []
 
 
-def test_an_empty_book_says_nothing(tmp_path: Path) -> None:
-    (tmp_path / "book").write_bytes(base_module._HostIndexBuilder().host_index().dump())
-    host_index = HostIndex.read(tmp_path / "book")
-    assert host_index.files_with([Needle(b"x" * 30, False, "")]) == []
-    assert HostIndex.read(tmp_path / "none") is None
-
-
 async def test_the_base_is_one_for_every_store(sandboxes: Sandboxes, boxes: Boxes) -> None:
     """Else each would have its own book, and what one has proven would be nothing to the others."""
     first = await environments.list_base(sandboxes)  # Known already, where another test has asked.

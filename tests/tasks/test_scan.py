@@ -20,7 +20,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.tasks.seal import Needles, needles_of, scan_files
+from etude.tasks.seal import needles_of, scan_files
 from etude.tasks.seal import nested_archives as peel_module
 from etude.tasks.seal.git_packs import pack_objects
 from etude.tasks.seal.nested_archives import UnpackLimit, unpack_nested
@@ -213,7 +213,3 @@ def test_packs_are_read_as_git_reads_them(tmp_path: Path) -> None:
         pack = git("pack-objects", "--stdout", "--depth=50", *options, stdin=b"\n".join(names) + b"\n")
         found = {content: name.split()[0] for name, content in pack_objects(pack)}
         assert found == wanted
-
-
-def test_no_line_to_look_for_is_said() -> None:
-    assert scan_files({"a": b"x"}, Needles(())).lines == 0

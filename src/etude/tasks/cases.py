@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 Value = int | float | bool | str | None | list["Value"]
 
@@ -58,11 +58,7 @@ def outcome_of(function: Callable[..., object], arguments: Sequence[Value]) -> O
 
 
 def dump_cases(cases: Sequence[Case]) -> bytes:
-    rows = [
-        {"id": c.id, "module": c.module, "function": c.function, "arguments": list(c.arguments), "expected": c.expected}
-        for c in cases
-    ]
-    lines = ",\n".join(json.dumps(row) for row in rows)
+    lines = ",\n".join(json.dumps(asdict(case)) for case in cases)
     return f'{{"version": 1, "cases": [\n{lines}\n]}}\n'.encode()
 
 

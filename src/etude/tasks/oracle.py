@@ -25,7 +25,8 @@ _FUNCTION = re.compile(r"\b[a-z]+_[a-z_]+\b")
 _FAIL = re.compile(r"^FAIL ([a-z_]+)\(", re.MULTILINE)
 _NEXT = re.compile(r"\bnext (.+)")
 _EDITED = re.compile(r"^(?:edit|Files edited so far:) (\w+)", re.MULTILINE)
-"""The files edited so far, which the harness repeats after a self-summary: in the profile `compact`, or `full`."""
+"""The list of edited files that the harness repeats after a self-summary, as the profiles `compact` and `full` word it.
+"""
 _TOOLS = {name: builtin_schema(name).call_schema() for name in ("list", "read", "edit", "grep", "shell", "finish")}
 
 

@@ -56,8 +56,6 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of one grading: a judgement, the reason for it and the evidence."""
-
     judgement: Judgement
     reason: str
     """One line for people to read."""

@@ -22,7 +22,8 @@ from etude.tasks.seal.base_scan import Base, HostIndex, list_base, scan_base
 from etude.tasks.task import Task, TaskError
 
 _FETCHED = re.compile(r":\d+: FROM ", re.IGNORECASE)
-"""A builder's error in a FROM instruction may be the registry's fault, not a mistake in the Dockerfile."""
+"""Matches a builder's error in a FROM instruction, which may be the registry's fault and no mistake in the Dockerfile.
+"""
 
 
 class Environments:

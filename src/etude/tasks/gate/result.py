@@ -65,7 +65,7 @@ class GateResult:
     broken: str = ""
     sealed: bool = False
     controls: int = 0
-    """Negative controls (checks that must fail) that failed, summed over the passed runs of all valid solutions."""
+    """Negative controls (checks that must fail) that did fail, summed over the passed runs of all valid solutions."""
     withheld: int = 0
     """Results compared with expected values that never entered the box, summed like `controls`."""
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -74,7 +74,6 @@ class GateResult:
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that count towards the outcome."""
         return tuple(run for run in self.runs if not run.set_aside)
 
     @property

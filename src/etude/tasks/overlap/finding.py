@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from etude.tasks.overlap.items import Item, Print
 
 PLACES = 5
-"""Number of items of the first collection that are recorded for one print; further ones are not reported."""
+"""Maximum number of items of the first collection that are reported for one print."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,7 @@ class Leak:
     what: str
     """task (its id), function (code without its numbers), instance (code with them), code (tokens) or text (words)."""
     a: str
-    """The item of the first collection."""
     b: str
-    """The item of the second collection."""
     count: int
     """Number of prints of this kind that the two items share."""
     sample: str

@@ -22,7 +22,8 @@ from etude.tasks.task import Task, TaskError
 
 WORDS = 13
 SMALLEST = 24
-"""In nodes of a function's syntax tree. Smaller functions, such as accessors, occur in any two programs."""
+"""Smallest function to compare, in nodes of its syntax tree. Smaller ones, such as accessors, occur in any two
+programs."""
 _PROSE = re.compile(r".*\.(md|rst|txt)")
 _CODE = re.compile(r".*\.(c|cc|cpp|cs|go|h|hpp|java|js|cjs|mjs|jsx|kt|lua|php|pl|rb|rs|scala|sh|sql|swift|ts|tsx)")
 _WORD = re.compile(r"\w+")

@@ -178,8 +178,6 @@ class _HostIndexBuilder:
         self._numbers, self._places = [numbers], [np.concatenate(self._places)[first]]
 
     def host_index(self) -> HostIndex:
-        if not self._names:
-            return HostIndex(np.empty(0, np.uint64), np.empty(0, np.uint32), ())
         self._merge()
         return HostIndex(self._numbers[0], self._places[0], tuple(self._names))
 

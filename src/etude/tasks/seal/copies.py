@@ -24,7 +24,7 @@ _NO_PACKAGES = frozenset(
     ("tests", "test", "docs", "doc", "examples", "benchmarks", "scripts", "tools", "build", "dist")
 )
 _COMPILED = (".pyc", ".pyo", ".so", ".pyd", ".node")
-"""Built on installation, so the workspace has no counterpart to compare them with."""
+"""Suffixes of files built on installation: the workspace has no counterpart to compare them with."""
 
 
 async def find_copies(root: Root, paths: Sequence[str], workdir: str, tracked: Collection[str] | None) -> list[Removed]:

@@ -11,7 +11,7 @@ _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 _BY_OFFSET, _BY_NAME = 6, 7
 _KEPT_BYTES = 64 << 20
 LARGEST = 128 << 20
-"""Maximum bytes of one object, and of any other file that is unpacked. What is larger is not read."""
+"""Largest object, in bytes. `nested_archives` has the same limit for other files. What is larger is not read."""
 
 
 class PackError(Exception):

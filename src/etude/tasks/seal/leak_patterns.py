@@ -51,7 +51,6 @@ class Needle:
     text: bytes
     """The text to search for, without white space."""
     of_tests: bool
-    """Whether the text comes from the hidden tests rather than from the solution."""
     shown: str
     """File, line number and text of the needle, for people to read."""
     whole: bool = True

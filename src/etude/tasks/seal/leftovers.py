@@ -25,8 +25,6 @@ class Removed:
 
 @dataclass(frozen=True)
 class LeftoverRule:
-    """A rule of leftovers.toml."""
-
     where: str
     names: tuple[str, ...]
     reason: str

@@ -21,7 +21,7 @@ from etude.tasks.seal.git_packs import LARGEST, PackError, pack_objects
 
 DEEPEST = 5
 MOST = 1 << 30
-"""Bytes of everything that is unpacked from one file."""
+"""Maximum total size, in bytes, of everything unpacked from one file."""
 _OBJECTS = (b"blob ", b"commit ", b"tag ")
 _OPENERS: dict[bytes, Callable[[io.BytesIO], Any]] = {
     b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),

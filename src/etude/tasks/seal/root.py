@@ -33,8 +33,7 @@ _SECONDS = 120.0
 
 
 def owner_of(sandboxes: Sandboxes) -> str:
-    """Return who may read and remove everything in a box: its default user (an empty name) if there is only one user
-    id."""
+    """Return who may read and remove everything in a box: the default user (an empty name) if it has only one user."""
     return "root" if Feature.ROOT_USER in sandboxes.features else ""
 
 
@@ -71,9 +70,9 @@ class Root:
         except (OSError, RequestRefused):
             return b""
 
-    async def files(self, top: str = "/") -> list[str]:
+    async def files(self) -> list[str]:
         found: list[str] = []
-        waiting = [top]
+        waiting = ["/"]
         while waiting:
             folder = waiting.pop()
             names = None if self._has_skipped_paths(folder, ()) else await self._listed(folder)

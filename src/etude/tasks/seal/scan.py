@@ -23,9 +23,9 @@ from etude.tasks.seal.nested_archives import UnpackLimit, unpack_nested
 from etude.tasks.seal.root import LIMITS, Root, members, owner_of
 
 LARGEST = 256 << 20
-"""Bytes. Each file is read into memory as a whole."""
+"""Largest file that is searched, in bytes: each is read into memory as a whole."""
 _ENOUGH_TESTS = 2
-"""Lines of the hidden tests that make a finding. Tests of other projects may share a single one."""
+"""How many lines of the hidden tests in one file make a finding. Tests of other projects may share a single one."""
 _BYTECODE = re.compile(r"(.*?)(?:(?<=/)__pycache__/)?([^/.]+)(?:\.[^/]+)?\.py[co]$")
 
 
@@ -36,7 +36,6 @@ class Finding:
     file: str
     """In the image; "a.whl!b.py" is a file inside another."""
     what: str
-    """For people to read."""
 
     def __str__(self) -> str:
         return f"{self.file} holds {self.what}"
@@ -69,8 +68,6 @@ class SealReport:
 
 @dataclass(slots=True)
 class Scanner:
-    """Scans one file after another and collects the findings."""
-
     needles: Needles
     findings: list[Finding] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)

@@ -54,7 +54,6 @@ class Instance:
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     image: str = ""
-    """May be empty."""
     tag: str = ""
     eval_script: str = ""
     log_parser: str = ""

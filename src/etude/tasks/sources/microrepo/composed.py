@@ -85,8 +85,6 @@ GUARDS = (
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """A family, whose lines are those of its parts."""
-
     guard: Part
     core: Core
     end: Part

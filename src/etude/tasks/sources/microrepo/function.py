@@ -27,7 +27,6 @@ class Function:
 
     @property
     def text(self) -> str:
-        """As it appears in a module."""
         return f"{self.source}\n"
 
 
