@@ -29,7 +29,6 @@ from etude.tasks import (
     make_tasks,
     open_source,
     read_task,
-    task_digest,
     write_task,
 )
 from etude.tasks.conditions import GATE, USUAL, Conditions, days_later
@@ -417,11 +416,8 @@ async def test_limits_that_were_set_on_a_quiet_machine_hold_on_a_busy_one(
     assert [verdict.reason for verdict in verdicts if not verdict.passed] == []
 
 
-def test_evidence_is_no_part_of_what_decides_a_verdict(train_tasks: list[Task], tmp_path: Path) -> None:
+def test_a_task_that_is_made_anew_has_no_evidence(train_tasks: list[Task], tmp_path: Path) -> None:
     task = copy_of(train_tasks[0], tmp_path / "task")
-    before = task_digest(task)
-    (task.directory / "evidence").mkdir()
-    (task.directory / "evidence/gate.json").write_text("{}")
-    assert task_digest(task) == before
+    keep_evidence(task, GateResult("task", gated_digest(task)), tmp_path / "gate.jsonl")
     write_task(task, {"environment/repo/a.py": b"", "tests/cases.json": b""})
-    assert stored_evidence(task) is None, "a task that is made anew has no evidence"
+    assert stored_evidence(task) is None

@@ -34,12 +34,6 @@ class CasesError(ValueError):
     """A cases file is malformed. The message names the field and what was expected."""
 
 
-def canonical(value: object) -> str | None:
-    """Return the JSON of a `Value`, or None for anything else: infinite floats, other types and instances of
-    subclasses."""
-    return json.dumps(value, ensure_ascii=True, allow_nan=False) if _plain(value) else None
-
-
 def _plain(value: object) -> bool:
     if type(value) is list:
         return all(_plain(item) for item in value)
@@ -49,12 +43,13 @@ def _plain(value: object) -> bool:
 
 
 def outcome_of(function: Callable[..., object], arguments: Sequence[Value]) -> Outcome:
-    """Call the function. Common built-in exceptions become outcomes; others propagate."""
+    """Call the function. Common built-in exceptions become outcomes; others propagate. A value that is not plain (not a
+    `Value`: infinite, or an instance of a subclass, for example) has no JSON."""
     try:
         value = function(*arguments)
     except (TypeError, ValueError, ArithmeticError, LookupError, NameError, AttributeError) as error:
         return Outcome(raised=type(error).__name__)
-    return Outcome(value=canonical(value))
+    return Outcome(json.dumps(value, ensure_ascii=True, allow_nan=False) if _plain(value) else None)
 
 
 def dump_cases(cases: Sequence[Case]) -> bytes:
