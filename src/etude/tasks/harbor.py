@@ -284,7 +284,9 @@ def parse_harbor(config: Mapping[str, Any], path: Path) -> Harbor:
     try:
         return Harbor.model_validate(config)
     except ValidationError as error:
-        raise TaskError(f"{path}: {_first(mistakes(error))}") from error
+        first, *others = mistakes(error)
+        more = f" (and {len(others)} more)" if others else ""
+        raise TaskError(f"{path}: {first}{more}") from error
 
 
 def harbor_mistakes(config: Mapping[str, Any]) -> list[str]:
@@ -335,7 +337,3 @@ def _megabytes(field: str, text: object) -> int:
     if not found:
         raise ValueError(f'{field} as a size such as "2G", found {text!r}')
     return max(1, round(float(found[1]) * _MEGABYTES[found[2].upper()]))
-
-
-def _first(found: list[str]) -> str:
-    return found[0] + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")

@@ -13,6 +13,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from zipfile import BadZipFile
@@ -38,7 +39,7 @@ _Numbers = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.uint32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Base:
     """The files that boxes show from the host's system folders."""
 
@@ -46,14 +47,14 @@ class Base:
     """Changes with every change of the installed software: a hash of names, sizes and modification times."""
     sizes: dict[str, int] = field(repr=False)
     """By path."""
-    _called: dict[str, list[str]] = field(init=False, repr=False, compare=False)
-    """Paths by file name: a search through all of them would take a tenth of a second per task."""
 
-    def __post_init__(self) -> None:
-        called: dict[str, list[str]] = {}
+    @cached_property
+    def _by_name(self) -> dict[str, list[str]]:
+        """Paths by file name: a search through all of them would take a tenth of a second per task."""
+        found: dict[str, list[str]] = {}
         for path in self.sizes:
-            called.setdefault(path.rpartition("/")[2], []).append(path)
-        object.__setattr__(self, "_called", called)
+            found.setdefault(path.rpartition("/")[2], []).append(path)
+        return found
 
     def copies(self, file_versions: Iterable[FileVersions]) -> list[str]:
         """Return the paths that may be other versions of files that the solution changes: of the same name, and of a
@@ -63,7 +64,7 @@ class Base:
         return [
             path
             for part in sorted(last_parts)
-            for path in self._called.get(part, ())
+            for path in self._by_name.get(part, ())
             if any(
                 versions.matches_path(path) and versions.size <= 4 * self.sizes[path] <= 16 * versions.size
                 for versions in wanted

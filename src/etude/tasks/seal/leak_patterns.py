@@ -237,14 +237,10 @@ def _modules(top: str) -> Iterator[Path]:
 
 
 _library_lock = Lock()
+_cached_library = cache(_Library)
 
 
 def _library() -> _Library:
     """The text is read once per process. Concurrent threads wait, because reading in parallel would not be faster."""
     with _library_lock:
         return _cached_library()
-
-
-@cache
-def _cached_library() -> _Library:
-    return _Library()

@@ -38,9 +38,8 @@ class Clones:
                 continue
             if mode == b"120000":
                 raise UnsupportedRow(
-                    f"{instance.place}: {path} is a link at {instance.base_commit[:12]}, which files over "
-                    f"the host's base cannot contain: "
-                    "name an image (--image)"
+                    f"{instance.place}: {path} is a link at {instance.base_commit[:12]}, which files over the host's "
+                    "base cannot contain: name an image (--image)"
                 )
             if kind == b"blob":
                 paths.append(path)

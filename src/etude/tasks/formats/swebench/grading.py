@@ -65,7 +65,9 @@ async def grade_predictions(
         async with turn:
             digest = await asyncio.to_thread(_digest, task, prediction)
             if (row := known.get(digest)) is None:
-                verdict = await _grade(_single_task_grader(grader), task, prediction.patch)
+                # The workspaces of a whole benchmark do not fit in memory.
+                fresh = Grader(grader.sandboxes, environments=grader.environments.for_one_task())
+                verdict = await _grade(fresh, task, prediction.patch)
                 seen = verdict.evidence
                 row = Graded(
                     prediction.instance_id,
@@ -89,11 +91,6 @@ async def grade_predictions(
     except ExceptionGroup as several:
         raise several.exceptions[0] from several  # One error, such as a full disk, is shown as one line.
     return make_report(by_id, given, graded.values())
-
-
-def _single_task_grader(grader: Grader) -> Grader:
-    """The workspaces of a whole benchmark do not fit in memory."""
-    return Grader(grader.sandboxes, environments=grader.environments.for_one_task())
 
 
 async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from etude.journal import write_atomically
 from etude.tasks.formats.swebench.rows import read_rows
@@ -49,7 +48,14 @@ def read_predictions(path: Path) -> list[Prediction]:
 
 def export_predictions(predictions: Iterable[Prediction], path: Path) -> int:
     """Write .json (an object by instance id) or .jsonl, by the file's suffix. Return the number of predictions."""
-    rows = {prediction.instance_id: _row(prediction) for prediction in predictions}
+    rows = {
+        one.instance_id: {
+            "instance_id": one.instance_id,
+            "model_name_or_path": one.model,
+            "model_patch": one.patch,
+        }
+        for one in predictions
+    }
     if path.suffix not in (".json", ".jsonl"):
         raise TaskError(f"{path}: expected a name that ends in .json or .jsonl")
     lines = "".join(json.dumps(row) + "\n" for row in rows.values())
@@ -65,11 +71,3 @@ def predictions_of(traces: Iterable[Trace], model: str) -> list[Prediction]:
         if not trace.error:
             first.setdefault(trace.task, Prediction(trace.task, model, trace.diff))
     return list(first.values())
-
-
-def _row(prediction: Prediction) -> dict[str, Any]:
-    return {
-        "instance_id": prediction.instance_id,
-        "model_name_or_path": prediction.model,
-        "model_patch": prediction.patch,
-    }

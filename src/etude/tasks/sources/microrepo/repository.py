@@ -170,11 +170,7 @@ def draw_repository(pool: Pool, rng: random.Random, kinds: Collection[str]) -> R
 
 
 def _damage(broken: Broken, module: Module) -> Damage:
-    above = 0
-    for function in module.functions:
-        if function is broken.function:
-            break
-        above += function.text.count("\n")
+    above = module.text.partition(broken.function.text)[0].count("\n")
     mutation = broken.mutation
     right = broken.function.source.split("\n")[mutation.line]
     return Damage(broken.function, mutation.kind, module.file, above + mutation.line + 1, mutation.text, right)
