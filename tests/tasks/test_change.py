@@ -71,7 +71,6 @@ def test_many_large_files_do_not_fill_the_graders_disk() -> None:
 
 
 async def test_a_stand_applies_a_change_with_its_modes(sandboxes: Sandboxes, train_tasks: list[Task]) -> None:
-    """Files come where folders go, and what could be run can be run."""
     files = {"run": b"#!/bin/sh\necho old\n", "d/one": b"1\n", "d/two": b"2\n", "kept": b"k\n"}
     pristine = Prepared(await sandboxes.add_image(dict(files)), "/work", files, frozenset({"run"}))
     diff = (

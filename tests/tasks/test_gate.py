@@ -210,7 +210,6 @@ def test_cheats_run_once_per_environment_and_one_that_succeeds_is_named(
 
 
 def test_every_repository_over_the_base_of_the_host_is_attacked(run_gate: RunGate, tmp_path: Path) -> None:
-    """Once, however many tasks there are of it."""
     tried: list[str] = []
 
     async def cheats(task: Task) -> list[str]:
@@ -365,7 +364,6 @@ USUAL_OF: dict[str, type[BaseModel]] = {
 
 @pytest.mark.parametrize("kind", USUAL_OF)
 def test_cpu_and_memory_of_every_verifier_that_says_them_are_limited(tmp_path: Path, kind: str) -> None:
-    """To what was seen, and never to more than the verifier takes by itself."""
     usual = {key: field.default for key, field in USUAL_OF[kind].model_fields.items()}
     task = projects.project(tmp_path / kind, "unittest")
     task.verifier = {"type": kind}

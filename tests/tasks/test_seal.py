@@ -76,7 +76,6 @@ def test_a_copy_of_an_earlier_script_of_ours_is_no_hidden_test(tmp_path: Path, m
 async def test_a_root_too_large_for_one_answer_is_read_in_pieces(
     sandboxes: Sandboxes, task: Task, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Down to single files, with the same result; a file larger than any piece is named."""
     prepared = await environments.prepare(task)
     needles = needles_of_task(task, prepared.files)
     built = await sandboxes.build_image(task.directory / "environment")

@@ -142,6 +142,5 @@ def _within(before: Any, after: Any) -> bool:
 @settings(max_examples=40, deadline=None)
 @given(st.recursive(VALUES, lambda inner: st.dictionaries(st.sampled_from(sorted(Harbor.model_fields)), inner)))
 def test_no_document_brings_the_reader_down(document: Any) -> None:
-    """Whatever stands where: a view, or mistakes in words."""
     mistakes = harbor_mistakes(document if isinstance(document, dict) else {"steps": document})
     assert all(": expected" in mistake or mistake.startswith("expected") for mistake in mistakes)

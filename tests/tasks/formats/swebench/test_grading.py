@@ -206,7 +206,6 @@ async def test_where_the_reference_fails_too_nobody_is_blamed(
 @pytest.mark.slow
 @pytest.mark.parametrize("leak", [False, True])
 async def test_an_image_that_is_built(grader: Grader, tmp_path: Path, leak: bool) -> None:
-    """A task repository's Dockerfile; the workspace, with its history, is in the image alone."""
     repository = made.make_repository(tmp_path / "ledger", made.UNITTEST)
     repository.git("reset", "-q", "--hard", repository.base)
     dockerfile = "FROM host\nWORKDIR /testbed\nCOPY --chown=agent ledger.tar /tmp/\n"
