@@ -8,7 +8,6 @@ that cannot be applied, or code that kills or outlasts its verifier, is the agen
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, replace
 
 from etude.harness.workspaces.result_cache import Memo
@@ -32,14 +31,10 @@ class GraderStats:
     """Gradings that ran in a box."""
     remembered: int = 0
     """Gradings answered by an earlier one with the same task, tests and resulting tree."""
-    errors: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _LoadedTask:
-    stamp: str
-    """The task's `stamp_of` when it was read."""
     task: Task
     """With its limits tightened to those that the gate measured."""
     digest: str
@@ -66,7 +61,7 @@ class Grader:
         self.environments = environments or Environments(sandboxes)
         self.stats = GraderStats()
         self._verdicts: Memo[tuple[str, str], Verdict] = Memo(MOST_VERDICTS)
-        self._loaded: dict[str, _LoadedTask] = {}
+        self._loaded: Memo[tuple[str, str], _LoadedTask] = Memo(8192)
         self._base_shows: Memo[str, bool] = Memo(MOST_VERDICTS)
 
     async def grade(self, task: Task, diff: str, *, fresh: bool = False, conditions: Conditions = USUAL) -> Verdict:
@@ -75,9 +70,9 @@ class Grader:
         try:
             loaded = await self._load(task)
         except TaskError as error:
-            return self._error(f"the task cannot be graded: {error}")
+            return Verdict(Judgement.ERROR, f"the task cannot be graded: {error}")
         except (SandboxError, OSError) as error:
-            return self._error(f"no image: {error}")
+            return Verdict(Judgement.ERROR, f"no image: {error}")
         try:
             change = loaded.pristine.change(diff, loaded.verifier.protects)
         except DiffError as error:
@@ -94,37 +89,31 @@ class Grader:
         return verdict
 
     async def _load(self, task: Task) -> _LoadedTask:
-        """Prepare a task for grading, again when its files or configuration have changed."""
-        place, stamp = f"{task.directory} {task.id}", await asyncio.to_thread(stamp_of, task)
-        if (known := self._loaded.get(place)) and known.stamp == stamp:
-            return known
-        given = with_measured_limits(task)
-        verifier = open_verifier(given)
-        prepared = await self.environments.prepare(task)
-        loaded = _LoadedTask(stamp, given, task_digest(given), gated_digest(task), prepared, verifier)
-        # When several callers load the task at once, all use the first one's verifier, because a verifier may cache
-        # what it found out.
-        if not (known := self._loaded.get(place)) or known.stamp != stamp:
-            self._loaded[place] = loaded
-        return self._loaded[place]
+        """Prepare a task for grading, again when its files or configuration have changed. All callers use the same
+        verifier, because a verifier may cache what it found out."""
+
+        async def make() -> tuple[_LoadedTask, bool]:
+            given = with_measured_limits(task)
+            verifier = open_verifier(given)
+            prepared = await self.environments.prepare(task)
+            return _LoadedTask(given, task_digest(given), gated_digest(task), prepared, verifier), True
+
+        stamp = await asyncio.to_thread(stamp_of, task)
+        return await self._loaded.get((f"{task.directory} {task.id}", stamp), make)
 
     async def _run(self, loaded: _LoadedTask, change: Change, conditions: Conditions) -> Verdict:
-        started = time.monotonic()
         context = GradingContext(
             loaded.task, self.sandboxes, loaded.pristine, change, conditions, proofs=self.environments.proofs
         )
         try:
             verdict = await loaded.verifier.examine(context)
         except (SandboxError, OSError) as error:
-            return self._error(f"the box failed: {type(error).__name__}: {error}")
+            return Verdict(Judgement.ERROR, f"the box failed: {type(error).__name__}: {error}")
         self.stats.graded += 1
-        self.stats.seconds += time.monotonic() - started
-        if verdict.judgement is Judgement.ERROR:
-            self.stats.errors += 1
         try:
             sealed = loaded.verifier.sealed and await self._is_sealed(loaded)
         except (TaskError, SandboxError, OSError) as error:
-            return self._error(f"the environment cannot be searched: {type(error).__name__}: {error}")
+            return Verdict(Judgement.ERROR, f"the environment cannot be searched: {type(error).__name__}: {error}")
         cpu = max(context.cpu_seconds, default=0.0)
         return replace(verdict, evidence=replace(verdict.evidence, sealed=sealed, cpu_seconds=cpu))
 
@@ -137,7 +126,3 @@ class Grader:
 
         second = Feature.SECOND_USER in self.sandboxes.features
         return second and not await self._base_shows.get(loaded.gated, base_is_clean)
-
-    def _error(self, reason: str) -> Verdict:
-        self.stats.errors += 1
-        return Verdict(Judgement.ERROR, reason)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from etude.sandbox.contract import BoxSpec, Sandboxes
 from etude.tasks.change import Change, change_of
-from etude.tasks.diff import Bounds
 from etude.tasks.fresh_box import fresh_box
 from etude.tasks.seal import Removed, Sealed
 from etude.tasks.seal.leftovers import folders_above
@@ -41,13 +40,12 @@ class Prepared:
     on_base: bool = False
     """Whether boxes show the host's system folders, which are not part of the image."""
 
-    def change(self, diff: str, protects: Callable[[str], bool], bounds: Bounds | None = None) -> Change:
+    def change(self, diff: str, protects: Callable[[str], bool]) -> Change:
         """Return the change that a diff makes to this workspace (see `change_of`)."""
         return change_of(
             diff,
             self.files,
             protects,
-            bounds,
             executable=self.executable,
             links=self.links,
             folders=self.folders,
