@@ -33,7 +33,7 @@ class GateOutcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Run:
     what: str
-    """"nothing", "reference", or the file name of another solution."""
+    """What was graded: "nothing", "reference", or the file name of another solution."""
     conditions: str
     judgement: Judgement
     reason: str = ""

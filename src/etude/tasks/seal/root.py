@@ -20,8 +20,7 @@ from etude.tasks.seal.leftovers import is_below
 from etude.tasks.task import TaskError
 
 LIMITS = Limits(memory_mb=2048, processes=256, cpu_seconds=600, file_mb=2048, disk_mb=8192, output_bytes=64 << 20)
-"""Of boxes in which images are sealed or read, where no agent runs. Everything that is read passes through their
-memory."""
+"""For boxes in which images are sealed or read, and no agent runs. All that is read passes through their memory."""
 PIECE_BYTES = 32 << 20
 PIECE_FILES = 50_000
 _MOUNTS = 'while read -r _ place kind _; do echo "$kind $place"; done < /proc/self/mounts'
