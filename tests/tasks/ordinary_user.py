@@ -15,7 +15,6 @@ QUICK = ("-m", "not slow")
 
 
 def as_ordinary_user(test: Callable[..., None]) -> Callable[..., None]:
-    """Marks a test that calls `passes`."""
     marked: Callable[..., None] = pytest.mark.slow(for_root(test))
     return marked
 

@@ -39,7 +39,6 @@ LINE = "        raise TypeError(f'Object of type {o.__class__.__name__} '"
 
 
 async def test_a_task_whose_solution_is_installed_on_the_host_is_refused(grader: Grader, tmp_path: Path) -> None:
-    """In Python's own library, of which no line is telling: but all of them are those of the task's file."""
     result = await Gate(grader).examine(shown_by_the_base().write(tmp_path))
     assert result.outcome is GateOutcome.LEAKS
     assert any(leak.startswith(f"{LIBRARY}/colorsys.py holds colorsys.py:") for leak in result.leaks)
@@ -141,15 +140,7 @@ def test_a_book_knows_each_telling_line_and_no_other(lines: list[str], wraps: li
         assert host_index.files_with([Needle(line, False, "", whole=False)]) == []
 
 
-def test_an_empty_book_says_nothing(tmp_path: Path) -> None:
-    (tmp_path / "book").write_bytes(base_module._HostIndexBuilder().host_index().dump())
-    host_index = HostIndex.read(tmp_path / "book")
-    assert host_index.files_with([Needle(b"x" * 30, False, "")]) == []
-    assert HostIndex.read(tmp_path / "none") is None
-
-
 async def test_the_base_is_one_for_every_store(sandboxes: Sandboxes, boxes: Boxes) -> None:
-    """Else each would have its own book, and what one has proven would be nothing to the others."""
     first = await environments.list_base(sandboxes)  # Known already, where another test has asked.
     async with boxes() as others:
         assert await list_base(others) == first
@@ -157,7 +148,6 @@ async def test_the_base_is_one_for_every_store(sandboxes: Sandboxes, boxes: Boxe
 
 
 def test_the_listing_tells_what_this_user_sees(tmp_path: Path) -> None:
-    """Of each file its size and time; nothing by a link, and nothing below the folder that is left out."""
     top = tmp_path / "top"
     for name, text in (("a/b/one", "123"), ("two\nlines \udcff", "12"), ("out/three", "1")):
         path = top / name
@@ -176,7 +166,6 @@ def test_the_listing_tells_what_this_user_sees(tmp_path: Path) -> None:
 async def test_the_base_is_listed_whatever_its_system_brings(
     sandboxes: Sandboxes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A `find` that knows no sizes, say."""
     monkeypatch.setattr(base_module, "_SHOWN", SMALL)
     asked: list[str] = []
     run = base_module.run

@@ -3,8 +3,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from etude.sandbox.contract import Limits, Sandboxes
 from etude.tasks.change import Change, change_of
@@ -21,13 +19,8 @@ def nothing(path: str) -> bool:
     return False
 
 
-def change(
-    diff: str,
-    executable: Collection[str] = (),
-    links: Collection[str] = (),
-    folders: Collection[str] = (),
-) -> Change:
-    return change_of(diff, PRISTINE, nothing, executable=executable, links=links, folders=folders)
+def change(diff: str, **more: Collection[str]) -> Change:
+    return change_of(diff, PRISTINE, nothing, **more)
 
 
 @pytest.mark.parametrize(
@@ -77,24 +70,7 @@ def test_many_large_files_do_not_fill_the_graders_disk() -> None:
     assert len(change_of(diff, pristine, nothing, Bounds(all_bytes=3_000_000)).files) == 5
 
 
-PATHS = st.lists(st.sampled_from(["a", "b", "link", "empty"]), min_size=1, max_size=3).map("/".join)
-
-
-@given(PATHS, st.sets(PATHS, max_size=2), st.sets(PATHS, max_size=2))
-def test_what_is_let_through_lies_at_no_link_and_no_folder(path: str, links: set[str], folders: set[str]) -> None:
-    above = {path[:at] for at in range(len(path)) if path[at] == "/"}
-    try:
-        made = change_of(CREATE.format(path), {}, nothing, links=links, folders=folders)
-    except DiffError:
-        assert path in folders or links & {path, *above}
-    else:
-        assert made.files == {path: b"x\n"}
-        assert path not in folders
-        assert not links & {path, *above}
-
-
 async def test_a_stand_applies_a_change_with_its_modes(sandboxes: Sandboxes, train_tasks: list[Task]) -> None:
-    """Files come where folders go, and what could be run can be run."""
     files = {"run": b"#!/bin/sh\necho old\n", "d/one": b"1\n", "d/two": b"2\n", "kept": b"k\n"}
     pristine = Prepared(await sandboxes.add_image(dict(files)), "/work", files, frozenset({"run"}))
     diff = (

@@ -32,7 +32,6 @@ def make(folder: Path, config: dict[str, Any] | None = None) -> Task:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """Keys of others survive as well (formats/test_harbor.py)."""
     write_task(make(tmp_path), {"tests/test.sh": b"exit 1\n"})
     task = read_task(tmp_path / "t", {Split.DEV})
     assert (task.instruction, task.limits, task.provenance) == ("do it", TaskLimits(turns=3), {"seed": 7})

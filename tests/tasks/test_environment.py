@@ -211,8 +211,6 @@ async def test_the_agent_works_in_a_checkout_without_network(sandboxes: Counted,
 
 @pytest.mark.slow
 async def test_a_large_repository_is_read_whole_and_its_diff_is_small(sandboxes: Counted, tmp_path: Path) -> None:
-    """Thousands of files, links out, a pipe, an unreadable file and names that are no text: nothing of it is in a
-    diff, and nothing stops one."""
     make = (
         "import os, pathlib\n"
         "for n in range(5000):\n"

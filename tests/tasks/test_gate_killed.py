@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from etude.tasks import Task
@@ -51,14 +50,16 @@ def test_a_gate_that_is_killed_goes_on_and_leaves_no_process(
         assert process.stdout is not None
         while int(process.stdout.readline()) < 4:
             print(file=process.stdin, flush=True)
-        children = handles_below(process.pid)
+        children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(how)
         process.communicate(timeout=120)
     before = read_evidence(tmp_path / "gate.jsonl")
     assert 4 <= len(before) < 12
     assert children, "the zygote of the boxes, for one"
-    for child in children.items():
-        wait_for_end(*child)
+    deadline = time.monotonic() + 120
+    while running := [child for child in children if is_alive(child)]:
+        assert time.monotonic() < deadline, running
+        time.sleep(0.05)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout.split()[-1] == "12"
     after = read_evidence(tmp_path / "gate.jsonl")
@@ -67,26 +68,9 @@ def test_a_gate_that_is_killed_goes_on_and_leaves_no_process(
     assert all(result.survived for result in after)
 
 
-def handles_below(pid: int) -> dict[int, int]:
-    """Of the processes below one, by pid; those in boxes come and go, and a handle stays that of one process."""
-    found: dict[int, int] = {}
-    with suppress(FileNotFoundError, ProcessLookupError):
-        children = [int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in _children(task)]
-        for child in children:
-            with suppress(ProcessLookupError):
-                found |= {child: os.pidfd_open(child), **handles_below(child)}
-    return found
-
-
-def _children(task: Path) -> list[str]:
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it still runs, under its own pid; nobody may be there to reap it."""
     try:
-        return (task / "children").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def wait_for_end(pid: int, handle: int) -> None:
-    try:
-        assert select.select([handle], [], [], 120)[0], f"process {pid} is still there"
-    finally:
-        os.close(handle)
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

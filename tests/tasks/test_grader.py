@@ -53,7 +53,7 @@ async def test_the_reference_passes_nothing_fails_and_equal_trees_are_graded_onc
     assert nothing.judgement is Judgement.FAIL
     assert nothing.evidence.failed_tests
     assert other.passed
-    assert (grader.stats.graded, grader.stats.remembered, grader.stats.errors) == (2, 2, 0)
+    assert (grader.stats.graded, grader.stats.remembered) == (2, 2)
 
 
 WRITE_EVERYWHERE = """\
@@ -130,7 +130,6 @@ async def test_faults_of_ours_are_errors_and_are_not_remembered(
         verdict = await grader.grade(train_tasks[0], "")
         assert verdict.judgement is Judgement.ERROR
         assert "the host went away" in verdict.reason
-    assert grader.stats.errors == 2
     assert (await grader.grade(replace(train_tasks[0], directory=tmp_path), "")).judgement is Judgement.ERROR
 
 
@@ -173,7 +172,6 @@ def test_a_host_that_gives_no_time_is_blamed_for_an_expired_clock() -> None:
 async def test_a_task_that_changes_in_place_is_graded_as_it_is(
     grader: Grader, train_tasks: list[Task], tmp_path: Path
 ) -> None:
-    """Its tests, its workspace, what the caller says of it, and the limits that the gate found meanwhile."""
     task = replace(train_tasks[0], directory=tmp_path / "task")
     shutil.copytree(train_tasks[0].directory, task.directory)
     solution = reference_diff(task)
@@ -207,7 +205,6 @@ async def test_a_task_that_changes_in_place_is_graded_as_it_is(
 async def test_what_the_base_shows_is_asked_once_for_a_task_as_it_is(
     grader: Grader, sandboxes: Sandboxes, train_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its files, wherever they lie: the solution is among them."""
     asked: list[str] = []
 
     async def base_shows_solution(self: Environments, task: Task) -> bool:

@@ -63,7 +63,6 @@ async def settled(store: Path, theirs: list[psutil.Process], wanted: dict[str, i
 
 
 def test_a_thousand_gradings_leave_nothing_behind(train_tasks: list[Task], tmp_path: Path) -> None:
-    """Solutions, nothing, and code that leaves a daemon and ends its verifier."""
     graded = [
         given
         for task in train_tasks[:8]

@@ -82,7 +82,7 @@ def test_the_true_fix_survives_tokenizer_and_edit_for_every_task(
 ) -> None:
     form = CompactFormat(tokenizer)
     edit = builtin_schema("edit").call_schema()
-    for task in make_tasks(open_source("microrepo"), split, 150, 5, tmp_path):
+    for task in make_tasks(open_source("microrepo"), split, 60, 5, tmp_path):
         files = {path: data.decode() for path, data in read_files(task.directory).items()}
         repair = reference_repair(task)
         ids = form.render_turn("", "", [f"edit {repair.file} {repair.line} {repair.right}"])

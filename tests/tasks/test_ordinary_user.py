@@ -12,6 +12,7 @@ CATEGORIES = tuple(f"categories/test_{name}.py" for name in ("mutation", "docume
 SWEBENCH = ("formats/swebench/test_grading.py", "verifiers/swebench/test_script.py")
 CASES = {
     "base": (("test_base.py",), QUICK),
+    "gate": (("test_gate.py", "test_gate_again.py"), QUICK),
     "sealing": (SEALING, ()),
     "proving": (PROVING, QUICK),
     "cheats": (CATEGORIES, ("-k", "cheats", *QUICK)),

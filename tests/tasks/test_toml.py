@@ -3,7 +3,7 @@ from __future__ import annotations
 import tomllib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.tasks import toml
@@ -16,6 +16,7 @@ scalars = (
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3))
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(text, values, max_size=5))
 def test_what_is_written_is_read_back(table: dict[str, object]) -> None:
     assert tomllib.loads(toml.dumps(table)) == table

@@ -1,5 +1,4 @@
-"""Combines what a task asks for its agent's box (environment variables, memory and disk) with what a run gives every
-box."""
+"""An agent's box: what the run gives every box, and what the task asks for."""
 
 from __future__ import annotations
 
@@ -12,9 +11,8 @@ from etude.tasks.verifiers.harbor.box_setup import variables
 
 
 def agent_box(task: Task, usual: Limits) -> tuple[Limits, tuple[tuple[str, str], ...]]:
-    """Return the resource limits and the environment variables of the box that a task's agent works in. `usual` are the
-    run's limits; a task can raise them but not lower them. Raises TaskError for a variable that has no value.
-    """
+    """Return the box's limits and environment variables. A task can raise the run's `usual` limits, but not lower them.
+    Raises TaskError for a variable that has no value."""
     path = task.directory / "task.toml"
     declared = parse_harbor(task.config, path).environment
     limits = replace(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 Value = int | float | bool | str | None | list["Value"]
 
@@ -22,8 +22,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A call of one function, with the value that it must return."""
-
     id: str
     module: str
     function: str
@@ -36,13 +34,6 @@ class CasesError(ValueError):
     """A cases file is malformed. The message names the field and what was expected."""
 
 
-def canonical(value: object) -> str | None:
-    """Return the JSON of a plain value (None, bool, int, finite float, str, or a list of these), or None for any other
-    object. Instances of subclasses are not plain.
-    """
-    return json.dumps(value, ensure_ascii=True, allow_nan=False) if _plain(value) else None
-
-
 def _plain(value: object) -> bool:
     if type(value) is list:
         return all(_plain(item) for item in value)
@@ -52,22 +43,17 @@ def _plain(value: object) -> bool:
 
 
 def outcome_of(function: Callable[..., object], arguments: Sequence[Value]) -> Outcome:
-    """Call the function and return its value, or the name of the exception if it raises a common built-in one. Other
-    exceptions propagate.
-    """
+    """Call the function. Common built-in exceptions become outcomes; others propagate. A value that is not plain (not a
+    `Value`: infinite, or an instance of a subclass, for example) has no JSON."""
     try:
         value = function(*arguments)
     except (TypeError, ValueError, ArithmeticError, LookupError, NameError, AttributeError) as error:
         return Outcome(raised=type(error).__name__)
-    return Outcome(value=canonical(value))
+    return Outcome(json.dumps(value, ensure_ascii=True, allow_nan=False) if _plain(value) else None)
 
 
 def dump_cases(cases: Sequence[Case]) -> bytes:
-    rows = [
-        {"id": c.id, "module": c.module, "function": c.function, "arguments": list(c.arguments), "expected": c.expected}
-        for c in cases
-    ]
-    lines = ",\n".join(json.dumps(row) for row in rows)
+    lines = ",\n".join(json.dumps(asdict(case)) for case in cases)
     return f'{{"version": 1, "cases": [\n{lines}\n]}}\n'.encode()
 
 

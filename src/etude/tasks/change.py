@@ -15,17 +15,12 @@ from etude.tasks.diff import EXECUTABLE, Bounds, DiffError, apply_diff, parse_di
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Files that a diff changes, as the grader writes them over the pristine workspace."""
-
     files: Mapping[str, bytes | None] = field(default_factory=dict)
     """New contents of the changed files, by path; None for a deleted file."""
     touched: tuple[str, ...] = ()
-    """Protected paths (tests and their configuration) that the diff names. The grader leaves these files as they were,
-    so they are not in `files`.
-    """
+    """Protected paths (tests and their configuration) that the diff names. They are restored, so not in `files`."""
     executable: frozenset[str] = frozenset()
-    """Paths of those changed files that are executable after the change. A file that was executable before stays
-    executable."""
+    """Changed files that are executable afterwards. A file that was executable before stays so."""
 
     @property
     def digest(self) -> str:
@@ -46,12 +41,11 @@ def change_of(
     links: Collection[str] = (),
     folders: Collection[str] = (),
 ) -> Change:
-    """Return the change that a diff makes to the pristine files. Raises DiffError if the diff does not apply exactly or
+    """Return the change that a diff makes to the pristine files. Raises DiffError if it does not apply exactly or
     exceeds the bounds.
 
-    `protects` says whether a path belongs to the tests or their configuration, which a diff cannot change. `executable`
-    are the pristine files with the executable bit. `links` and `folders` are the workspace's symbolic links and empty
-    folders, which no new file may replace.
+    `protects` tells the paths that no diff can change. `executable` are the pristine files with the executable bit. No
+    new file may replace one of the workspace's symbolic `links` or empty `folders`.
     """
     bounds = bounds or Bounds()
     patches = parse_diff(diff, bounds)

@@ -1,6 +1,4 @@
-"""Static checks of a task's directory: find mistakes without running anything, and note what may surprise a user of the
-task.
-"""
+"""Checks a task's directory without running anything: mistakes, and notes on what may surprise its user."""
 
 from __future__ import annotations
 
@@ -21,14 +19,12 @@ _FOLDERS = ("environment", "tests", "solution", "steps")
 
 @dataclass(slots=True)
 class Checked:
-    """The result of checking one task directory."""
-
     directory: Path
     task: Task | None = None
-    """The parsed task; None if it cannot be parsed."""
+    """None if it cannot be parsed."""
     mistakes: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Remarks on things that are valid but may surprise a user of the task."""
+    """Remarks on what is valid but may surprise a user of the task."""
 
 
 def check_task(directory: Path) -> Checked:
@@ -58,11 +54,6 @@ def check_task(directory: Path) -> Checked:
     return checked
 
 
-def has_reference(task: Task, harbor: Harbor) -> bool:
-    scripts = [part.folder(task.directory) / "solution/solve.sh" for part in parts_of(harbor)]
-    return (task.directory / REFERENCE_DIFF).is_file() or all(script.is_file() for script in scripts)
-
-
 def _bad_links(directory: Path) -> Iterator[str]:
     for name in _FOLDERS:
         if (directory / name).is_dir():
@@ -73,7 +64,8 @@ def _bad_links(directory: Path) -> Iterator[str]:
 
 
 def _notes(task: Task, harbor: Harbor) -> Iterator[str]:
-    if not has_reference(task, harbor):
+    scripts = [part.folder(task.directory) / "solution/solve.sh" for part in parts_of(harbor)]
+    if not (task.directory / REFERENCE_DIFF).is_file() and not all(script.is_file() for script in scripts):
         yield "no reference solution: it cannot be gated"
     for key in unknown_keys(harbor):
         yield f"{key} is not a key of Harbor's: it is kept, but has no effect here"

@@ -15,22 +15,18 @@ _FAKETIME = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfake
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Circumstances that may differ between gradings of the same change: environment variables, test order and a busy
-    machine. A correct verdict does not depend on them.
-    """
+    """Circumstances of a grading that a correct verdict does not depend on."""
 
     name: str = "usual"
     env: tuple[tuple[str, str], ...] = ()
-    """Environment variables of every command in the grading's boxes. They override the image's own, but not those that
-    a verifier sets."""
+    """Variables of every command in the grading's boxes. They override the image's own, but not a verifier's."""
     order: int | None = None
     """Seed for shuffling the tests or cases; None keeps their written order."""
     busy: bool = False
     """Whether the grading runs beside processes that keep every core busy."""
     fallback: Conditions | None = None
-    """Equivalent conditions that are set up in another way. The way in which conditions are set up can itself make a
-    run hang (see `days_later`). If a run reaches its wall-clock limit, the gate repeats it under the fallback.
-    """
+    """Equivalent conditions that are set up in another way. If a run reaches its wall-clock limit, the gate repeats it
+    under them, because the way in which conditions are set up can itself make a run hang (see `days_later`)."""
 
 
 USUAL = Conditions()
@@ -47,8 +43,7 @@ GATE = (
         "far east, shuffled, busy", _locale_variables("Pacific/Kiritimati", "POSIX", 4_294_967_295), order=2, busy=True
     ),
 )
-"""The conditions that the gate runs a reference under, one after the other. None of them needs a language pack in the
-image."""
+"""The conditions of the gate's runs of a reference, in order. None needs a language pack in the image."""
 
 
 def days_later(days: int, library: str) -> Conditions:
@@ -69,8 +64,7 @@ def days_later(days: int, library: str) -> Conditions:
 
 
 def faketime_library() -> str:
-    """Return the path of libfaketime on this host, or an empty string if it is not installed. Boxes that show the
-    host's system folders have it at the same path.
-    """
+    """Return libfaketime's path on this host, or "". Boxes that show the host's system folders have it at the same
+    path."""
     found = (str(path) for pattern in _FAKETIME for path in sorted(Path("/").glob(pattern.lstrip("/"))))
     return next(found, "")

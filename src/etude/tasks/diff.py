@@ -26,15 +26,12 @@ class DiffError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Upper limits for a diff and for the files that it produces."""
-
     diff_bytes: int = 256_000
     files: int = 64
     file_bytes: int = 1_000_000
     """Maximum size of one file after the diff is applied."""
     all_bytes: int = 8_000_000
-    """Largest total size of the files that the diff changes, so that adding a line to each of many large files cannot
-    fill a grader's disk."""
+    """Of all changed files together, so that one more line in each of many large files fills no grader's disk."""
     path_length: int = 200
 
 
@@ -51,12 +48,10 @@ class Hunk:
 
 @dataclass(slots=True)
 class FilePatch:
-    """The changes that a diff makes to one file."""
-
     before: str | None
-    """Path of the file before the patch; None if the diff creates the file."""
+    """None if the diff creates the file."""
     after: str | None
-    """Path of the file after the patch; None if the diff deletes the file."""
+    """None if the diff deletes the file."""
     hunks: list[Hunk] = field(default_factory=list)
     mode: str = ""
     """PLAIN or EXECUTABLE if the diff sets the file's mode, else empty."""
@@ -136,8 +131,7 @@ class _Lines:
 
 
 def _with_git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
-    """Parse a file patch that begins with a `diff --git` header. Only such a header can set a file's mode, and create
-    or delete an empty file."""
+    """Only a `diff --git` header can set a file's mode, and create or delete an empty file."""
     names = re.fullmatch(r"diff --git a/(.+) b/\1", lines.next())
     modes: dict[str, str] = {}
     while (line := lines.peek()) is not None and not line.startswith(("--- ", "diff --git ")):

@@ -25,7 +25,7 @@ from etude.tasks.task import Cell, Split, Task, TaskError, TaskLimits, split_of
 SCHEMA_VERSION = "1.0"
 REFERENCE_DIFF = "solution/patch.diff"
 REPOSITORY = "environment/repo"
-"""Folder with the workspace's files in a task directory; the path is relative to that directory."""
+"""The workspace's files, relative to the task's directory."""
 WORKDIR = "/work"
 FOREIGN_LIMITS = TaskLimits(turns=500, tool_calls=1000, tokens=2_000_000, wall_seconds=3600.0)
 """Limits of a Harbor task without Étude's fields, since Harbor has no limits of turns and tokens. They are wide on
@@ -33,9 +33,8 @@ purpose: the run's own budgets are the effective limits."""
 
 
 def write_task(task: Task, files: Mapping[str, bytes]) -> None:
-    """Write `task.directory` with these files (keyed by paths relative to it) and a task.toml. An existing directory is
-    replaced.
-    """
+    """Write `task.directory`: task.toml, instruction.md and these files, by relative path. An existing directory is
+    replaced."""
     temporary = task.directory.with_name(f".{task.directory.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     contents = {
@@ -78,11 +77,8 @@ def task_config(task: Task) -> dict[str, Any]:
 
 
 def read_task(directory: Path, allowed: Collection[Split]) -> Task:
-    """Read a task of one of the allowed splits. Raises SplitViolation for another split and TaskError for a malformed
-    directory.
-
-    A Harbor task without Étude's fields gets its split from its name.
-    """
+    """Read a task of one of the allowed splits. A Harbor task without Étude's fields gets its split from its name.
+    Raises SplitViolation for another split, and TaskError for a malformed directory."""
     config = _read_config(directory / "task.toml")
     harbor = parse_harbor(config, directory / "task.toml")
     problem = Fields(directory / "task.toml", config)
@@ -142,14 +138,13 @@ def find_tasks(folder: Path) -> list[Path]:
 
 
 def read_files(directory: Path, below: str = REPOSITORY) -> dict[str, bytes]:
-    """Return the contents of all files in a folder of a task. `below` is the folder, relative to the task's directory;
-    the keys are paths relative to that folder."""
+    """Return the contents of all files in a folder of a task, by their path relative to that folder."""
     return {name: path.read_bytes() for name, path in list_files(directory, below).items()}
 
 
 def list_files(directory: Path, below: str) -> dict[str, Path]:
-    """Return the location of each file in a folder of a task, keyed by its path relative to that folder. Raises
-    TaskError for a link that leaves the folder, is broken or loops."""
+    """Return the location of each file in a folder of a task, by its path relative to that folder. Raises TaskError for
+    a link that leaves the folder, is broken or loops."""
     root = directory / below
     if not root.is_dir():
         raise TaskError(f"{root}: expected a folder")
@@ -157,8 +152,8 @@ def list_files(directory: Path, below: str) -> dict[str, Path]:
 
 
 def _walk(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
-    """Yield the files below `folder` with their relative paths. `above` are the resolved parent folders, outermost
-    first; they serve to detect links that loop or leave the outermost one."""
+    """`above` are the resolved parent folders, outermost first. A link may not lead to one of them, or out of the
+    outermost."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink():
             goal = Path(os.path.realpath(path))
@@ -179,16 +174,13 @@ def task_digest(task: Task) -> str:
 
 
 def gated_digest(task: Task) -> str:
-    """Return a hash of everything that the gate's decision depends on: what decides a verdict, and all solutions in
-    solution/."""
+    """Return a hash of everything that the gate's decision depends on: what decides a verdict, and all solutions."""
     return _digest(task, f"etude-gate/1 {task_digest(task)}\n", ("solution",))
 
 
 def stamp_of(task: Task) -> str:
-    """Return a stamp that changes when the task's grading settings change, or a file of its environment, tests,
-    solutions or evidence. It uses the files' sizes and times instead of their contents, and is thus cheap enough to be
-    computed before every grading.
-    """
+    """Return a stamp that changes with everything that a digest covers, and with the evidence. It uses the files' sizes
+    and times instead of their contents, so it can be computed before every grading."""
     digest = hashlib.sha256(_grading_settings(task).encode())
     for below in ("environment", "tests", "steps", "solution", "evidence"):
         for name, path in list_files(task.directory, below).items() if (task.directory / below).is_dir() else ():
@@ -199,7 +191,6 @@ def stamp_of(task: Task) -> str:
 
 
 def _grading_settings(task: Task) -> str:
-    """Return the task's settings that decide how it is graded, as JSON."""
     settings = {key: task.config.get(key) for key in ("agent", "artifacts", "environment", "steps", "verifier")}
     return json.dumps([task.limits.verifier_seconds, task.verifier, settings], sort_keys=True, default=str)
 
@@ -229,8 +220,7 @@ def _declared_limits(harbor: Harbor) -> TaskLimits:
 
 
 def _instruction(directory: Path, harbor: Harbor) -> str:
-    """Return the instruction's text. For a task of several steps, join the instructions of all steps in order, because
-    the agent does them in one rollout."""
+    """The agent does all steps in one rollout, so the instruction of a task of several steps joins theirs."""
     parts = parts_of(harbor)
     texts = [_read_text(part.folder(directory) / "instruction.md").rstrip("\n") for part in parts]
     if not harbor.steps:
@@ -267,8 +257,7 @@ def _tools(problem: Fields) -> tuple[str, ...]:
 
 
 class Fields:
-    """Looks up dotted fields of a task.toml. A field of the wrong type raises a TaskError that names file, field and
-    expectation."""
+    """Typed access to dotted fields of a task.toml. A TaskError names file, field and expectation."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""A context manager for a sandbox box that is created for one purpose and destroyed afterwards."""
+"""A box that is created for one purpose, and destroyed at the end of the with-block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 
 @asynccontextmanager
 async def fresh_box(sandboxes: Sandboxes, spec: BoxSpec) -> AsyncIterator[Box]:
-    """Create a box, and destroy it at the end of the with-block."""
     box = await sandboxes.create(spec)
     try:
         yield box

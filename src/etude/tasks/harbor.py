@@ -7,7 +7,7 @@ survive. The view understands the old spellings: version, allow_internet, and me
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -17,8 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from etude.tasks.task import TaskError
 
 GRADING_FOLDERS = ("/tests", "/solution", "/logs/verifier")
-"""Folders that grading itself uses. No artifact (file or folder copied from the agent's box to the verifier's) may lie
-in one of them or contain one."""
+"""Folders that grading itself uses: no artifact may lie in one of them or contain one."""
 _EXPECTED_VALUES = {
     "model_type": "a table",
     "dict_type": "a table",
@@ -35,10 +34,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MEGABYTES = {"K": 1 / 1024, "": 1 / (1024 * 1024), "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
-def _one_of(*kinds: type, becoming: type) -> BeforeValidator:
-    """Return a validator that converts values of the types `kinds` to `becoming`, since Harbor allows some values in
-    two forms. Booleans are not converted, although Python's bool is a subclass of int.
-    """
+def _one_of(*kinds: type, becoming: Callable[[Any], object]) -> BeforeValidator:
+    """Convert values of the types `kinds`, since Harbor allows some values in two forms. A bool is not an int here."""
 
     def convert(found: object) -> object:
         return becoming(found) if isinstance(found, kinds) and not isinstance(found, bool) else found
@@ -160,8 +157,7 @@ class Environment(_Phase):
 
 class Artifact(_Table):
     source: str = Field(min_length=1)
-    """Path of the artifact (a file or folder to copy into the verifier's own box) in the agent's box: absolute, or
-    relative to the workdir."""
+    """Path in the agent's box: absolute, or relative to the workdir."""
     destination: str | None = None
     exclude: list[str] = []
     service: str | None = None
@@ -176,11 +172,7 @@ class Artifact(_Table):
         return self
 
 
-def _artifact(found: object) -> object:
-    return {"source": found} if isinstance(found, str) else found
-
-
-Artifacts = list[Annotated[Artifact, BeforeValidator(_artifact)]]
+Artifacts = list[Annotated[Artifact, _one_of(str, becoming=lambda source: {"source": source})]]
 
 
 class Collect(_Table):
@@ -213,17 +205,13 @@ class Solution(_Table):
     env: dict[str, str] = {}
 
 
-def _threshold(found: object) -> object:
-    return {"reward": found} if isinstance(found, int | float) and not isinstance(found, bool) else found
-
-
 class Step(_Table):
     """One [[steps]] table. Agent and verifier settings that the step omits are taken from the task."""
 
     name: Annotated[str, AfterValidator(_name)]
     agent: Agent = Agent()
     verifier: Verifier = Verifier()
-    min_reward: Annotated[dict[str, float], BeforeValidator(_threshold)] = {}
+    min_reward: Annotated[dict[str, float], _one_of(int, float, becoming=lambda reward: {"reward": reward})] = {}
     healthcheck: Healthcheck | None = None
     artifacts: Artifacts = []
 
@@ -275,7 +263,6 @@ class Part:
 
 
 def parts_of(harbor: Harbor) -> tuple[Part, ...]:
-    """Return the parts of a task: one per step, or a single one for a task without steps."""
     check, shared = harbor.environment.healthcheck, tuple(harbor.artifacts)
     if not harbor.steps:
         return (Part("", harbor.agent, harbor.verifier, check, shared, {}),)
@@ -297,7 +284,9 @@ def parse_harbor(config: Mapping[str, Any], path: Path) -> Harbor:
     try:
         return Harbor.model_validate(config)
     except ValidationError as error:
-        raise TaskError(f"{path}: {_first(mistakes(error))}") from error
+        first, *others = mistakes(error)
+        more = f" (and {len(others)} more)" if others else ""
+        raise TaskError(f"{path}: {first}{more}") from error
 
 
 def harbor_mistakes(config: Mapping[str, Any]) -> list[str]:
@@ -339,7 +328,7 @@ def unknown_keys(table: BaseModel, place: str = "") -> Iterator[str]:
 
 
 def _merged(ours: Any, theirs: Any) -> Any:
-    """Return a copy of the task's table `ours`, in which the settings of the step's table `theirs` take precedence."""
+    """The settings of the step's table `theirs` take precedence over the task's `ours`."""
     return ours.model_copy(update={name: getattr(theirs, name) for name in theirs.model_fields_set})
 
 
@@ -348,7 +337,3 @@ def _megabytes(field: str, text: object) -> int:
     if not found:
         raise ValueError(f'{field} as a size such as "2G", found {text!r}')
     return max(1, round(float(found[1]) * _MEGABYTES[found[2].upper()]))
-
-
-def _first(found: list[str]) -> str:
-    return found[0] + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")

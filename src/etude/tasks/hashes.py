@@ -22,7 +22,6 @@ class Fingerprint:
     name: str
     shape: str
     instance: str
-    """Hash of the function's syntax tree and its numbers. (`shape` is the hash without the numbers.)"""
 
 
 def function_hashes(source: str) -> set[str]:
@@ -66,13 +65,11 @@ def _hash(parts: list[str]) -> str:
 
 @dataclass(slots=True)
 class _Walk:
-    """Walks one function's syntax tree. Collects its shape (the tree without names, strings and numbers) and its
-    numbers."""
+    """Collects the shape of a function (its syntax tree without names, strings and numbers) and its numbers."""
 
     names: dict[str, int] = field(default_factory=dict)
     shape: list[str] = field(default_factory=list)
     numbers: list[str] = field(default_factory=list)
-    """Numeric constants of the function, in the order of the walk through its syntax tree."""
 
     @classmethod
     def over(cls, function: ast.AST) -> _Walk:

@@ -18,9 +18,8 @@ from etude.tasks.task import Task
 EVIDENCE = "evidence/gate.json"
 MARGIN = 3
 FLOORS = {"verifier_seconds": 10.0, "cpu_seconds": 5.0, "memory_mb": 256.0}
-"""Lowest limits that a grading gets, however little the gate measured. They leave room for a machine several times
-slower than the one that ran the gate, and for the memory that an interpreter needs before any test runs.
-"""
+"""Lowest limits, however little the gate measured: room for a machine several times slower than the gate's, and for the
+memory that an interpreter needs before any test runs."""
 _SUITE = {"seconds": ("cpu_seconds", 60), "memory_mb": ("memory_mb", 1024)}
 _BUILD = {"seconds": ("cpu_seconds", 30), "memory_mb": ("memory_mb", 512)}
 _OF_VERIFIER = {
@@ -30,22 +29,19 @@ _OF_VERIFIER = {
     # A builder's CPU time is not accounted to a box: wall-clock time is all that was measured.
     "dockerfile": {**_BUILD, "seconds": ("verifier_seconds", 30)},
 }
-"""Maps each type of verifier to those of its settings that a measured limit can tighten. Each setting maps to (name of
-the measured limit, default of the setting). The measured `cpu_seconds` are those of a single box: the one that used the
-most among all boxes of a grading."""
+"""For each type of verifier, the settings that a measured limit can tighten: (name of the measured limit, default of
+the setting). `cpu_seconds` are those of the box that used the most."""
 
 
 def limits_from(seconds: float, cpu_seconds: float, memory_bytes: int) -> dict[str, float]:
-    """Return the limits that follow from the measured maxima over all runs of valid solutions: three times each
-    maximum, but at least FLOORS. A maximum of 0 was not measured and sets no limit.
-    """
+    """Return MARGIN times each measured maximum over all runs of valid solutions, but at least FLOORS. A maximum of 0
+    was not measured and sets no limit."""
     seen = {"verifier_seconds": seconds, "cpu_seconds": cpu_seconds, "memory_mb": memory_bytes / 2**20}
     return {name: max(FLOORS[name], float(math.ceil(MARGIN * most))) for name, most in seen.items() if most > 0}
 
 
 def with_measured_limits(task: Task) -> Task:
-    """Return the task with its limits tightened to those that the gate measured. Return the task itself if its folder
-    has no such limits for its present state."""
+    """Return the task with tighter limits, or the task itself if the gate has measured none in its present state."""
     limits = _stored(task)
     if not limits:
         return task
@@ -64,8 +60,7 @@ def with_measured_limits(task: Task) -> Task:
 
 
 def _smaller_limit(own: object, measured: float) -> float | int:
-    """Return the smaller of a verifier setting's own value and the measured limit, as an int if it has no fraction. The
-    setting `memory_mb` must be an int; the setting `seconds` may be an int or a float."""
+    """Return an int if there is no fraction, because the setting `memory_mb` must be one."""
     least = min(float(own), measured) if isinstance(own, int | float) else measured
     return int(least) if least == int(least) else least
 

@@ -25,15 +25,13 @@ _FUNCTION = re.compile(r"\b[a-z]+_[a-z_]+\b")
 _FAIL = re.compile(r"^FAIL ([a-z_]+)\(", re.MULTILINE)
 _NEXT = re.compile(r"\bnext (.+)")
 _EDITED = re.compile(r"^(?:edit|Files edited so far:) (\w+)", re.MULTILINE)
-"""Matches the list of edited files that the harness repeats after a self-summary. The profiles `compact` and `full`
-word it differently."""
+"""The list of edited files that the harness repeats after a self-summary, as the profiles `compact` and `full` word it.
+"""
 _TOOLS = {name: builtin_schema(name).call_schema() for name in ("list", "read", "edit", "grep", "shell", "finish")}
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """The repair of one line: its position, the right text and the wrong text."""
-
     file: str
     line: int
     right: str
@@ -41,9 +39,7 @@ class Repair:
 
 
 def reference_repair(task: Task) -> Repair:
-    """Return the reference solution as a single-line edit. Raises PolicyError if the solution does not change exactly
-    one line.
-    """
+    """Return the reference as a single-line edit. Raises PolicyError if it does not change exactly one line."""
     patches = parse_diff(reference_diff(task))
     hunks = patches[0].hunks if len(patches) == 1 else []
     if len(hunks) != 1 or patches[0].after is None or len(hunks[0].old) != len(hunks[0].new):
@@ -104,12 +100,10 @@ class OraclePolicy:
         return self._call(self._next(seen))
 
     def _summary_plan(self, seen: _ContextFacts) -> str:
-        """Return the tool call that a self-summary announces as the next step: the one that `_next` chooses, unless
-        that is an edit.
+        """Return the tool call that a self-summary announces: the one that `_next` chooses, unless that is an edit.
 
-        An edit usually rewrites the whole function, which is too long for a summary. So the summary of the first
-        context announces a read of the file instead, and the edit follows in the second context. If the file fills up
-        that context too, the next summary announces an edit of only the wrong line.
+        An edit of the whole function is too long for a summary, so the first summary announces a read of the file
+        instead. If the file fills up the second context too, the next summary announces an edit of only the wrong line.
         """
         call = self._next(seen)
         if not call.startswith("edit "):
@@ -156,8 +150,7 @@ class OraclePolicy:
         return self._edit(seen, right=not self._slip)
 
     def _search_call(self, seen: _ContextFacts) -> str:
-        """Return a call that reads the file known to hold the failing function. If no file is known yet, return the
-        next call (grep, list or read) in the search for that file."""
+        """Return the next call in the search for the failing function's file, or the call that reads it."""
         if seen.file is not None and seen.file not in seen.read:
             return _format("read", path=seen.file)
         # After a summary the policy has forgotten the files it read, so reading them one by one would not find the
@@ -172,11 +165,8 @@ class OraclePolicy:
         return _format("read", path=unread[0])
 
     def _edit(self, seen: _ContextFacts, *, right: bool) -> str:
-        """Return an edit call that replaces either only the wrong line or every code line of the function's body. If
-        `right` is false, the wrong line gets a wrong text again (see `_wrong_line`).
-
-        In the tasks, a comment above each line says what the line should do. So a model that rewrites all lines can
-        follow the comments, and need not say first which line is wrong.
+        """Return an edit of only the wrong line, or of every code line of the function's body: in the tasks a comment
+        above each line says what it should do, so a model can follow the comments without knowing which line is wrong.
         """
         repair = self._repair
         new = {repair.line: repair.right if right else _wrong_line(repair, self._rng)}
@@ -186,8 +176,7 @@ class OraclePolicy:
 
 
 def _body(listing: str, inside: int) -> Iterator[tuple[int, str]]:
-    """Return the numbered code lines of the function that contains line `inside`, without its `def` line and
-    comments."""
+    """Return the numbered lines of the function around line `inside`, without its `def` line and comments."""
     lines = [
         (int(number), text)
         for number, _, text in (line.partition(" ") for line in listing.split("\n"))
@@ -205,18 +194,17 @@ class _ContextFacts:
 
     function: str | None = None
     file: str | None = None
-    """The file known to hold the failing function; None while unknown."""
+    """The file with the failing function; None while unknown."""
     files: tuple[str, ...] = ()
     read: dict[str, str] = field(default_factory=dict)
-    """Numbered listings of the files read so far, by path."""
+    """Numbered listings, by path."""
     listed: bool = False
     grepped: bool = False
     edited: bool = False
     last_check: str = ""
     checked_after_edit: bool = False
     planned: str = ""
-    """The call that the agent's summary at the start of this context announced as its next step. It is empty if there
-    is none, and once any tool has been called in this context."""
+    """The call that the summary at the start of this context announced; empty after the first tool call."""
     continued: bool = False
     """Whether this context begins with the agent's own summary of the context before it."""
     acted: bool = False
@@ -248,9 +236,7 @@ def _read_task(text: str, seen: _ContextFacts) -> None:
 
 
 def _is_complete_call(planned: str) -> bool:
-    """Return whether a planned call is complete. A self-summary that was cut off by a full context may end in half a
-    call, which the oracle ignores.
-    """
+    """A self-summary that a full context cut off may end in half a call, which the oracle ignores."""
     parsed = parse_call(planned, _TOOLS)
     if isinstance(parsed, str):
         return False
@@ -287,8 +273,7 @@ def _format(tool: str, **arguments: object) -> str:
 
 
 def _wrong_line(repair: Repair, rng: random.Random) -> str:
-    """Return a plausible wrong text for the line to repair: the right text with one operator or word exchanged. If
-    nothing can be exchanged, return the wrong text that the line already has."""
+    """Return the right text with one operator or word exchanged, or the wrong text if nothing can be exchanged."""
     swaps = list(_swaps(repair.right, repair.wrong))
     return rng.choice(swaps) if swaps else repair.wrong
 

@@ -81,25 +81,18 @@ class Task:
     verifier: dict[str, Any] = field(default_factory=dict)
     """How a change is graded: `type` names the verifier, and the other keys are that verifier's settings."""
     deterministic: tuple[str, ...] = ()
-    """Commands whose output depends only on the files of the workspace, not on the clock or on random numbers. Rollouts
-    with equal files may share such an output. Only the task's author can know this, so no other command is assumed to
-    be deterministic."""
+    """Commands whose output depends only on the workspace's files, not on the clock or random numbers; rollouts with
+    equal files may share it. Only the task's author can know this, so no other command is assumed to be deterministic.
+    """
     strict: bool = False
-    """Whether the harness's tools check the agent's calls more strictly for this task than the run's
-    recipe asks for.
-    """
+    """Whether the tools check calls more strictly for this task than the run's recipe asks for."""
     without: tuple[str, ...] = ()
-    """Names of tools that the agent does not get for this task. The command tool is called `shell` or `bash`,
-    depending on the profile."""
+    """Tools that the agent does not get. The command tool is called `shell` or `bash`, depending on the profile."""
     cell: Cell | None = None
-    """Whether training used the task's family and kind of bug; used by reports, never shown to the agent. None if the
-    source does not distinguish cells.
-    """
+    """Used by reports, never shown to the agent. None if the source does not distinguish cells."""
 
     def require(self, *allowed: Split) -> Task:
-        """Return the task itself if its split is allowed, else raise SplitViolation. Every reader of
-        tasks calls this.
-        """
+        """Return the task itself, or raise SplitViolation. Every reader of tasks calls this."""
         if self.split not in allowed:
             names = " or ".join(allowed)
             raise SplitViolation(f"task {self.id} belongs to {self.split}, this reader may only see {names}")
@@ -107,8 +100,7 @@ class Task:
 
 
 def split_of(family: str, *, dev: float = 0.15, test: float = 0.25) -> Split:
-    """Return the split of a family. It is computed from a hash of the family's name alone, so no run, seed or order can
-    change it."""
+    """Return the split of a family. It depends on its name alone, so no run, seed or order can change it."""
     point = int.from_bytes(hashlib.sha256(f"etude-split/1:{family}".encode()).digest()[:8], "big") / 2**64
     if point < test:
         return Split.TEST

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from datetime import date, datetime, time
@@ -51,14 +50,8 @@ def _text(value: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return (
-            ("nan" if math.isnan(value) else "inf" if value > 0 else "-inf")
-            if not math.isfinite(value)
-            else repr(value)
-        )
+    if isinstance(value, int | float):
+        return repr(value)
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, datetime | date | time):

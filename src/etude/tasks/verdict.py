@@ -7,14 +7,11 @@ from enum import StrEnum
 
 
 class Judgement(StrEnum):
-    """The four possible conclusions of a grading."""
-
     PASS = "pass"
     FAIL = "fail"
     ERROR = "error"
-    """The infrastructure failed, so the result says nothing about the model. Callers retry; a rollout that fails every
-    time is masked, counted and shown.
-    """
+    """The infrastructure failed, which says nothing about the model. Callers retry; a rollout that fails every time is
+    masked, counted and shown."""
     SUSPECT = "suspect"
     """The diff passed in a way that is impossible for an honest solution."""
 
@@ -33,47 +30,35 @@ class Evidence:
     tests_passed: int = 0
     failed_tests: tuple[str, ...] = ()
     touched_protected: tuple[str, ...] = ()
-    """Protected files (tests and their configuration) that the diff touched. The grader restores them
-    before grading.
-    """
+    """Tests and their configuration that the diff touched; the grader restored them."""
     report_digest: str = ""
     seconds: float = 0.0
     log: str = ""
     """The end of the verifier's output."""
     sealed: bool = False
     """Whether the verdict is safe against forgery, even by an agent that knows the grader's source. (A sealed image is
-    something else: one without traces of the solution.)
-    """
+    something else: one without traces of the solution.)"""
     controls: int = 0
-    """Number of negative controls: extra tests, mixed in among the others, that a correct solution fails. A diff that
-    passes one is suspect.
-    """
+    """Number of negative controls: extra tests that a correct solution fails. A diff that passes one is suspect."""
     withheld: int = 0
-    """Number of comparisons of a result with its expected value that were made outside the box. The expected values
-    never entered the box."""
+    """Number of results that were compared outside the box, which their expected values never entered."""
     controls_passed: tuple[str, ...] = ()
-    """Ids of the negative controls (tests that must fail) that the diff passed."""
+    """Ids of the negative controls that the diff passed."""
     score: float | None = None
-    """A finer result than pass or fail, for verifiers that measure one: for example the share of mutants killed or of
-    defects found.
-    """
+    """A finer result than pass or fail, for verifiers that measure one, such as the share of mutants killed."""
     cpu_seconds: float = 0.0
-    """CPU time, in seconds, of a single box: the one that used the most among all boxes of the grading."""
+    """CPU time of the box that used the most."""
     memory_bytes: int = 0
-    """Peak memory of the verifier's boxes, in bytes; 0 if it was not measured."""
+    """Peak memory of the verifier's boxes; 0 if it was not measured."""
     timed_out: bool = False
-    """Whether the run reached its wall-clock limit, for example because the code waited for something
-    that never came.
-    """
+    """Whether the run reached its wall-clock limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of one grading: a judgement, the reason for it and the evidence."""
-
     judgement: Judgement
     reason: str
-    """Reason for the judgement, in one line for people to read."""
+    """One line for people to read."""
     evidence: Evidence = field(default_factory=Evidence)
 
     @property

@@ -18,7 +18,6 @@ from ..conftest import Grade, by_name
 
 
 def graded_by_others(grade: Grade, task: Task, folder: Path) -> dict[str, Verdict]:
-    """With nothing but the exported folder's test.sh."""
     (place,) = export_harbor([task], folder).written
     assert export_harbor([task], folder).written == [place]
     foreign = replace(read_task(place, set(Split)), verifier={"type": "harbor"})

@@ -42,7 +42,6 @@ async def test_a_task_of_each_schema_version_runs(grader: Grader, tmp_path: Path
 
 
 def test_a_reward_that_an_agent_planted_is_gone_before_the_tests(graded: Graded, tmp_path: Path) -> None:
-    """Even where the workspace is the place of rewards."""
     dockerfile = "FROM host\nWORKDIR /logs\nRUN mkdir verifier && echo none > greeting.txt\n"
     plant = "--- /dev/null\n+++ b/verifier/reward.json\n@@ -0,0 +1 @@\n+1\n"
     task = greeting(tmp_path, environment__Dockerfile=dockerfile, tests__test_sh="#!/bin/sh\nexit 0\n")

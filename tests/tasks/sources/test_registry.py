@@ -56,7 +56,7 @@ def test_a_cell_says_truly_what_training_has_met(tmp_path: Path) -> None:
         (Split.DEV, {Cell.BOTH_SEEN, Cell.UNSEEN_FAMILY}),
         (Split.TEST, set(Cell)),
     ):
-        tasks = [source.make(split, index, 1, tmp_path / str(index))[0] for index in range(150)]
+        tasks = [source.make(split, index, 1, tmp_path / str(index))[0] for index in range(100)]
         assert {task.cell for task in tasks} == cells
         for task in tasks:
             assert (task.family in learnt) is task.cell.family_seen

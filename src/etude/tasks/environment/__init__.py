@@ -8,6 +8,6 @@ from __future__ import annotations
 from etude.tasks.environment.environments import Environments
 from etude.tasks.environment.host_index import HostIndexes, user_cache
 from etude.tasks.environment.prepared import Prepared
-from etude.tasks.environment.proofs import Proofs
+from etude.tasks.environment.stored_facts import Proofs
 
 __all__ = ["Environments", "HostIndexes", "Prepared", "Proofs", "user_cache"]

@@ -15,16 +15,15 @@ from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import NO_EGRESS, Egress, ImageError, RequestRefused, Sandboxes
 from etude.tasks.environment.host_index import HostIndexes
 from etude.tasks.environment.prepared import Prepared, read_prepared
-from etude.tasks.environment.proofs import Proofs
 from etude.tasks.environment.source import Kind, Source, needles_of_task, source_of
-from etude.tasks.environment.stored_facts import FactStore
+from etude.tasks.environment.stored_facts import Proofs, store_image, stored_image
 from etude.tasks.seal import Needles, SealReport, is_leftover, scan_files, scan_image, seal
 from etude.tasks.seal.base_scan import Base, HostIndex, list_base, scan_base
 from etude.tasks.task import Task, TaskError
 
 _FETCHED = re.compile(r":\d+: FROM ", re.IGNORECASE)
-"""Matches a builder's error in a FROM instruction. Such an error may be the registry's fault, not a mistake in the
-Dockerfile."""
+"""Matches a builder's error in a FROM instruction, which may be the registry's fault and no mistake in the Dockerfile.
+"""
 
 
 class Environments:
@@ -39,11 +38,11 @@ class Environments:
         host_indexes: HostIndexes | None = None,
     ) -> None:
         """`folder` stores results for later processes. `egress` is what a Dockerfile's steps may reach. `host_indexes`
-        stores an index of all text lines in the host's base (the system folders that boxes show); building an index
-        takes a minute. If `host_indexes` is None, the search for leaks covers only a part of the base: the files that
-        may be other versions of a file that the solution changes."""
+        stores an index of all text lines in the host's base (the system folders that boxes show), which takes a minute
+        to build. Without it, the search for leaks covers only those files of the base that may be versions of a file
+        that the solution changes."""
         self.sandboxes = sandboxes
-        self._facts = FactStore(folder) if folder else None
+        self._folder = folder
         self.proofs = Proofs(folder, self._state_of_host) if folder else None
         self._egress = egress
         self._host_indexes = host_indexes
@@ -52,15 +51,13 @@ class Environments:
         self._host_index: Memo[None, HostIndex | None] = Memo(1)
 
     def for_one_task(self) -> Environments:
-        """Return a copy that caches only one workspace. Callers that handle many tasks one by one use it, because all
-        their workspaces together do not fit in memory."""
+        """Return a copy that caches one workspace, because those of many tasks together do not fit in memory."""
         one = copy.copy(self)
         one._prepared = Memo(1)
         return one
 
     async def prepare(self, task: Task) -> Prepared:
-        """Return the image that agents and gradings of this task start from. Concurrent callers wait for the same
-        preparation."""
+        """Return what agents and gradings of this task start from. Concurrent callers wait for the same preparation."""
         source = await asyncio.to_thread(source_of, task)
 
         async def make() -> tuple[Prepared, bool]:
@@ -69,10 +66,8 @@ class Environments:
         return await self._prepared.get(source.digest, make)
 
     async def prove(self, task: Task) -> SealReport:
-        """Search for the task's solution and hidden tests in everything that an agent of this task can read in its box.
-        The gate (the check of a task before its use) takes a report without findings as proof that the environment does
-        not leak them.
-        """
+        """Search for the task's solution and hidden tests in everything that its agent can read. The gate takes a
+        report without findings as proof that nothing leaks."""
         prepared, needles = await self._patterns_of(task)
         if prepared.bare:
             own = await asyncio.to_thread(scan_files, prepared.files, needles)
@@ -85,10 +80,9 @@ class Environments:
         return own.combined_with(await scan_base(self.sandboxes, base, needles, host_index))
 
     async def base_shows_solution(self, task: Task) -> bool:
-        """Return whether the host's base (the system folders that boxes show) contains another version of a file that
-        the solution changes, with text of the solution in it. This check is fast for any task. The slower `prove` also
-        searches the task's own files and, given an index of the base, all files there that have a line of the solution.
-        """
+        """Return whether the host's base shows a version of a file that the solution changes, with the solution's text
+        in it. This is fast for any task; the slower `prove` also searches the task's own files and, given an index, the
+        whole base."""
         prepared, needles = await self._patterns_of(task)
         if not prepared.on_base or not needles.file_versions:
             return False
@@ -112,7 +106,7 @@ class Environments:
     async def _make(self, task: Task, source: Source) -> Prepared:
         if source.kind is Kind.FILES and not any(map(is_leftover, source.files)):
             return await self._bare(task, source)
-        if self._facts and (known := await asyncio.to_thread(self._facts.find, source.digest)):
+        if self._folder and (known := await asyncio.to_thread(stored_image, self._folder, source.digest)):
             try:
                 return await read_prepared(self.sandboxes, known)
             except (RequestRefused, ImageError):
@@ -123,16 +117,13 @@ class Environments:
             prepared = await read_prepared(self.sandboxes, sealed)
         except TaskError as error:
             raise TaskError(f"{task.directory / 'environment'}: {error}") from error
-        if self._facts:
-            await asyncio.to_thread(self._facts.keep, source.digest, sealed)
+        if self._folder:
+            await asyncio.to_thread(store_image, self._folder, source.digest, sealed)
         return prepared
 
     async def _bare(self, task: Task, source: Source) -> Prepared:
-        """Prepare a task that consists only of files over the host's base (its system folders). Nothing has to be
-        sealed and no box is needed: the files contain no version control, caches or bytecode, and the base is expected
-        to be older than the task. Whether the base shows the solution is checked elsewhere (`prove`,
-        `base_shows_solution`).
-        """
+        """Prepare a task that consists only of files over the host's base. It needs no box and no sealing: the files
+        hold no version control, caches or bytecode. Whether the base shows the solution is checked elsewhere."""
         image = await self._add(task, source)
         # The backend marks these files executable when it is given contents without modes.
         scripts = frozenset(path for path, data in source.files.items() if data.startswith(b"#!"))

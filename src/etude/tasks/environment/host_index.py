@@ -23,16 +23,12 @@ def user_cache() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class HostIndexes:
-    """The stored index of the text lines in the host's system folders. Indexes of earlier states are deleted."""
-
     folder: Path
     say: Callable[[str], None] = lambda _: None
     """Called with progress messages, because building an index takes a minute."""
 
     async def of(self, sandboxes: Sandboxes, base: Base) -> HostIndex:
-        """Return the line index for this state of the host's system folders. If none is stored for this state, build
-        one and store it.
-        """
+        """Return the index for this state of the host's base. Build and store it if there is none."""
         path = self.folder / f"{base.digest}.base"
         if known := await asyncio.to_thread(HostIndex.read, path):
             return known

@@ -1,4 +1,4 @@
-"""A prepared environment, and the function that reads its workspace from a box."""
+"""A prepared environment, and how its workspace is read from a box."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 
 from etude.sandbox.contract import BoxSpec, Sandboxes
 from etude.tasks.change import Change, change_of
-from etude.tasks.diff import Bounds
 from etude.tasks.fresh_box import fresh_box
 from etude.tasks.seal import Removed, Sealed
 from etude.tasks.seal.leftovers import folders_above
-from etude.tasks.seal.root import LIMITS, Root, members, owner_of
+from etude.tasks.seal.root import LIMITS, Root, members, owner_of, shows_base
 from etude.tasks.task import TaskError
 
 MAX_FILES = 100_000
 MAX_BYTES = 512 << 20
-"""Maximum size of a workspace, in bytes. Workspaces stay in memory, because every agent's diff is applied to them."""
+"""Workspaces stay in memory, because every agent's diff is applied to them."""
 _MAX_FILE = 64 << 20
 
 
@@ -30,28 +29,23 @@ class Prepared:
     files: Mapping[str, bytes]
     """Contents of the files in the workdir, without its `.git`. Agents' diffs are relative to these files."""
     executable: frozenset[str] = frozenset()
-    """Paths in `files` whose file has the executable bit."""
     links: frozenset[str] = frozenset()
-    """Symbolic links in the workdir. No change may go through a link."""
+    """Symbolic links. No change may go through one."""
     folders: frozenset[str] = frozenset()
-    """Folders of the workdir without files. No new file may replace such a folder."""
+    """Folders without files. No new file may replace one."""
     removed: tuple[Removed, ...] = ()
-    """Files and folders that sealing removed from the image."""
+    """What sealing removed from the image."""
     bare: bool = False
-    """Whether the image consists only of `files`, which boxes show over the host's system folders. Such an image
-    contains nothing that sealing would have to remove."""
+    """Whether the image holds only `files`, so that there was nothing to seal."""
     on_base: bool = False
-    """Whether boxes of this image show the host's system folders, which are not part of the image."""
+    """Whether boxes show the host's system folders, which are not part of the image."""
 
-    def change(self, diff: str, protects: Callable[[str], bool], bounds: Bounds | None = None) -> Change:
-        """Return the change that a diff makes to this workspace. `protects` says which paths belong to the tests or
-        their configuration. Raises DiffError if the diff does not apply exactly.
-        """
+    def change(self, diff: str, protects: Callable[[str], bool]) -> Change:
+        """Return the change that a diff makes to this workspace (see `change_of`)."""
         return change_of(
             diff,
             self.files,
             protects,
-            bounds,
             executable=self.executable,
             links=self.links,
             folders=self.folders,
@@ -93,7 +87,7 @@ async def read_prepared(sandboxes: Sandboxes, sealed: Sealed) -> Prepared:
     spec = BoxSpec(sealed.image, workdir=sealed.workdir, limits=LIMITS, name="read")
     async with fresh_box(sandboxes, spec) as box:
         root = await Root.of(box, owner_of(sandboxes))
-        on_base = bool(await Root.base_mounts(box, owner_of(sandboxes)))
+        on_base = await shows_base(box, owner_of(sandboxes))
         found = _Workspace()
         without = (f"{sealed.workdir}/.git",)
         async for piece in root.pieces(sealed.workdir, without=without, file_bytes=_MAX_FILE):

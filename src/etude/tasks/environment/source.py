@@ -1,4 +1,4 @@
-"""Finds out what a task's environment is made from, and computes a digest that identifies it."""
+"""What a task's environment is made from, with a digest that identifies it."""
 
 from __future__ import annotations
 
@@ -17,37 +17,30 @@ from etude.tasks.task import Task, TaskError
 
 _FORMAT = "etude-environment/1"
 _PATCHES = frozenset(("test.patch", "eval.sh"))
-"""Files of tests/ that contain the hidden tests as a patch: a plain patch, or a script that applies one."""
+"""Files of tests/ that hold the hidden tests as a patch, or apply one."""
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 
 
 class Kind(StrEnum):
-    """The kinds of source that an environment can be made from."""
-
     FILES = "files"
-    """The files of environment/repo, which boxes show over the host's system folders. Étude's own generators use this
-    kind, and so does every task that needs no build.
-    """
+    """The files of environment/repo over the host's system folders: for every task that needs no build."""
     DOCKERFILE = "dockerfile"
     PULLED = "pulled"
-    """An image pulled from its registry; task.toml names it as `docker_image` in [environment]."""
+    """Named by `docker_image` in [environment]."""
     ARCHIVE = "archive"
-    """A root file system or saved image in a file; task.toml names it as `archive` in [metadata.etude.environment]."""
+    """A root file system or saved image in the file that `archive` in [metadata.etude.environment] names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The source of one environment: what its image is made from, with a digest."""
-
     kind: Kind
     digest: str
-    """Hash of everything that decides the image's contents. For an image in a registry, only its name (`reference`) is
-    hashed. If that name contains a tag instead of a digest, the registry may later give another image for it, but the
-    image that was pulled first stays in use."""
+    """Hash of everything that decides the image's contents. Of an image in a registry only the name is hashed: the
+    registry may later give another image for a tag, but the one that was pulled first stays in use."""
     workdir: str = ""
-    """The working directory in the image; empty for the image's own default."""
+    """Empty for the image's own."""
     place: Path = Path()
-    """For a Dockerfile, the folder that is its build context; for an archive, the archive's path."""
+    """A Dockerfile's build context, or the archive."""
     reference: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
@@ -82,9 +75,7 @@ def source_of(task: Task) -> Source:
 
 
 def needles_of_task(task: Task, pristine: Mapping[str, bytes]) -> Needles:
-    """Return the texts that must not occur in the environment, because only the solution and the hidden tests contain
-    them.
-    """
+    """Return the texts that must not occur in the environment: only the solution and the hidden tests hold them."""
     patches = sorted(path for kind in ("*.diff", "*.patch") for path in (task.directory / "solution").glob(kind))
     reference = "\n".join(path.read_text(encoding="utf-8", errors="surrogateescape") for path in patches)
     tests = read_files(task.directory, "tests") if (task.directory / "tests").is_dir() else {}

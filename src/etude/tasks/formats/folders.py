@@ -1,7 +1,7 @@
 """Imports and exports whole folders of Harbor task directories.
 
-An import reads and validates all tasks before it writes the first one, so an unusable task stops the whole import. An
-imported task keeps every file and key; what Étude needs to know is added under [metadata.etude].
+An import validates all tasks before it writes the first one. An imported task keeps every file and key; what Étude
+needs to know is added under [metadata.etude].
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ _PARTS = ("environment", "tests", "solution", "steps")
 
 
 def import_harbor(source: Path, dest: Path, *, on_progress: OnProgress | None = None) -> list[Task]:
-    """Copy every task below `source` to <dest>/<split>/<task>. A task that names no split gets it from the hash of its
-    family. An identical task that already exists there is kept; a different one raises TaskError.
-    """
+    """Copy every task below `source` to <dest>/<split>/<task>. An identical task that is there already is kept; a
+    different one raises TaskError."""
     tasks = read_all(find_tasks(source))
     _require_unique_folders(tasks)
     brought: list[Task] = []
@@ -42,16 +41,14 @@ def import_harbor(source: Path, dest: Path, *, on_progress: OnProgress | None = 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The result of an export: the folders written, and the tasks refused."""
-
     written: list[Path]
     refused: list[str]
-    """One line for each task that was not exported because other tools cannot grade it."""
+    """One line for each task that other tools cannot grade."""
 
 
 def export_harbor(tasks: Sequence[Task], dest: Path, *, on_progress: OnProgress | None = None) -> Exported:
-    """Copy tasks to <dest>/<task> in the layout that other readers of Harbor tasks expect: side by side, each with a
-    test.sh. Tasks for which no test.sh can be made are refused; the others are written."""
+    """Copy tasks to <dest>/<task>, side by side as other readers of Harbor tasks expect, each with a test.sh. Tasks for
+    which no test.sh can be made are refused; the others are written."""
     _require_unique_folders(tasks)
     found = Exported([], [])
     for number, task in enumerate(tasks, 1):
@@ -88,8 +85,8 @@ def _require_unique_folders(tasks: Sequence[Task]) -> None:
 
 
 def _copy(task: Task, goal: Path, added: Mapping[str, bytes] | None = None) -> None:
-    """Copy a task to `goal` atomically. Symbolic links are copied as links, since no link leaves the task's folder. An
-    identical task that exists at `goal` is kept; a different one raises TaskError."""
+    """Copy a task atomically. Links stay links, since none leaves the task's folder. An identical task at `goal` is
+    kept; a different one raises TaskError."""
     goal.parent.mkdir(parents=True, exist_ok=True)
     temporary = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -113,8 +110,5 @@ def _digest(directory: Path) -> str:
 
 
 def _ignore_evidence(top: Path) -> Callable[[str, list[str]], list[str]]:
-    """Return the `ignore` function for `copytree` that leaves out the folder evidence/, where the gate stores the
-    results of its checks of a task. The copy starts without evidence, because whoever made the original folder could
-    have forged it.
-    """
+    """Return the `ignore` of `copytree` that leaves out evidence/: whoever made the folder could have forged it."""
     return lambda folder, names: [name for name in names if Path(folder) == top and name == "evidence"]

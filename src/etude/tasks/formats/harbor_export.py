@@ -1,5 +1,4 @@
-"""Makes the files that other readers of Harbor tasks need to grade an Étude task: a tests/test.sh, and the programs it
-runs.
+"""Makes what other readers of Harbor tasks need to grade an Étude task: a tests/test.sh, and the programs it runs.
 
 The exported grading is open: tests and code under test share a box. Verifiers that need more (separate boxes, mutants,
 a builder, checks of the source) have no such script, and their tasks are not exported.
@@ -28,9 +27,7 @@ _PACKAGES = "packages"
 
 
 def export_files(task: Task) -> dict[str, bytes]:
-    """Return the files to export in addition to the task's own. There are none if the task already has a test.sh.
-    Raises TaskError if no test.sh can be made for it.
-    """
+    """Return the files to add to the task's own; none if it has a test.sh. Raises TaskError if none can be made."""
     if any(task.directory.glob("tests/test.sh")) or any(task.directory.glob("steps/*/tests/test.sh")):
         return {}
     kind = task.verifier.get("type") or ("cases" if (task.directory / "tests/cases.json").is_file() else "")

@@ -14,14 +14,11 @@ from contextlib import asynccontextmanager
 from etude.tasks.gate.busy_machine import CpuLoad
 
 BUSY_BATCH = 4
-"""Number of gradings per slot in a batch of gradings that need a busy machine. Such gradings start once a whole batch
-is waiting, or as soon as a slot is free that no other grading wants.
-"""
+"""Gradings per slot that are collected before a busy machine is made for them. They start earlier if a slot is free
+that no other grading wants."""
 
 
 class GradingQueue:
-    """Admits the gradings of one event loop to a limited number of slots."""
-
     def __init__(self, slots: int = 4, busy_batch: int = 0) -> None:
         self.slots, self.busy_batch = slots, busy_batch or BUSY_BATCH * slots
         self._free = slots
@@ -31,8 +28,8 @@ class GradingQueue:
 
     @property
     def started_at_once(self) -> int:
-        """Return how many tasks to gate at once: one per slot, and as many more as make up a batch of gradings that
-        need a busy machine. So the gradings of other tasks still fill all slots while a batch gathers."""
+        """How many tasks to gate at once: one per slot, and a batch, so that all slots are filled while a batch
+        gathers."""
         return self.slots + self.busy_batch
 
     @asynccontextmanager
@@ -49,8 +46,7 @@ class GradingQueue:
                 self._free_slot(busy)
 
     def _free_slot(self, busy: bool) -> None:
-        """Give back the slot of a finished grading, and start the next waiting ones. If the finished grading needed a
-        busy machine, its CPU load ends only after that, so that the load does not stop between two gradings that need
+        """The CPU load ends only after the next gradings have started, so that it does not stop between two that need
         it."""
         self._free += 1
         self._start_waiting()

@@ -33,10 +33,9 @@ async def gate_tasks(
     grader: Grader | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """Gate the tasks that have no decision in the file `evidence` yet, and return the results of all tasks by task id.
+    """Gate the tasks that have no decision in the file `evidence` yet, and return the results of all tasks by id.
 
-    `cheats` runs agents that try to pass without solving anything. It is run once for all tasks in which these agents
-    have the same chances, such as tasks with the same image.
+    `cheats` is run once for all tasks in which cheats have the same chances, such as tasks with the same image.
     """
     shared = Gate(grader or Grader(sandboxes), conditions_of(runs), cheats=cheats, queue=GradingQueue(concurrency))
     return await examine_all(tasks, shared, evidence, progress=progress)
@@ -50,9 +49,8 @@ async def examine_all(
     beside: str = EVIDENCE,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """Run the checks of one gate on tasks, and return the results of all tasks by task id. A task is skipped if the
-    file `evidence` already has a decision about its present state. Each new result is appended to that file, and copied
-    to `beside`, a path relative to the task's folder."""
+    """Run one gate's checks on the tasks that are not decided in the file `evidence`, and return all results by task
+    id. Each new result is appended to that file, and copied to `beside`, a path relative to the task's folder."""
     _require_unique_ids(tasks)
     evidence.parent.mkdir(parents=True, exist_ok=True)
     drop_torn_line(evidence)
@@ -90,8 +88,7 @@ def _require_unique_ids(tasks: Sequence[Task]) -> None:
 
 
 def _is_decided(task: Task, known: GateResult | None, runs: int) -> bool:
-    """Return whether an earlier result (`known`) decides about the task's present state. If the task survived in it, it
-    must also have at least `runs` runs of the reference."""
+    """Return whether an earlier result decides about the task's present state, with enough runs of the reference."""
     if known is None or not known.decided:
         return False
     passes = sum(run.what == REFERENCE for run in known.counted)

@@ -1,5 +1,5 @@
-"""The gate's evidence (its results) on disk: one line per gating in gate.jsonl, and a copy in each task's own folder.
-Whoever receives the task's folder receives the copy with it.
+"""The gate's evidence on disk: one line per gating in gate.jsonl, and a copy in each task's own folder, which goes
+wherever the task goes.
 
 Invariant: the copy is written before the line, and both are written atomically.
 """
@@ -16,8 +16,6 @@ from etude.tasks.task import Task
 
 
 def keep_evidence(task: Task, result: GateResult, lines: Path, *, beside: str = EVIDENCE) -> None:
-    """Write the gate's result into the task's folder, at the relative path `beside`. Then append it to the file
-    `lines`."""
     own = task.directory / beside
     own.parent.mkdir(exist_ok=True)
     write_atomically(own, (json.dumps(result.row(), indent=1, ensure_ascii=False) + "\n").encode())
@@ -25,9 +23,7 @@ def keep_evidence(task: Task, result: GateResult, lines: Path, *, beside: str = 
 
 
 def stored_evidence(task: Task) -> GateResult | None:
-    """Return the evidence in the task's own folder, or None. It may describe an earlier state of the task, so callers
-    must compare its digest.
-    """
+    """Return the evidence in the task's own folder, or None. It may be about an earlier state: compare its digest."""
     try:
         return GateResult.read(json.loads((task.directory / EVIDENCE).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
@@ -35,8 +31,7 @@ def stored_evidence(task: Task) -> GateResult | None:
 
 
 def read_evidence(path: Path) -> list[GateResult]:
-    """Return every gate result in an evidence file. A line that is torn or holds no gate result is skipped, so the task
-    of that line is gated again."""
+    """Return every result in an evidence file. A torn or foreign line is skipped, so its task is gated again."""
     found: list[GateResult] = []
     for line in whole_lines(path):
         try:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from etude.tasks.task import Task
-from etude.tasks.verdict import Judgement, Verdict
+from etude.tasks.verdict import Judgement
 
 NOTHING, REFERENCE = "nothing", "reference"
 
 
 class GateOutcome(StrEnum):
-    """What the gate decides about a task: SURVIVED, or the reason why it may not be used."""
+    """What the gate decides about a task: that it may be used, or why not."""
 
     SURVIVED = "survived"
     BROKEN = "cannot be graded"
@@ -32,10 +32,8 @@ class GateOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of one grading that the gate ran."""
-
     what: str
-    """What was graded: "nothing", "reference", or the name of the file with another solution."""
+    """What was graded: "nothing", "reference", or the file name of another solution."""
     conditions: str
     judgement: Judgement
     reason: str = ""
@@ -43,55 +41,44 @@ class Run:
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
     tried: int = 1
-    """Number of attempts at this grading; more than 1 after infrastructure faults."""
+    """More than 1 after infrastructure faults."""
     set_aside: bool = False
-    """Whether the run does not count, because it timed out under conditions that can themselves cause a timeout (those
-    with a fallback). The next run, under the fallback conditions, counts in its place."""
+    """Whether the run does not count: it timed out under conditions that can cause this themselves. The next run, under
+    their fallback, counts in its place."""
 
     @property
     def as_expected(self) -> bool:
-        """Whether the run ended as required: the empty diff failed, or a solution passed."""
         return self.judgement is (Judgement.FAIL if self.what == NOTHING else Judgement.PASS)
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """Everything that the gate found out about one task."""
-
     task: str
     digest: str
-    """The task's `gated_digest`. Evidence with another digest is about an earlier state of the task and says nothing
-    about the present one."""
+    """The task's `gated_digest`. Evidence with another digest is about an earlier state of the task."""
     source: str = ""
     runs: tuple[Run, ...] = ()
     leaks: tuple[str, ...] = ()
-    """Files in which the task's environment shows its solution or hidden tests."""
+    """Files of the environment that show the solution or hidden tests."""
     cheats: tuple[str, ...] = ()
-    """Names of the cheats (agents that try to pass without solving anything) that succeeded in the task's environment.
-    """
+    """Names of the cheats (agents that try to pass without solving anything) that succeeded."""
     broken: str = ""
     sealed: bool = False
     controls: int = 0
-    """Number of negative controls (checks that must fail) that failed as required, summed over the passed runs of all
-    valid solutions."""
+    """Negative controls (checks that must fail) that did fail, summed over the passed runs of all valid solutions."""
     withheld: int = 0
-    """Number of comparisons of a result with its expected value that were made outside the box, which never contained
-    the expected value. Summed over the passed runs of all valid solutions."""
+    """Results compared with expected values that never entered the box, summed like `controls`."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Limits for later gradings of the task: three times the most that a valid solution used in any run (see
-    `limits_from`).
-    """
+    """Limits for later gradings of the task (see `limits_from`)."""
     seconds: float = 0.0
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that count towards the outcome: all except timeouts that were set aside, because the conditions of
-        the run may have caused them."""
         return tuple(run for run in self.runs if not run.set_aside)
 
     @property
     def outcome(self) -> GateOutcome:
-        """The gate's decision. If there are several problems, it is the first in the order of `GateOutcome`."""
+        """The first of several problems counts, in the order of `GateOutcome`."""
         nothing = [run for run in self.counted if run.what == NOTHING]
         reference = [run for run in self.counted if run.what == REFERENCE]
         if self.broken:
@@ -114,8 +101,7 @@ class GateResult:
 
     @property
     def decided(self) -> bool:
-        """Whether the gate has decided about the task: the task is broken (its author made a mistake), or there are
-        counted runs and none of them ended in an infrastructure fault."""
+        """Whether the task is broken, or has counted runs of which none ended in an infrastructure fault."""
         judged = bool(self.counted) and all(run.judgement is not Judgement.ERROR for run in self.counted)
         return bool(self.broken) or judged
 
@@ -127,34 +113,15 @@ class GateResult:
         return tuple(filter(None, (self.broken, *self.leaks, *runs, *cheats)))
 
     def row(self) -> dict[str, Any]:
-        """Return the result as a JSON row, from which `read` restores the result. The keys `survived` and `fate` (the
-        outcome, for people) are derived from the rest, so `read` ignores them."""
-        names = ("task", "digest", "source", "broken", "sealed", "controls", "withheld", "seconds")
-        kept = {name: getattr(self, name) for name in names}
-        runs = [{name: getattr(run, name) for name in Run.__slots__} for run in self.runs]
-        lists = {"leaks": list(self.leaks), "cheats": list(self.cheats), "limits": dict(self.limits)}
-        return {"survived": self.survived, "fate": self.outcome.value, **kept, **lists, "runs": runs}
+        """Return the row that `read` parses. `survived` and `fate` follow from the rest; they are for people."""
+        return {"survived": self.survived, "fate": self.outcome.value, **asdict(self)}
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> GateResult:
-        """Parse a row that the method `row` wrote. Raises ValueError, KeyError or TypeError for any other row."""
+        """Raises ValueError, KeyError or TypeError for any row that the method `row` did not write."""
         runs = tuple(Run(**{**run, "judgement": Judgement(run["judgement"])}) for run in row["runs"])
         known = {name: row[name] for name in cls.__slots__ if name not in ("runs", "leaks", "cheats")}
         return cls(**known, runs=runs, leaks=tuple(row["leaks"]), cheats=tuple(row["cheats"]))
-
-
-def run_of(what: str, conditions: str, verdict: Verdict, tried: int) -> Run:
-    seen = verdict.evidence
-    return Run(
-        what,
-        conditions,
-        verdict.judgement,
-        verdict.reason,
-        round(seen.seconds, 4),
-        round(seen.cpu_seconds, 4),
-        seen.memory_bytes,
-        tried,
-    )
 
 
 def source_of_task(task: Task) -> str:
@@ -162,7 +129,7 @@ def source_of_task(task: Task) -> str:
 
 
 def by_source(results: Iterable[GateResult]) -> dict[str, dict[str, int]]:
-    """Count, for each task source, all its tasks, those that survived the gate, and those with each other outcome."""
+    """Count, for each task source, its tasks, those that survived, and those with each other outcome."""
     found: dict[str, Counter[str]] = {}
     for result in results:
         counts = found.setdefault(result.source, Counter(tasks=0, survived=0))

@@ -64,10 +64,8 @@ async def revalidate(
 
 @dataclass(slots=True)
 class _Clock:
-    """Chooses the conditions of each task's runs, by trying once per image whether libfaketime works there. This
-    library, preloaded into a program, shifts the time that the program sees. It has no effect in some images, such as
-    those with another C library.
-    """
+    """Chooses the conditions of each task's runs, by trying once per image whether libfaketime works there: it has no
+    effect in images with another C library, for example."""
 
     grader: Grader
     library: str

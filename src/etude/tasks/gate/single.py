@@ -19,7 +19,7 @@ from etude.sandbox.contract import SandboxError, Sandboxes
 from etude.tasks.conditions import GATE, USUAL, Conditions
 from etude.tasks.directory import REFERENCE_DIFF, gated_digest
 from etude.tasks.gate.admission import GradingQueue
-from etude.tasks.gate.result import NOTHING, REFERENCE, GateResult, Run, run_of, source_of_task
+from etude.tasks.gate.result import NOTHING, REFERENCE, GateResult, Run, source_of_task
 from etude.tasks.grader import Grader
 from etude.tasks.limits import limits_from
 from etude.tasks.task import Task, TaskError
@@ -27,25 +27,24 @@ from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers import open_verifier, verifier_name
 
 ATTEMPTS, PAUSE = 3, 0.5
-"""ATTEMPTS: how often a grading is tried when it ends in an infrastructure fault. PAUSE: seconds before the second
-attempt; each later pause is twice as long."""
+"""Tries of a grading that ends in an infrastructure fault, and seconds before the second; each later pause is twice as
+long."""
 _NO_TASK_CODE = frozenset(("cases", "mutation", "documentation", "review", "script", "dockerfile", "workflow"))
 """Verifiers that run no code from the task in the box, except the code under test."""
 Cheats = Callable[[Task], Awaitable[Sequence[str]]]
-"""A function that runs, in a task's environment, all cheats that fit the task, and returns the names of those that
-succeeded. A cheat is an agent that tries to pass without solving anything."""
+"""Runs all cheats that fit a task in its environment, and returns the names of those that succeeded. A cheat is an
+agent that tries to pass without solving anything."""
 
 
 @dataclass(slots=True)
 class Gate:
-    """Grades a task's empty diff and its valid solutions, to find out whether the task may be used. One Gate, with its
-    grader, conditions and caches, serves all tasks that a process gates."""
+    """Finds out whether tasks may be used. One Gate, with its caches, serves all tasks that a process gates."""
 
     grader: Grader
     conditions: Sequence[Conditions] = GATE
-    """Conditions for the runs of the reference, one run under each."""
+    """For the runs of the reference, one under each."""
     nothing: Conditions = USUAL
-    """Conditions for grading nothing (the empty diff), and for grading the solutions other than the reference."""
+    """For grading the empty diff, and solutions other than the reference."""
     cheats: Cheats | None = None
     scan: bool = True
     """Whether to search the environment for the solution before grading."""
@@ -53,8 +52,7 @@ class Gate:
     _successful_cheats: Memo[str, tuple[str, ...]] = field(default_factory=lambda: Memo(8192))
 
     async def examine(self, task: Task) -> GateResult:
-        """Run the gate's checks on one task, and return what they found. Faults become part of the result; no
-        exception is raised."""
+        """Run the gate's checks on one task. Faults become part of the result; no exception is raised."""
         spent: list[float] = []
         digest, source = "", source_of_task(task)
         try:
@@ -97,9 +95,8 @@ class Gate:
     ) -> tuple[list[tuple[Run, Verdict]], tuple[str, ...]]:
         """Run all gradings of a task. Return them, and the files of its environment that show the solution (leaks).
 
-        The cheap checks come first: the search for leaks, and the grading of the empty diff. If they show that the task
-        is unfit, nothing else is run. Runs that need a busy machine come last, so that such runs of several tasks can
-        share one artificial CPU load.
+        The cheap checks come first, and if they show that the task is unfit, nothing else is run. Runs that need a busy
+        machine come last, so that several tasks can share one artificial CPU load.
         """
         leaks: tuple[str, ...] = ()
         if self.scan:
@@ -117,29 +114,34 @@ class Gate:
     async def _grade(
         self, task: Task, what: str, diff: str, conditions: Conditions, spent: list[float]
     ) -> list[tuple[Run, Verdict]]:
-        """Grade one diff, and repeat the grading after an infrastructure fault. `what` is the diff's name in the
-        returned runs. The seconds spent are appended to `spent`.
-
-        Some conditions can themselves cause a timeout; these have fallback conditions. A run that timed out under such
-        conditions is set aside, and repeated under the fallback.
-        """
+        """Grade one diff, and repeat the grading after an infrastructure fault. A run that timed out under conditions
+        that can cause this themselves is set aside, and repeated under their fallback."""
         for tried in range(1, ATTEMPTS + 1):
             async with self._turn(spent, busy=conditions.busy):
                 verdict = await self.grader.grade(task, diff, fresh=True, conditions=conditions)
             if verdict.judgement is not Judgement.ERROR or tried == ATTEMPTS:
                 break
             await asyncio.sleep(PAUSE * 2 ** (tried - 1))
-        run = run_of(what, conditions.name, verdict, tried)
+        seen = verdict.evidence
+        run = Run(
+            what,
+            conditions.name,
+            verdict.judgement,
+            verdict.reason,
+            round(seen.seconds, 4),
+            round(seen.cpu_seconds, 4),
+            seen.memory_bytes,
+            tried,
+        )
         forged = verdict.judgement is Judgement.SUSPECT
-        if conditions.fallback is None or run.as_expected or forged or not verdict.evidence.timed_out:
+        if conditions.fallback is None or run.as_expected or forged or not seen.timed_out:
             return [(run, verdict)]
         aside = replace(run, set_aside=True)
         return [(aside, verdict), *await self._grade(task, what, diff, conditions.fallback, spent)]
 
     @asynccontextmanager
     async def _turn(self, spent: list[float], *, busy: bool = False) -> AsyncIterator[None]:
-        """Wait for a slot of the queue, and hold it during the with-block. Then append to `spent` how many seconds the
-        block took, without the waiting."""
+        """Hold a slot of the queue, and append to `spent` how many seconds the block took, without the waiting."""
         async with self.queue.turn(busy=busy):
             began = time.monotonic()
             try:
@@ -164,14 +166,11 @@ async def gate(task: Task, sandboxes: Sandboxes, *, runs: int = 3, grader: Grade
 
 
 def conditions_of(runs: int) -> list[Conditions]:
-    """Return the conditions (such as time zone, test order and load) of each of `runs` runs of the reference. The runs
-    take the entries of `GATE` in order. After the last entry, they begin again with the first.
-    """
+    """Return the conditions of `runs` runs of the reference: those of `GATE` in turn, over and over."""
     return [GATE[index % len(GATE)] for index in range(runs)]
 
 
 def reference_diff(task: Task) -> str:
-    """Return the task's reference solution as a diff."""
     return _read_diff(task.directory / REFERENCE_DIFF, "the reference solution")
 
 
@@ -192,21 +191,15 @@ def _read_diff(path: Path, what: str) -> str:
 
 
 def _cheats_key(task: Task) -> str:
-    """Return the key under which the gate caches which cheats succeed in a task. (A cheat is an agent that tries to
-    pass without solving anything.) This key is for environments that consist only of files over the host's system
-    folders. For any other environment, the caller uses the image as the key.
-
-    Tasks share a key if each cheat is expected to succeed in all of them or in none: tasks with the same source,
-    verifier and runner. If the verifier runs code from the task, such as its tests, the tasks must also have the same
-    family (a package, a repository).
-    """
+    """Return the key of tasks over the host's system folders in which each cheat has the same chances: tasks with the
+    same source, verifier and runner. If the verifier runs code from the task, they must also have the same family (a
+    package, a repository)."""
     name = verifier_name(task)
     parts = (name, task.verifier.get("runner"), source_of_task(task), "" if name in _NO_TASK_CODE else task.family)
     return f"host {parts}"
 
 
 def _describe_error(error: Exception) -> str:
-    """Return a description of the error, with the file and the line that raised it."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 

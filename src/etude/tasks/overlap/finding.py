@@ -1,6 +1,5 @@
-"""Finds content that two collections share. The first collection is indexed and the second streamed, so only the first
-must fit into memory.
-"""
+"""Finds content that two collections share. The first is indexed and the second streamed: only the first must fit in
+memory."""
 
 from __future__ import annotations
 
@@ -11,33 +10,26 @@ from dataclasses import dataclass
 from etude.tasks.overlap.items import Item, Print
 
 PLACES = 5
-"""Maximum number of items with the same content hash (print) that are recorded from the first of the two collections to
-compare. Further items with that hash are not reported."""
+"""Maximum number of items of the first collection that are reported for one print."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """One finding: content of one kind that an item of the first collection shares with an item of the second."""
+    """Content of one kind that an item of the first collection shares with one of the second."""
 
     what: str
-    """Kind of the shared content: task (its id), function (code without its numbers), instance (code with its numbers),
-    code (a sequence of tokens) or text (a sequence of words)."""
+    """task (its id), function (code without its numbers), instance (code with them), code (tokens) or text (words)."""
     a: str
-    """Name of the item of the first collection that has the shared content."""
     b: str
-    """Name of the item of the second collection that has the shared content."""
     count: int
-    """Number of content hashes (prints) that the two items share, counting only this leak's kind of content."""
+    """Number of prints of this kind that the two items share."""
     sample: str
-    """Description of one piece of the shared content, such as a function's name, as the item of the second collection
-    has it."""
+    """One piece of the shared content, such as a function's name, as the second collection has it."""
 
 
 def find_leaks(first: Iterable[Item], second: Iterable[Item], *, numbers: bool = False) -> list[Leak]:
-    """Compare two collections of items. Return one leak for each pair of items that share content and each kind of
-    content that they share, the largest leaks first. If many items of the first collection have the same content hash,
-    only the first `PLACES` of them are paired. With `numbers`, functions count as equal only if their numbers are equal
-    too."""
+    """Return one leak for each pair of items that share content, and each kind of it, the largest leaks first. With
+    `numbers`, functions are equal only if their numbers are too."""
     other = "function" if numbers else "instance"
     places: dict[Print, list[str]] = defaultdict(list)
     for item in first:

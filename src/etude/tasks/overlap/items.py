@@ -22,33 +22,28 @@ from etude.tasks.task import Task, TaskError
 
 WORDS = 13
 SMALLEST = 24
-"""Smallest function to compare, in nodes of its syntax tree. Smaller functions, such as accessors, occur in any two
-programs.
-"""
+"""Smallest function to compare, in nodes of its syntax tree. Smaller ones, such as accessors, occur in any two
+programs."""
 _PROSE = re.compile(r".*\.(md|rst|txt)")
 _CODE = re.compile(r".*\.(c|cc|cpp|cs|go|h|hpp|java|js|cjs|mjs|jsx|kt|lua|php|pl|rb|rs|scala|sh|sql|swift|ts|tsx)")
 _WORD = re.compile(r"\w+")
 _NUMBERED = re.compile(r"^\d+ (.*)$")
 Print = tuple[str, int]
-"""A print, which stands for one piece of content: its kind (such as "function") and its hash."""
+"""Stands for one piece of content: its kind (such as "function") and its hash."""
 
 
 @dataclass(slots=True)
 class Item:
-    """One thing to compare, such as a file of a task, with the hashes (prints) of its content."""
-
     where: str
     prints: dict[Print, str] = field(default_factory=dict)
-    """The content hashes (prints) of the item, each with a description of the hashed content: the task's id, a
-    function's name, the number of a line, or the words themselves.
+    """Each print with what it is of: the task's id, a function's name, the number of a line, or the words themselves.
     """
 
     def add_task(self, name: str) -> None:
         self.prints["task", digest_of(name)] = name
 
     def add_functions(self, source: str) -> bool:
-        """Add the hashes (prints) of a module's functions to this item. Return whether there were any functions to
-        compare."""
+        """Return whether there were any functions to compare."""
         found = fingerprints(source, smallest=SMALLEST)
         self.prints.update({("function", int(one.shape, 16)): one.name for one in found})
         self.prints.update({("instance", int(one.instance, 16)): one.name for one in found})
@@ -83,8 +78,7 @@ def item_of_text(where: str, text: str) -> Item:
 
 
 def code_in(text: str) -> Iterator[str]:
-    """Yield each part of a document that may be a Python module: the whole text, and each listing of numbered lines,
-    with the line numbers removed."""
+    """Yield what may be Python modules: the whole text, and each listing of numbered lines without the numbers."""
     yield text
     listing: list[str] = []
     for line in [*text.split("\n"), ""]:
@@ -96,8 +90,7 @@ def code_in(text: str) -> Iterator[str]:
 
 
 def added_lines(diff: str) -> dict[str, str]:
-    """Return the new side of a diff's hunks (context and added lines) as one text per file, by path. Return nothing if
-    the diff is malformed."""
+    """Return the new side of a diff's hunks (context and added lines), by path; nothing if the diff is malformed."""
     try:
         patches = parse_diff(diff)
     except DiffError:
@@ -106,8 +99,7 @@ def added_lines(diff: str) -> dict[str, str]:
 
 
 def items_of_task(task: Task) -> Iterator[Item]:
-    """Yield the items of a task: the task itself with its instruction, each file as the agent finds it and as each
-    solution leaves it, and the hidden tests.
+    """Yield a task's instruction, each file as the agent finds it and as each solution leaves it, and the hidden tests.
 
     Visible tests and their configuration are left out, because many tasks share them.
     """
@@ -131,10 +123,9 @@ def items_of_task(task: Task) -> Iterator[Item]:
 
 
 def solution_files(task: Task) -> dict[str, list[str]]:
-    """Return each workspace file's versions, by path: the text that the agent finds, and the text that each solution
-    leaves. Tests and their configuration are left out. If the environment is built, its files cannot be read; then each
-    version consists only of the lines that a solution's diff shows: added lines and context.
-    """
+    """Return the versions of each workspace file, by path: as the agent finds it, and as each solution leaves it. Tests
+    and their configuration are left out. The files of a built environment cannot be read, so their versions hold only
+    the new side of the solutions' diffs."""
     before: dict[str, str] = {}
     if (task.directory / REPOSITORY).is_dir():
         before = {path: data.decode("utf-8", "replace") for path, data in read_files(task.directory).items()}

@@ -1,12 +1,10 @@
-"""Reads one of the two collections to compare. What the path contains decides the reader: tasks, documents, token
-shards, traces, or plain files.
-"""
+"""Reads one side of a comparison: tasks, documents, token shards, traces or plain files, by what the path contains."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +19,13 @@ _LARGEST_FILE = 4 << 20
 
 
 class OverlapError(Exception):
-    """One of the two collections to compare cannot be read. The message says what was expected."""
+    """A side cannot be read. The message says what was expected."""
 
 
 def read_side(path: Path, split: Split | None = None) -> Iterator[Item]:
-    """Yield the items of one of the two collections to compare, which lies at `path`. `split` restricts tasks to one
-    split. Raises OverlapError if there is nothing to compare.
-    """
-    reader = _reader(path, split)
+    """Yield the items at `path`; `split` restricts tasks. Raises OverlapError if there is nothing to compare."""
     count = 0
-    for item in reader():
+    for item in _items(path, split):
         count += 1
         yield item
     if not count:
@@ -40,20 +35,22 @@ def read_side(path: Path, split: Split | None = None) -> Iterator[Item]:
         )
 
 
-def _reader(path: Path, split: Split | None) -> Callable[[], Iterator[Item]]:
+def _items(path: Path, split: Split | None) -> Iterator[Item]:
     if path.is_file() and path.name.endswith(_DOCUMENTS):
-        return lambda: _documents(path)
-    if path.is_file() and path.suffix == ".parquet":
-        return lambda: _traces(path)
-    if not path.is_dir():
+        yield from _documents(path)
+    elif path.is_file() and path.suffix == ".parquet":
+        yield from _traces(path)
+    elif not path.is_dir():
         raise OverlapError(f"{path}: expected a folder, or a file of documents or traces")
-    if find_tasks(path):
-        return lambda: _tasks(path, split)
-    if (path / "manifest.json").is_file():
-        return lambda: _shards(path)
-    if documents := sorted(file for file in path.rglob("*") if file.name.endswith(_DOCUMENTS)):
-        return lambda: (item for file in documents for item in _documents(file))
-    return lambda: _traces(path) if any(path.glob("*.parquet")) else _files(path)
+    elif find_tasks(path):
+        yield from _tasks(path, split)
+    elif (path / "manifest.json").is_file():
+        yield from _shards(path)
+    elif documents := sorted(file for file in path.rglob("*") if file.name.endswith(_DOCUMENTS)):
+        for file in documents:
+            yield from _documents(file)
+    else:
+        yield from _traces(path) if any(path.glob("*.parquet")) else _files(path)
 
 
 def _tasks(folder: Path, split: Split | None) -> Iterator[Item]:
@@ -74,7 +71,6 @@ def _documents(path: Path) -> Iterator[Item]:
 
 
 def _document(line: str, place: str) -> Item:
-    """Return the item of one line of JSON that holds a text or a conversation."""
     try:
         row = json.loads(line)
         if not isinstance(row, dict):
@@ -109,7 +105,7 @@ def _message_texts(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _shards(folder: Path) -> Iterator[Item]:
-    """Yield the documents of a corpus's shards, decoded with the tokenizer that a run stores beside the corpus."""
+    """Decode the shards with the tokenizer that a run stores beside its corpus."""
     from etude.corpus import open_corpus
     from etude.text import Tokenizer
 

@@ -12,9 +12,7 @@ from collections.abc import Iterator
 import xxhash
 
 WINDOW = 40
-"""Number of consecutive tokens that must match. Shorter matches occur between any two programs, so functions with fewer
-tokens are not compared.
-"""
+"""Consecutive tokens that must match. Shorter matches occur between any two programs."""
 _TOKEN = re.compile(
     r"""(?P<comment> //[^\n]* | /\*.*?\*/ | (?:(?<=\s)|^)\#(?=[\s!])[^\n]* | (?:(?<=\s)|^)--(?=\s)[^\n]* )
     | (?P<text> "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | `(?:\\.|[^`\\])*` )
@@ -37,9 +35,8 @@ def digest_of(text: str) -> int:
 
 
 def windows(source: str) -> Iterator[tuple[int, int]]:
-    """Yield the hash of every window of `WINDOW` tokens, and the line that it starts on. In each window, names are
-    replaced by numbers (0 for the first name in it), so that the names themselves do not matter.
-    """
+    """Yield the hash of every window of `WINDOW` tokens, and the line that it starts on. In each window names are
+    replaced by numbers (0 for the first), so they do not matter."""
     tokens, lines = _tokens(source)
     for start in range(len(tokens) - WINDOW + 1):
         names: dict[str, int] = {}

@@ -13,6 +13,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from zipfile import BadZipFile
@@ -38,35 +39,32 @@ _Numbers = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.uint32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Base:
-    """The list of files that boxes show from the host's system folders."""
+    """The files that boxes show from the host's system folders."""
 
     digest: str
-    """Hash of the names, sizes and modification times of the files in the host's system folders. It changes with every
-    change of the installed software."""
+    """Changes with every change of the installed software: a hash of names, sizes and modification times."""
     sizes: dict[str, int] = field(repr=False)
-    """Size in bytes of each file that boxes show from the host's system folders, by path."""
-    _called: dict[str, list[str]] = field(init=False, repr=False, compare=False)
-    """The paths in `sizes`, grouped by file name. A search through all of them would take a tenth of a second per task.
-    """
+    """By path."""
 
-    def __post_init__(self) -> None:
-        called: dict[str, list[str]] = {}
+    @cached_property
+    def _by_name(self) -> dict[str, list[str]]:
+        """Paths by file name: a search through all of them would take a tenth of a second per task."""
+        found: dict[str, list[str]] = {}
         for path in self.sizes:
-            called.setdefault(path.rpartition("/")[2], []).append(path)
-        object.__setattr__(self, "_called", called)
+            found.setdefault(path.rpartition("/")[2], []).append(path)
+        return found
 
     def copies(self, file_versions: Iterable[FileVersions]) -> list[str]:
-        """Return the paths of the host's files that may be other versions of files that the solution changes. Such a
-        file has the same name as one of `file_versions`, and a size that differs at most by a factor of four.
-        """
+        """Return the paths that may be other versions of files that the solution changes: of the same name, and of a
+        size that differs at most by a factor of four."""
         wanted = list(file_versions)
         last_parts = {versions.name.rpartition("/")[2] for versions in wanted}
         return [
             path
             for part in sorted(last_parts)
-            for path in self._called.get(part, ())
+            for path in self._by_name.get(part, ())
             if any(
                 versions.matches_path(path) and versions.size <= 4 * self.sizes[path] <= 16 * versions.size
                 for versions in wanted
@@ -75,7 +73,6 @@ class Base:
 
 
 async def list_base(sandboxes: Sandboxes) -> Base:
-    """List the files that a box can see in the host's system folders."""
     async with scan_box(sandboxes, HOST) as box:
         # A program of Étude's lists the files, because not every system's `find` can print sizes. The interpreter's
         # folder is made anew for every image store, and holds only the interpreter.
@@ -95,23 +92,17 @@ def _base_of(listed: bytes) -> Base:
 
 @dataclass(frozen=True, slots=True)
 class HostIndex:
-    """An index of all text lines in the host's system folders: for each line's hash, one file that
-    contains the line.
-    """
+    """For the hash of each text line in the host's system folders, one file that contains the line."""
 
     numbers: _Numbers
-    """Sorted hashes of all lines of the host's text files. White space is removed from each line first, and lines with
-    fewer than `LEAST` bytes left are skipped."""
+    """Sorted hashes of lines without their white space; lines with fewer than `LEAST` bytes left are skipped."""
     places: _Places
-    """For each line hash in `numbers`, the first file that contains the hashed line. Files are given as positions in
-    `names`, the paths of all indexed files."""
+    """For each hash, the position in `names` of the first file with that line."""
     names: Sequence[str]
 
     def files_with(self, needles: Iterable[Needle]) -> list[str]:
-        """Return the files that contain one of the needles (texts of a solution or its hidden tests) as a whole line,
-        at most one file per needle. Needles that are a part of a line, or that span several lines, cannot be looked up
-        and are skipped.
-        """
+        """Return the files that contain a needle as a whole line, at most one file per needle. Other needles cannot be
+        looked up and are skipped."""
         found = set()
         for needle in needles:
             number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))
@@ -128,7 +119,7 @@ class HostIndex:
 
     @classmethod
     def read(cls, path: Path) -> HostIndex | None:
-        """Load an index from a file. Return None if the file is missing or damaged."""
+        """Return None if the file is missing or damaged."""
         try:
             with np.load(path) as found:
                 names = found["names"].tobytes().decode("utf-8", "surrogateescape").split("\0")
@@ -138,8 +129,7 @@ class HostIndex:
 
 
 async def build_host_index(sandboxes: Sandboxes) -> HostIndex:
-    """Build an index of the lines of all text files in the host's system folders, including files inside archives and
-    compressed files. Files of more than 32 MB are skipped."""
+    """Index all text files in the host's system folders, also inside archives. Files of more than 32 MB are skipped."""
     made = _HostIndexBuilder()
     async with scan_box(sandboxes, HOST) as box:
         root = Root(box, owner_of(sandboxes), frozenset())
@@ -154,16 +144,13 @@ async def build_host_index(sandboxes: Sandboxes) -> HostIndex:
 async def scan_base(
     sandboxes: Sandboxes, base: Base, needles: Needles, host_index: HostIndex | None = None
 ) -> SealReport:
-    """Scan those files of the host's system folders that may hold the solution: copies of the files that it changes
-    and, given an index, files that contain one of its lines.
-    """
+    """Scan the host's files that may hold the solution: copies of the files that it changes and, given an index, files
+    that contain one of its lines."""
     paths = {*base.copies(needles.file_versions), *(host_index.files_with(needles.items) if host_index else ())}
     return await scan_paths(sandboxes, HOST, sorted(paths), needles) if paths else SealReport(lines=len(needles.items))
 
 
 class _HostIndexBuilder:
-    """Collects the line hashes of files, and merges them into an index."""
-
     def __init__(self) -> None:
         self._names: list[str] = []
         self._numbers: list[_Numbers] = []
@@ -192,8 +179,6 @@ class _HostIndexBuilder:
         self._numbers, self._places = [numbers], [np.concatenate(self._places)[first]]
 
     def host_index(self) -> HostIndex:
-        if not self._names:
-            return HostIndex(np.empty(0, np.uint64), np.empty(0, np.uint32), ())
         self._merge()
         return HostIndex(self._numbers[0], self._places[0], tuple(self._names))
 

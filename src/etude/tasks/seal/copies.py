@@ -13,7 +13,6 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Sequence
 
-from etude.sandbox.contract import RequestRefused
 from etude.tasks.seal.leftovers import Removed, is_below
 from etude.tasks.seal.root import Root, members
 
@@ -25,17 +24,13 @@ _NO_PACKAGES = frozenset(
     ("tests", "test", "docs", "doc", "examples", "benchmarks", "scripts", "tools", "build", "dist")
 )
 _COMPILED = (".pyc", ".pyo", ".so", ".pyd", ".node")
-"""Suffixes of files that are built on installation, so the workspace has no counterpart to compare them with."""
+"""Suffixes of files built on installation: the workspace has no counterpart to compare them with."""
 
 
 async def find_copies(root: Root, paths: Sequence[str], workdir: str, tracked: Collection[str] | None) -> list[Removed]:
-    """Return the paths to remove from an image because they may show the fixed version of the package under test.
-
-    These are: each installed copy of the package that differs from the workspace, and the installation record of such a
-    copy; the bytecode of each copy that equals the workspace; the archives of the package. `paths` are the files of the
-    image. `tracked` are the files that the workspace's repository tracks, which do not count as copies; None if there
-    is no repository, or its files cannot be listed.
-    """
+    """Return what may show the fixed version of the package under test: installed copies that differ from the
+    workspace, with their records; the bytecode of equal copies; archives of the package. Files in `tracked` do not
+    count as copies; it is None if there is no repository, or its files cannot be listed."""
     names = await package_names(root, paths, workdir)
     if not names:
         return []
@@ -63,8 +58,8 @@ async def find_copies(root: Root, paths: Sequence[str], workdir: str, tracked: C
 
 
 async def editable_folders(root: Root, paths: Sequence[str], workdir: str) -> set[str]:
-    """Return the paths in the workspace that an editable install of the package needs: those that its hook files (such
-    as .pth files) name, and the .egg-info folders."""
+    """Return what an editable install of the package loads from the workspace: the paths in its hook files (such as
+    .pth files), and the .egg-info folders."""
     hooks = [path for path in paths if not is_below(path, workdir) and _EDITABLE.search(path)]
     text = "\n".join([await _text(root, path) for path in hooks])
     if workdir not in text:
@@ -75,8 +70,7 @@ async def editable_folders(root: Root, paths: Sequence[str], workdir: str) -> se
 
 
 async def package_names(root: Root, paths: Iterable[str], workdir: str) -> set[str]:
-    """Return the normalised names of the package under test, found in the workspace's project files (such as
-    pyproject.toml) and among its import folders."""
+    """Return the package's normalised names, from the workspace's project files and among its import folders."""
     names: set[str] = set()
     for path in paths:
         if not is_below(path, workdir):
@@ -91,14 +85,13 @@ async def package_names(root: Root, paths: Iterable[str], workdir: str) -> set[s
 
 
 async def _equals_workspace(root: Root, place: str, paths: Iterable[str], workdir: str) -> bool:
-    """Return whether every file of an installed copy of the package under test has a file with the same bytes in the
-    workspace. `place` is the path of the copy. Compiled files, such as bytecode, are not compared."""
+    """Return whether every file of the copy at `place`, except compiled ones, is the same in the workspace."""
     name = place.rpartition("/")[2]
     homes = [folder for folder in (f"{workdir}/{name}", f"{workdir}/src/{name}", workdir) if folder != place]
     there = set(paths)
     if place in there:
-        ours = [await _bytes(root, home) for home in homes if home in there]
-        return await _bytes(root, place) in ours
+        ours = [await root.read(home) for home in homes if home in there]
+        return await root.read(place) in ours
     async for piece in root.pieces(place):
         if piece.unread:
             return False
@@ -107,20 +100,17 @@ async def _equals_workspace(root: Root, place: str, paths: Iterable[str], workdi
                 continue
             inside = f"{piece.folder}/{info.name}".removeprefix(f"{place}/")
             counterpart = next((f"{home}/{inside}" for home in homes if f"{home}/{inside}" in there), None)
-            if counterpart is None or await _bytes(root, counterpart) != content:
+            if counterpart is None or await root.read(counterpart) != content:
                 return False
     return True
 
 
 def _is_own_package(path: str, workdir: str, tracked: Collection[str] | None) -> bool:
-    """Return whether a package folder belongs to the repository itself, such as a package of a monorepo that a symbolic
-    link points to.
-    """
+    """The repository's own packages, such as those of a monorepo that a symbolic link points to, are no copies."""
     return is_below(path, workdir) and (tracked is None or path in tracked)
 
 
 def _normalised_name(name: str) -> str:
-    """Return the name of a package or module in the normalised form that is used for comparison."""
     return re.sub(r"[-_.]+", "-", name.rpartition("/")[2].removesuffix(".py").lower())
 
 
@@ -161,11 +151,4 @@ _PROJECT_FILES = {
 
 
 async def _text(root: Root, path: str) -> str:
-    return (await _bytes(root, path)).decode("utf-8", "replace")
-
-
-async def _bytes(root: Root, path: str) -> bytes:
-    try:
-        return await root.box.read_file(path, max_bytes=16 << 20)
-    except (OSError, RequestRefused):
-        return b""
+    return (await root.read(path)).decode("utf-8", "replace")

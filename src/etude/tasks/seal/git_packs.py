@@ -11,17 +11,15 @@ _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 _BY_OFFSET, _BY_NAME = 6, 7
 _KEPT_BYTES = 64 << 20
 LARGEST = 128 << 20
-"""Maximum size, in bytes, of one object of a pack. `nested_archives` has the same limit for every other file that it
-unpacks. What is larger counts as damaged and is not read.
-"""
+"""Largest object, in bytes. `nested_archives` has the same limit for other files. What is larger is not read."""
 
 
 class PackError(Exception):
-    """The data is not a pack file, or is damaged. Objects before the damage have already been yielded."""
+    """The data is not a pack, or is damaged. Objects before the damage have already been yielded."""
 
 
 def pack_objects(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the name (such as "blob at 12") and the contents of each object in a git pack file, except trees."""
+    """Yield the name (such as "blob at 12") and the contents of each object, except trees."""
     if data[:4] != b"PACK" or len(data) < 32:
         raise PackError("not a pack")
     count = int.from_bytes(data[8:12], "big")
@@ -35,8 +33,6 @@ def pack_objects(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 class _Reader:
-    """Reads objects of one pack, and caches recent ones as bases of deltas."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._kept: OrderedDict[int, tuple[str, bytes]] = OrderedDict()
@@ -126,8 +122,7 @@ class _Reader:
 
 
 def _apply(base: bytes, delta: bytes, *, loose: bool) -> bytes:
-    """Apply a delta to its base. `loose` means that the base is not known; then only the bytes that the delta itself
-    holds are returned."""
+    """If the base is not known (`loose`), only the bytes that the delta itself holds are returned."""
     at = _skip_size(delta, _skip_size(delta, 0))
     found = bytearray()
     while at < len(delta):

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import resources
 
-from etude.sandbox.contract import Box, BoxSpec, RequestRefused, Sandboxes
+from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 from etude.tasks.fresh_box import fresh_box
 from etude.tasks.seal.leftovers import Removed, folders_above, is_below
 from etude.tasks.seal.root import LIMITS, Root, members, run
@@ -32,20 +32,20 @@ _NESTED_REASON = "a repository within the workspace, or what its history was bor
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is known about a workspace's repository before it is squashed."""
+    """A workspace's repository before it is squashed."""
 
     top: str
-    """Root folder of the working tree: the workspace or a folder above it."""
+    """Root of the working tree: the workspace or a folder above it."""
     tracked: frozenset[str] | None
-    """Absolute paths of the files that the repository tracks. None if they cannot be listed, for example because the
-    image has no git. In that case, the single commit made by `squash` contains every file that git does not ignore."""
+    """Absolute paths; None if they cannot be listed, for example because the image has no git. The single commit then
+    holds every file that git does not ignore."""
     branch: str
     stores: tuple[Removed, ...]
     """Every path that holds history: `.git` itself, the `.git` of submodules and worktrees, and alternates."""
 
 
 async def find_history(root: Root, paths: Sequence[str], workdir: str) -> History | None:
-    """Find the repository that the workspace belongs to. Return None if there is none."""
+    """Return the repository that the workspace belongs to, or None."""
     gits = sorted({git for path in paths if (git := _git_folder_of(path))}, key=len)
     above = [git for git in gits if is_below(workdir, git.removesuffix("/.git")) and git != "/.git"]
     if not above:
@@ -65,10 +65,8 @@ async def find_history(root: Root, paths: Sequence[str], workdir: str) -> Histor
 
 
 async def squash(root: Root, history: History, sandboxes: Sandboxes) -> None:
-    """Create a repository with a single commit of the present files, in place of the repository that `history`
-    describes. The caller must already have removed every path in `history.stores`. If neither the image nor the host
-    has git, no repository is created.
-    """
+    """Create a repository with one commit of the present files. The caller must have removed every path in
+    `history.stores`. If neither the image nor the host has git, no repository is created."""
     if await _has_git(root.box):
         await _squash_in(root.box, history.top, history, await _git_user(root, history.top))
         return
@@ -100,9 +98,8 @@ async def _has_git(box: Box) -> bool:
 
 
 async def _git_user(root: Root, top: str) -> str:
-    """Return the name of the user to run git as, since git refuses a repository that belongs to another user. If the
-    box's default user (later the agent) owns the files, this is the default user, whose name is given as empty.
-    Otherwise it is `root.user`."""
+    """Git refuses a repository that belongs to another user, so it runs as the box's default user (an empty name) if
+    that user owns the files."""
     owns = await root.box.exec(["/bin/sh", "-c", "test -O . && test -w ."], timeout=60, cwd=top)
     return "" if owns.code == 0 else root.user
 
@@ -111,7 +108,6 @@ async def _git_user(root: Root, top: str) -> str:
 
 
 def _git_folder_of(path: str) -> str:
-    """Return the `.git` path that a file equals or lies below, or an empty string if there is none."""
     found = _GIT.match(path)
     return found[0] if found else ""
 
@@ -125,14 +121,14 @@ async def _resolve_git_file(root: Root, git: str, paths: Iterable[str]) -> str:
 
 
 def _is_git_data(place: str, paths: Iterable[str]) -> bool:
-    """Return whether a folder looks like git's data. A repository can name any folder of the image as a part of itself,
-    for example as an alternate. Such a folder is removed with the repository only if it holds git's data."""
+    """A repository can name any folder of the image as a part of itself, such as an alternate. Such a folder is removed
+    with it only if it holds git's data."""
     return any(path.startswith((f"{place}/objects/", f"{place}/refs/")) or path == f"{place}/gitdir" for path in paths)
 
 
 async def _object_stores(root: Root, store: str) -> list[str]:
-    """Return all folders that a repository's objects may come from: its own, its common folder and its alternates,
-    followed recursively."""
+    """Return all folders that a repository's objects may come from: its own, its common one and, recursively,
+    alternates."""
     found, waiting = [store], [store]
     while waiting and len(found) < 64:
         place = waiting.pop()
@@ -147,8 +143,7 @@ async def _object_stores(root: Root, store: str) -> list[str]:
 
 
 async def _tracked(root: Root, top: str, store: str, paths: Sequence[str]) -> frozenset[str] | None:
-    """Return the absolute paths of the files that the repository with the git folder `store` tracks, including those of
-    its submodules. Return None if they cannot be listed. `top` is the repository's working tree."""
+    """Return the absolute paths of the tracked files, also of submodules, or None if they cannot be listed."""
     if not await _has_git(root.box):
         return None
     try:
@@ -170,10 +165,7 @@ async def _branch(root: Root, store: str) -> str:
 
 
 async def _text(root: Root, path: str) -> str:
-    try:
-        return (await root.box.read_file(path)).decode("utf-8", "surrogateescape")
-    except (OSError, RequestRefused):
-        return ""
+    return (await root.read(path)).decode("utf-8", "surrogateescape")
 
 
 def _joined(base: str, path: str) -> str:
@@ -187,9 +179,7 @@ def _joined(base: str, path: str) -> str:
 async def _box_with_git(
     sandboxes: Sandboxes, root: Root, history: History
 ) -> AsyncIterator[tuple[Box, tuple[int, int]]]:
-    """Create a box that has the host's git and a copy of the working tree. Yield the box and the tree's owner (uid,
-    gid).
-    """
+    """Yield a box that has the host's git and a copy of the working tree, and the tree's owner (uid, gid)."""
     async with fresh_box(sandboxes, BoxSpec("host", workdir=_COPY_FOLDER, limits=LIMITS, name="squash")) as box:
         owner: tuple[int, int] | None = None
         async for piece in root.pieces(history.top):
@@ -202,7 +192,6 @@ async def _box_with_git(
 
 
 def _with_owner(tar: bytes, uid: int, gid: int) -> bytes:
-    """Return a copy of the tar in which all files belong to another owner."""
     target = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(tar)) as source, tarfile.open(fileobj=target, mode="w") as copy:
         for info in source:

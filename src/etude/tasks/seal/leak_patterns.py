@@ -26,18 +26,14 @@ import xxhash
 SPACE = b" \t\r\n\f\v"
 WITHIN_LINES = SPACE.replace(b"\n", b"")
 LEAST = 24
-"""Shortest line to search for, in bytes without white space. Two programs may share a shorter line by chance."""
+"""Shortest line to search for, without white space. Two programs may share a shorter one by chance."""
 LEAST_QUOTED = 20
 LONGEST = 160
-"""Number of bytes of a line, without white space, that count when two lines are compared. The rest of a very long line
-would add no certainty."""
+"""Bytes of a line, without white space, that are compared. The rest would add no certainty."""
 _MARK_COUNT = 12
-"""Number of lines, spread over a file, by which copies of the file are recognised. A text that contains at least half
-of these lines counts as a copy.
-"""
+"""Lines, spread over a file, by which its copies are recognised: a copy has at least half of them."""
 _COMMENT_STARTS = (b"#", b"//", b"*", b"/*", b'"""', b"<!--")
-"""How comment lines begin. Many files share the same comments, such as licence texts, so comments do not identify a
-file."""
+"""Many files share the same comments, such as licence texts, so comments identify no file."""
 _SOLUTION, _TESTS = 24, 16
 """Maximum number of needles (texts to search an image for) from the solution, and from the hidden tests. They are taken
 from the files in turn, longest lines first. A few lines per file are enough, because a leaked file usually contains all
@@ -55,40 +51,30 @@ class Needle:
     text: bytes
     """The text to search for, without white space."""
     of_tests: bool
-    """Whether the text comes from the hidden tests rather than from the solution."""
     shown: str
     """File, line number and text of the needle, for people to read."""
     whole: bool = True
-    """Whether the text is one whole line (or the first `LONGEST` bytes of one), not another part of a line or several
-    lines joined."""
+    """Whether the text is one whole line, or the first `LONGEST` bytes of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileVersions:
-    """Recognises other versions of one file that the reference solution changes or adds, and tells whether such a
-    version shows the solution."""
+    """Recognises other versions of a file that the reference changes or adds, and finds the solution in them."""
 
     name: str
-    """How the path of a version of the file must end: with the file's name, or with folder and name if many files have
-    that name (such as `__init__.py`)."""
+    """How the path of a version must end: with the file's name, or folder and name for names such as `__init__.py`."""
     size: int
-    """Size of the file in bytes, before the reference solution changes it. For a file that the reference adds, the size
-    of what it adds."""
+    """Bytes before the reference changes the file; of a file that it adds, those that it adds."""
     marks: tuple[bytes, ...]
-    """Distinctive lines of the file, without white space. A text that contains at least half of them counts as a
-    version of the file."""
+    """Distinctive lines without white space. A text with at least half of them is a version of the file."""
     needles: tuple[Needle, ...]
-    """Texts to search for: the solution's lines in this file, including lines that Python's standard library also has.
-    """
+    """The solution's lines in this file, including lines that Python's standard library also has."""
 
     def matches_path(self, path: str) -> bool:
-        """Return whether a file at this path may be a version of the file, because the path ends with `name`."""
         return re.split("[/!]", path)[-1] == self.name or path.endswith(f"/{self.name}")
 
     def leaked_in(self, text: bytes) -> Needle | None:
-        """If `text` is a version of this file and contains one of its needles (texts of the solution), return that
-        needle, otherwise None. The caller must have removed all white space from `text`.
-        """
+        """Return a needle that a text (without white space) shows as a version of this file, or None."""
         if 2 * sum(mark in text for mark in self.marks) < len(self.marks):
             return None
         return next((needle for needle in self.needles if needle.text in text), None)
@@ -96,11 +82,11 @@ class FileVersions:
 
 @dataclass(frozen=True, slots=True)
 class Needles:
-    """All needles of one task: the texts whose presence in an image reveals the solution or the hidden tests."""
+    """The texts whose presence in an image reveals a task's solution or hidden tests."""
 
     items: tuple[Needle, ...]
     stems: frozenset[str] = frozenset()
-    """Names, without `.py`, of the Python files that the reference changes. They identify bytecode of these files."""
+    """Names, without `.py`, of changed Python files, by which bytecode of them is recognised."""
     file_versions: tuple[FileVersions, ...] = ()
 
 
@@ -116,9 +102,7 @@ def without_whitespace(data: bytes) -> bytes:
 
 
 def needles_of(diff: str, tests: Mapping[str, bytes], pristine: Mapping[str, bytes]) -> Needles:
-    """Return the texts (needles) that reveal a task's solution or hidden tests. `diff` is the reference's diff; it need
-    not apply to the pristine files.
-    """
+    """`diff` is the reference's; it need not apply to the pristine files."""
     known = b"\n".join(without_whitespace(data) for data in pristine.values())
 
     def new(found: Iterable[Needle]) -> list[Needle]:
@@ -152,7 +136,7 @@ def _file_versions(changed: Mapping[str, Sequence[Needle]], files: Mapping[str, 
 
 
 def _changed_files(diff: str) -> Iterator[tuple[str, list[list[_Line]]]]:
-    """Yield the path of each file in a diff, with the new side (context and added lines) of its hunks."""
+    """Yield the path and the new side of the hunks (context and added lines) of each file in a diff."""
     path, hunks, number = "", list[list[_Line]](), 0
     for line in diff.split("\n"):
         if line.startswith("+++ "):
@@ -193,8 +177,7 @@ def _of_hunks(path: str, hunks: Iterable[Sequence[_Line]]) -> Iterator[Needle]:
 
 
 def _joined_with_neighbours(hunk: Sequence[_Line], index: int) -> bytes:
-    """Return a line without white space. If it has fewer than `LEAST` bytes, neighbouring lines of the hunk are joined
-    to it until the text is long enough or the hunk ends."""
+    """Return a line without white space, joined with its neighbours in the hunk until it has `LEAST` bytes."""
     first, last = index, index + 1
     while True:
         text = b"".join(without_whitespace(line.text.encode("utf-8", "surrogateescape")) for line in hunk[first:last])
@@ -220,8 +203,7 @@ def _of_file(path: str, data: bytes) -> Iterator[Needle]:
 
 
 def _longest(files: Iterable[list[Needle]], most: int) -> list[Needle]:
-    """Select at most `most` needles (texts to search for): the longest of each file first, then the second longest of
-    each, and so on."""
+    """Select at most `most` needles: the longest of each file first, then the second longest of each, and so on."""
     ordered = (sorted(found, key=lambda needle: -len(needle.text)) for found in files)
     turns = chain.from_iterable(zip_longest(*ordered))
     unique = {needle.text: needle for needle in turns if needle is not None}
@@ -239,8 +221,7 @@ class _Library:
         self._lines = np.unique(np.fromiter(numbers, dtype=np.uint64))
 
     def contains(self, needle: Needle) -> bool:
-        """Return whether Python's standard library contains the text of a needle. A needle that is a whole line is
-        looked up by its hash; for any other needle, all the text is searched."""
+        """A whole line is looked up by its hash; for any other needle, all the text is searched."""
         if not needle.whole:
             return needle.text in self._text
         number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))
@@ -256,16 +237,10 @@ def _modules(top: str) -> Iterator[Path]:
 
 
 _library_lock = Lock()
+_cached_library = cache(_Library)
 
 
 def _library() -> _Library:
-    """Return the standard library's text, which is read once per process. Concurrent threads wait for the first one,
-    because reading in parallel would not be faster.
-    """
+    """The text is read once per process. Concurrent threads wait, because reading in parallel would not be faster."""
     with _library_lock:
         return _cached_library()
-
-
-@cache
-def _cached_library() -> _Library:
-    return _Library()

@@ -18,8 +18,6 @@ _HOME = re.compile(r"/root/|/home/[^/]+/")
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A file or folder that sealing removes from an image."""
-
     path: str
     """Absolute path in the image. A folder stands for everything below it."""
     reason: str
@@ -27,8 +25,6 @@ class Removed:
 
 @dataclass(frozen=True)
 class LeftoverRule:
-    """One rule of leftovers.toml: names of files or folders to remove, and where to look for them."""
-
     where: str
     names: tuple[str, ...]
     reason: str
@@ -36,9 +32,8 @@ class LeftoverRule:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Pattern for the part of a path after the folder where the rule looks: the workspace, a home folder or the
-        root. A match ends with one of the rule's names. In the workspace the name may be at any depth; below a home
-        folder or the root it must come first."""
+        """Matches the part of a path after the folder where the rule looks, up to one of its names. In the workspace
+        the name may be at any depth; below a home folder or the root it must come first."""
         start = "(?:.*?/)??" if self.where == "workdir" else ""
         names = "|".join(re.escape(name).replace(r"\*", "[^/]*") for name in self.names)
         return re.compile(f"{start}(?:{names})(?=/|$)", re.DOTALL)
@@ -53,10 +48,9 @@ def leftover_rules() -> tuple[LeftoverRule, ...]:
 def find_leftovers(
     paths: Sequence[str], workdir: str, tracked: Collection[str] | None, needed: Collection[str] = ()
 ) -> list[Removed]:
-    """Return the files and folders that the rules of leftovers.toml remove from an image. `paths` are the files of the
-    image. `tracked` are the absolute paths of the files that the workspace's repository tracks, which are never
-    removed; None if there is no repository, or its files cannot be listed. Build folders in `needed` stay, because an
-    editable install loads from them."""
+    """Return what the rules of leftovers.toml remove of an image's files. Files in `tracked` are never removed; it is
+    None if there is no repository, or its files cannot be listed. Build folders in `needed` stay, because an editable
+    install loads from them."""
     to_remove: dict[str, str] = {}
     for path in paths:
         if tracked and path in tracked:
@@ -70,9 +64,7 @@ def find_leftovers(
 
 
 def is_leftover(path: str) -> bool:
-    """Return whether sealing would remove a file at this path, relative to the workspace, if the workspace had no
-    repository. The answer is also true for the data of a repository (`.git`).
-    """
+    """Return whether sealing would remove this path of a workspace without a repository. `.git` counts as well."""
     return ".git" in path.split("/") or bool(find_leftovers([f"/w/{path}"], "/w", None))
 
 
@@ -81,17 +73,14 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def _match(path: str, rule: LeftoverRule, workdir: str) -> str:
-    """Return what the rule removes for this path: the path itself, or a folder above it, whichever has one of the
-    rule's names. Return an empty string if neither has.
-    """
+    """Return what the rule removes for this path: the path itself or a folder above it. Empty for nothing."""
     base = _base(path, rule.where, workdir)
     found = base and rule.pattern.match(path, len(base))
     return path[: found.end()] if found else ""
 
 
 def _base(path: str, where: str, workdir: str) -> str:
-    """Return the folder below which a rule looks for its names, with a slash at the end: the workspace, a home folder
-    or the root, as `where` says. Return an empty string if the rule does not apply to this path."""
+    """Return the folder below which a rule looks for its names, with a slash at the end. Empty if it does not apply."""
     if path.startswith(f"{workdir}/"):
         return f"{workdir}/" if where == "workdir" else ""
     if where == "root":
@@ -101,9 +90,8 @@ def _base(path: str, where: str, workdir: str) -> str:
 
 
 def _merge_folders(to_remove: dict[str, str], paths: Iterable[str]) -> list[Removed]:
-    """Return the paths to remove, with a folder in place of its files if a rule names the folder and all of its files
-    are to be removed. `to_remove` maps each file to the path that the rule names (the file or a folder above it) and
-    the rule's reason. `paths` are all files of the image."""
+    """Replace files by the folder that a rule names, where all files of that folder are to be removed. `to_remove` maps
+    each file to what the rule names and its reason."""
     below: Counter[str] = Counter()
     going: Counter[str] = Counter()
     named = {value.partition("\0")[0] for value in to_remove.values()}

@@ -65,8 +65,7 @@ def _unpack_one(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _contents_of(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the contents of each file in an archive, a compressed file, a git pack or a git object. If the
-    data is none of these, yield nothing."""
+    """Yield the name and contents of each file in an archive or compressed file, or of each object of git's."""
     if data[:4] == b"PACK":
         yield from pack_objects(data)
     elif data[:4] in (b"PK\3\4", b"PK\5\6"):
@@ -89,8 +88,7 @@ def _of_zip(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_stream(stream: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
-    """Yield the contents of a compressed file. A compressed tar is read as a stream, member by member, so that it is
-    never in memory as a whole."""
+    """A compressed tar is read member by member, so that it is never in memory as a whole."""
     if not _is_tar(stream.peek(512)):
         yield "", _read_bounded(stream)
         return
@@ -106,7 +104,7 @@ def _of_tar(opened: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_object(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the contents of a loose git object. Any other zlib data is unpacked as well."""
+    """Yield the contents of a loose git object, or of any other zlib data."""
     stream = zlib.decompressobj()
     content = stream.decompress(data, LARGEST + 1)
     if len(content) > LARGEST:

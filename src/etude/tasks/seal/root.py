@@ -20,9 +20,7 @@ from etude.tasks.seal.leftovers import is_below
 from etude.tasks.task import TaskError
 
 LIMITS = Limits(memory_mb=2048, processes=256, cpu_seconds=600, file_mb=2048, disk_mb=8192, output_bytes=64 << 20)
-"""Limits of the boxes in which images are sealed or read. No agent runs in these boxes. Their memory limit is high,
-because everything that is read passes through their memory.
-"""
+"""For boxes in which images are sealed or read, and no agent runs. All that is read passes through their memory."""
 PIECE_BYTES = 32 << 20
 PIECE_FILES = 50_000
 _MOUNTS = 'while read -r _ place kind _; do echo "$kind $place"; done < /proc/self/mounts'
@@ -34,26 +32,21 @@ _SECONDS = 120.0
 
 
 def owner_of(sandboxes: Sandboxes) -> str:
-    """Return the name of the user that may read and remove everything in a box. In a box with only one user id, this is
-    the default user (an empty name).
-    """
+    """Return who may read and remove everything in a box: the default user (an empty name) if it has only one user."""
     return "root" if Feature.ROOT_USER in sandboxes.features else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a box's file system. It is one of three things: a folder or a single file, as a tar; the links of a
-    folder whose files come as single pieces; the path of a file that was too large to read."""
+    """A folder or single file as a tar, the links of a folder whose files come singly, or a file too large to read."""
 
     folder: str
     tar: bytes | None = None
-    """The whole folder or a single file of it, with member names relative to `folder`. None for a piece that only has
-    links, or only names a file too large to read."""
+    """Member names are relative to `folder`."""
     unread: str = ""
-    """Path of the file that this piece stands for, if that file was too large to read; else empty."""
+    """Path of the file that was too large to read."""
     links: tuple[str, ...] = ()
-    """Symbolic links directly in `folder`, for a folder whose files come as single pieces. Empty for any other piece; a
-    folder that was read as one tar has its links in the tar."""
+    """Symbolic links directly in a folder whose files come singly; those of other folders are in the tar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +56,22 @@ class Root:
     box: Box
     user: str
     mounted: frozenset[str]
-    """Mount points that are not part of the image; they are neither listed nor read."""
+    """Mount points that are not part of the image, which are neither listed nor read."""
 
     @classmethod
     async def of(cls, box: Box, user: str) -> Root:
-        """Return the file system of a box as `user` reads it. Whatever is mounted over the image is left out."""
         return cls(box, user, frozenset(place for _, place in await _mounts(box, user)) - {"/"})
 
-    @classmethod
-    async def base_mounts(cls, box: Box, user: str) -> dict[str, Root]:
-        """Return the parts of the host's system folders that the box shows, by their mount points."""
-        mounts = await _mounts(box, user)
-        places = {place for kind, place in mounts if kind not in _VIRTUAL_FILE_SYSTEMS} - {"/"}
-        return {place: cls(box, user, frozenset({other for _, other in mounts} - {place, "/"})) for place in places}
+    async def read(self, path: str) -> bytes:
+        """Return a file's contents; nothing if it is missing, unreadable or larger than 16 MB."""
+        try:
+            return await self.box.read_file(path, max_bytes=16 << 20)
+        except (OSError, RequestRefused):
+            return b""
 
-    async def files(self, top: str = "/") -> list[str]:
-        """Return the absolute paths of all regular files at or below `top`."""
+    async def files(self) -> list[str]:
         found: list[str] = []
-        waiting = [top]
+        waiting = ["/"]
         while waiting:
             folder = waiting.pop()
             names = None if self._has_skipped_paths(folder, ()) else await self._listed(folder)
@@ -118,9 +109,6 @@ class Root:
                         yield Piece(folder, tar) if tar is not None else Piece(folder, unread=name)
 
     def _has_skipped_paths(self, folder: str, without: Iterable[str]) -> bool:
-        """Return whether a path that must be skipped (a mount point, or one of `without`) is this folder or lies below
-        it.
-        """
         return any(is_below(place, folder.rstrip("/")) for place in (*self.mounted, *without))
 
     async def _listed(self, folder: str) -> list[str] | None:
@@ -136,7 +124,6 @@ class Root:
             return None
 
     async def _entries(self, folder: str) -> tuple[list[str], list[str]]:
-        """Return the subfolders of a folder, and the files directly in it."""
         return await self._named(folder, "d"), await self._named(folder, "f")
 
     async def _named(self, folder: str, kind: str) -> list[str]:
@@ -147,8 +134,12 @@ class Root:
         return [f"{above}/{name.decode('utf-8', 'surrogateescape').rpartition('/')[2]}" for name in names]
 
 
+async def shows_base(box: Box, user: str) -> bool:
+    """Return whether the box shows folders of the host, which are not part of its image."""
+    return any(place != "/" and kind not in _VIRTUAL_FILE_SYSTEMS for kind, place in await _mounts(box, user))
+
+
 async def _mounts(box: Box, user: str) -> list[tuple[str, str]]:
-    """Return the file system type and the mount point of each mount."""
     lines = (await run(box, ["/bin/sh", "-c", _MOUNTS], user)).splitlines()
     pairs = (line.partition(b" ") for line in lines)
     return [
@@ -159,8 +150,8 @@ async def _mounts(box: Box, user: str) -> list[tuple[str, str]]:
 async def run(
     box: Box, command: list[str], user: str, *, cwd: str = "/", stdin: bytes = b"", good: Collection[int] = (0,)
 ) -> bytes:
-    """Run a program of the image and return its output. Raises TaskError if its output is too large, or if its exit
-    code is not in `good`, for example because the image lacks the basic shell tools."""
+    """Run a program of the image. Raises TaskError if its output is too large, or if its exit code is not in `good`,
+    for example because the image lacks the basic shell tools."""
     done = await box.exec(command, timeout=_SECONDS, user=user, cwd=cwd, stdin=stdin)
     if done.code not in good or done.truncated:
         problem = done.stderr[-300:].decode("utf-8", "replace").strip() or f"exit code {done.code}"
@@ -171,8 +162,7 @@ async def run(
 
 
 def members(tar: bytes) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    """Yield the members of a tar (such as the `tar` of a Piece), each with its contents. A hard link has the contents
-    of its target."""
+    """Yield the members of a tar with their contents. A hard link has the contents of its target."""
     with tarfile.open(fileobj=io.BytesIO(tar), errors="surrogateescape") as opened:
         for info in opened:
             content = opened.extractfile(info) if info.isfile() or info.islnk() else None

@@ -11,25 +11,21 @@ from __future__ import annotations
 import asyncio
 import re
 import tarfile
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 from etude.tasks.fresh_box import fresh_box
-from etude.tasks.seal.finder import Finder
 from etude.tasks.seal.leak_patterns import Needle, Needles, without_whitespace
 from etude.tasks.seal.leftovers import Removed
 from etude.tasks.seal.nested_archives import UnpackLimit, unpack_nested
 from etude.tasks.seal.root import LIMITS, Root, members, owner_of
 
 LARGEST = 256 << 20
-"""Size, in bytes, of the largest file that is searched in an image. Each file is read into memory as a whole."""
+"""Largest file that is searched, in bytes: each is read into memory as a whole."""
 _ENOUGH_TESTS = 2
-"""Number of lines of the hidden tests that must occur in one file to make a finding. A single line may also occur in
-tests of other projects.
-"""
+"""How many lines of the hidden tests in one file make a finding. Tests of other projects may share a single one."""
 _BYTECODE = re.compile(r"(.*?)(?:(?<=/)__pycache__/)?([^/.]+)(?:\.[^/]+)?\.py[co]$")
 
 
@@ -38,9 +34,8 @@ class Finding:
     """A file that shows a part of the solution or of the hidden tests."""
 
     file: str
-    """Path in the image; "a.whl!b.py" is a file inside another."""
+    """In the image; "a.whl!b.py" is a file inside another."""
     what: str
-    """Description of what the file contains, for people to read."""
 
     def __str__(self) -> str:
         return f"{self.file} holds {self.what}"
@@ -52,57 +47,42 @@ class SealReport:
 
     removed: tuple[Removed, ...] = ()
     findings: tuple[Finding, ...] = ()
-    """The files that show a part of the solution or of the hidden tests. Any such file makes the task unfit, because
-    the agent could read it."""
+    """Files that show a part of the solution or of the hidden tests. Any such file makes the task unfit."""
     unread: tuple[str, ...] = ()
     """Files that were not searched, because they or their unpacked contents are too large."""
     lines: int = 0
-    """Number of lines searched for. It is 0 if all lines of the solution and of the hidden tests also occur elsewhere,
-    so that finding one of them would prove nothing.
+    """Number of lines searched for. It is 0 if all lines of the solution and of the hidden tests also occur elsewhere.
     """
     scanned_files: int = 0
-    scanned_bytes: int = 0
-    """Bytes searched, counted after unpacking."""
-    seconds: float = 0.0
 
     def combined_with(self, other: SealReport) -> SealReport:
-        """Return the combined report of two searches for the same lines, such as a search of the image and one of the
-        host's system folders.
-        """
+        """Combine two searches for the same lines."""
         return SealReport(
             self.removed + other.removed,
             self.findings + other.findings,
             self.unread + other.unread,
             self.lines,
             self.scanned_files + other.scanned_files,
-            self.scanned_bytes + other.scanned_bytes,
-            self.seconds + other.seconds,
         )
 
 
 @dataclass(slots=True)
 class Scanner:
-    """Scans one file after another for the solution's lines and collects the findings."""
-
     needles: Needles
     findings: list[Finding] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     files: int = 0
-    size: int = 0
-    _finder: Finder = field(init=False)
     _enough: int = field(init=False)
     _sources: dict[str, tuple[int, int]] = field(default_factory=dict)
     _bytecode: dict[str, tuple[str, int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._finder = Finder([needle.text for needle in self.needles.items])
         self._enough = min(_ENOUGH_TESTS, sum(needle.of_tests for needle in self.needles.items))
 
     def add(self, path: str, data: bytes) -> None:
         self.files += 1
         try:
             for name, content in unpack_nested(path, data):
-                self.size += len(content)
                 if hits := self._hits(name, content):
                     self.findings.append(Finding(name, hits[0].shown))
         except UnpackLimit:
@@ -116,10 +96,9 @@ class Scanner:
                 self.add(path, data)
 
     def _hits(self, name: str, data: bytes) -> list[Needle]:
-        """Return the needles (texts of the solution or of the hidden tests) that make this file a finding. Return an
-        empty list if the file is harmless."""
+        """Return the needles that make this file a finding."""
         text = without_whitespace(data)
-        found = [self.needles.items[index] for index in self._finder.find(text)]
+        found = [needle for needle in self.needles.items if needle.text in text]
         hidden = [needle for needle in found if needle.of_tests]
         leaked = [versions.leaked_in(text) for versions in self.needles.file_versions if versions.matches_path(name)]
         return [
@@ -131,9 +110,8 @@ class Scanner:
     # -- bytecode, which contains no source lines
 
     def _record_bytecode(self, path: str, info: tarfile.TarInfo, data: bytes) -> None:
-        """Record the modification time and the size by which a bytecode file is matched with its source file. For a
-        source file they are its own; a bytecode file states those of its source. Only files with the name of a Python
-        file that the reference changes are recorded."""
+        """Record the modification time and size by which bytecode is matched with its source: a source file's own, and
+        those that bytecode states. Only files named like a Python file that the reference changes are recorded."""
         if path.endswith(".py") and path.rpartition("/")[2][:-3] in self.needles.stems:
             self._sources[path] = (int(info.mtime) & 0xFFFFFFFF, info.size & 0xFFFFFFFF)
         elif (match := _BYTECODE.match(path)) and match[2] in self.needles.stems and len(data) >= 16:
@@ -142,66 +120,53 @@ class Scanner:
                 self._bytecode[path] = (f"{match[1] or ''}{match[2]}.py", modified, size)
 
     def _stale_bytecode(self) -> Iterable[Finding]:
-        """Yield a finding for each bytecode file whose source is not the file beside it. It may have been compiled from
-        the solution."""
+        """Bytecode whose source is not the file beside it may have been compiled from the solution."""
         for path, (source, modified, size) in sorted(self._bytecode.items()):
             if self._sources.get(source) != (modified, size):
                 yield Finding(path, f"bytecode that was not compiled from the {source.rpartition('/')[2]} beside it")
 
-    def report(self, removed: Iterable[Removed] = (), seconds: float = 0.0) -> SealReport:
+    def report(self, removed: Iterable[Removed] = ()) -> SealReport:
         return SealReport(
             removed=tuple(removed),
             findings=(*self.findings, *self._stale_bytecode()),
             unread=tuple(self.unread),
             lines=len(self.needles.items),
             scanned_files=self.files,
-            scanned_bytes=self.size,
-            seconds=round(seconds, 3),
         )
 
 
 def scan_files(files: Mapping[str, bytes], needles: Needles) -> SealReport:
-    """Search the files of an environment without an image for the lines of the solution and of the hidden tests. In
-    such an environment the agent also sees the host's system folders, which are not searched here."""
-    started = time.monotonic()
+    """Search an environment's own files, without the host's system folders, which its agent also sees."""
     scanner = Scanner(needles)
     for path, data in files.items():
         scanner.add(path, data)
-    return scanner.report(seconds=time.monotonic() - started)
+    return scanner.report()
 
 
 async def scan_image(
     sandboxes: Sandboxes, image: str, needles: Needles, *, removed: Iterable[Removed] = ()
 ) -> SealReport:
-    """Search all files of an image, read in a fresh box, for the lines of the solution and of the hidden tests. The
-    report also lists `removed`, the paths that sealing removed from the image."""
-    started = time.monotonic()
+    """Search all files of an image, read in a fresh box. The report also lists what sealing `removed`."""
     scanner = Scanner(needles)
     async with scan_box(sandboxes, image) as box:
-        await _scan(scanner, await Root.of(box, owner_of(sandboxes)), "/")
-    return scanner.report(removed, time.monotonic() - started)
+        root = await Root.of(box, owner_of(sandboxes))
+        async for piece in root.pieces(file_bytes=LARGEST):
+            if piece.unread:
+                scanner.unread.append(piece.unread)
+            if piece.tar:
+                await asyncio.to_thread(scanner.add_tar, piece.folder, piece.tar)
+    return scanner.report(removed)
 
 
 async def scan_paths(sandboxes: Sandboxes, image: str, paths: Iterable[str], needles: Needles) -> SealReport:
-    """Search only these files of an image for the lines of the solution and of the hidden tests. Missing and unreadable
-    files are skipped."""
-    started = time.monotonic()
+    """Search only these files of an image. Missing and unreadable ones are skipped."""
     scanner = Scanner(needles)
     async with scan_box(sandboxes, image) as box:
         for path in paths:
             with suppress(FileNotFoundError, PermissionError):
                 scanner.add(path, await box.read_file(path, max_bytes=LARGEST))
-    return scanner.report(seconds=time.monotonic() - started)
-
-
-async def _scan(scanner: Scanner, root: Root, top: str) -> None:
-    async for piece in root.pieces(top, file_bytes=LARGEST):
-        if piece.unread:
-            scanner.unread.append(piece.unread)
-        if piece.tar:
-            await asyncio.to_thread(scanner.add_tar, piece.folder, piece.tar)
+    return scanner.report()
 
 
 def scan_box(sandboxes: Sandboxes, image: str) -> AbstractAsyncContextManager[Box]:
-    """Create a fresh box in which to scan an image."""
     return fresh_box(sandboxes, BoxSpec(image, limits=LIMITS, name="scan"))

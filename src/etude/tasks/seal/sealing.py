@@ -1,8 +1,7 @@
-"""Seals a built image, from which agents and gradings then start: removes history, caches and copies of the package
-under test.
+"""Seals a built image, from which agents and gradings then start: removes history, caches and copies of the package.
 
-Sealing runs in a box without network, as the box's root user, before any agent. What was removed is listed with
-reasons, and `scan` checks afterwards that nothing is left.
+Sealing runs in a box without network, as the box's root user, before any agent. `scan` checks afterwards that nothing
+is left.
 """
 
 from __future__ import annotations
@@ -19,21 +18,18 @@ from etude.tasks.seal.root import LIMITS, Root, owner_of, run
 from etude.tasks.task import TaskError
 
 _AT_ONCE = 100_000
-"""Maximum total length, in bytes, of the arguments of one `rm` command."""
+"""Maximum bytes of the arguments of one `rm` command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A sealed image, with a list of what was removed from it."""
-
     image: str
     workdir: str
     removed: tuple[Removed, ...]
 
 
 async def seal(sandboxes: Sandboxes, image: str, workdir: str = "") -> Sealed:
-    """Seal an image. An empty `workdir` stands for the image's own. Raises TaskError for an image that cannot be
-    sealed."""
+    """An empty `workdir` stands for the image's own. Raises TaskError for an image that cannot be sealed."""
     async with fresh_box(sandboxes, BoxSpec(image, workdir=workdir, limits=LIMITS, name="seal")) as box:
         workdir = await _workdir(box, workdir)
         removed = await _clean(box, sandboxes, workdir)

@@ -16,9 +16,7 @@ from etude.tasks.directory import read_task, write_task
 from etude.tasks.task import Split, Task
 
 _BETWEEN_DRAWS = 1_000_000
-"""Seed distance between two draws of test tasks. A draw's seed is the run's seed plus the recipe's `test_draw` times
-this number. As long as run seeds are smaller than this number, no draw repeats the test tasks of another run's seed.
-"""
+"""Distance between the seeds of two draws of test tasks. Run seeds below it never repeat another's test tasks."""
 
 
 class UnknownSource(Exception):
@@ -34,12 +32,11 @@ class TaskSource(Protocol):
 
     @property
     def version(self) -> int:
-        """Version of the generator. It is increased with every change that makes the same seed produce other tasks."""
+        """Increased with every change that makes the same seed produce other tasks."""
         ...
 
     def make(self, split: Split, index: int, seed: int, directory: Path) -> tuple[Task, Mapping[str, bytes]]:
-        """Return the task and the files of its directory, without writing anything. The task's family must belong to
-        `split`."""
+        """Return a task, whose family must belong to `split`, and the files of its directory. Nothing is written."""
         ...
 
 
@@ -74,7 +71,6 @@ _SOURCES: dict[str, Callable[[TasksRecipe], TaskSource]] = {
 
 
 def register_source(name: str, make: Callable[[], TaskSource]) -> None:
-    """Register a function that makes a task source, under a new name."""
     if name in _SOURCES:
         raise ValueError(f"there is a task source {name!r} already")
     _SOURCES[name] = lambda _: make()
@@ -85,15 +81,14 @@ def source_names() -> list[str]:
 
 
 def open_source(name: str, recipe: TasksRecipe | None = None) -> TaskSource:
-    """Return the task source of this name. Raises UnknownSource if there is none."""
     if name not in _SOURCES:
         raise UnknownSource(f"no task source {name!r}; there are: {', '.join(sorted(_SOURCES))}")
     return _SOURCES[name](recipe or TasksRecipe())
 
 
 def generate_tasks(recipe: TasksRecipe, seed: int, folder: Path) -> list[Task]:
-    """Generate `<folder>/<split>/<task id>/` for every task of the recipe, reusing those already there. Returns the
-    tasks of all splits, in order."""
+    """Generate `<folder>/<split>/<task id>/` for every task of the recipe, or reuse it. Returns the tasks of all
+    splits."""
     source = open_source(recipe.source, recipe)
     test_seed = seed + recipe.test_draw * _BETWEEN_DRAWS
     parts = ((Split.TRAIN, recipe.train, seed), (Split.DEV, recipe.dev, seed), (Split.TEST, recipe.test, test_seed))
@@ -108,8 +103,7 @@ def make_tasks(
     folder: Path,
     made: Callable[[Task], None] = lambda _: None,
 ) -> list[Task]:
-    """Generate `count` tasks of a split, reusing those already on disk. `made` is called with each task, reused ones
-    included."""
+    """Generate `count` tasks of a split, or reuse them. `made` is called with each task."""
     below = folder / split.value
     below.mkdir(parents=True, exist_ok=True)
     for torn in below.glob(".*.tmp"):
@@ -128,8 +122,7 @@ def make_tasks(
 
 
 def _made_already(directory: Path, source: TaskSource, seed: int) -> bool:
-    """Return whether a directory already holds this task. Directories are written atomically, so the task is complete
-    if its task.toml names the same source, version and seed."""
+    """Directories are written atomically, so the task is complete if its source, version and seed are the same."""
     try:
         config = tomllib.loads((directory / "task.toml").read_text(encoding="utf-8"))
         made = config["metadata"]["etude"]["provenance"]

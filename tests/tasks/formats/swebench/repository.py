@@ -31,15 +31,9 @@ class ShowTest(unittest.TestCase):
     def test_show(self):
         self.assertEqual(money.show(1205), "12.05")
 """
-UNITTEST = """import unittest
-
-from ledger import money
-
-
-class ShowTest(unittest.TestCase):
-    def test_show(self):
-        self.assertEqual(money.show(1205), "12.05")
-
+UNITTEST = (
+    OLD_TESTS
+    + """
 
 class ParseTest(unittest.TestCase):
     def test_parse_tenths(self):
@@ -48,6 +42,7 @@ class ParseTest(unittest.TestCase):
     def test_parse_whole(self):
         self.assertEqual(money.parse("3"), 300)
 """
+)
 PYTEST = """import pytest
 
 from ledger import money

@@ -35,8 +35,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     return made.make_repository(tmp_path_factory.mktemp("clones") / "acme__ledger")
 
 
-def one(rows: Path, folder: Path, clones: Path) -> Task:
-    imported = import_rows(rows, folder, clones=clones)
+def one(folder: Path, row: dict[str, Any], clones: Path) -> Task:
+    imported = import_rows(made.write_rows(folder / "rows.jsonl", row), folder / "tasks", clones=clones)
     assert not imported.refused
     (task,) = imported.tasks
     return task
@@ -48,8 +48,7 @@ def one(rows: Path, folder: Path, clones: Path) -> Task:
 def test_the_reference_passes_and_nothing_else(
     grade: Grade, tmp_path: Path, repository: Repository, variant: str
 ) -> None:
-    rows = made.write_rows(tmp_path / "rows.jsonl", getattr(made, variant)(repository))
-    task = one(rows, tmp_path / "tasks", repository.folder.parent)
+    task = one(tmp_path, getattr(made, variant)(repository), repository.folder.parent)
     right, nothing, wrong = grade(task, reference_diff(task), "", BROKEN)
     assert right.passed, right
     # The cut id stands for two tests; what the reference skips may be skipped.
@@ -65,8 +64,7 @@ def test_the_reference_passes_and_nothing_else(
 
 def test_ids_of_unittest(grade: Grade, tmp_path: Path) -> None:
     repository = made.make_repository(tmp_path / "ledger", made.UNITTEST)
-    rows = made.write_rows(tmp_path / "rows.jsonl", made.classic(repository, **made.UNITTEST_IDS))
-    task = one(rows, tmp_path / "tasks", repository.folder)
+    task = one(tmp_path, made.classic(repository, **made.UNITTEST_IDS), repository.folder)
     right, nothing, wrong = grade(task, reference_diff(task), "", BROKEN)
     assert right.passed, right
     assert right.evidence.tests_expected == 3
@@ -77,8 +75,7 @@ def test_ids_of_unittest(grade: Grade, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_patch_that_makes_the_bug(grade: Grade, tmp_path: Path) -> None:
     repository, bug = made.make_smith_repository(tmp_path / "clones" / "ledger")
-    rows = made.write_rows(tmp_path / "rows.jsonl", made.smith(repository, bug))
-    task = one(rows, tmp_path / "tasks", tmp_path / "clones")
+    task = one(tmp_path, made.smith(repository, bug), tmp_path / "clones")
     assert task.family == "acme/ledger"
     workspace = task.directory / "environment/repo"
     assert "* 10 +" in (workspace / "ledger/money.py").read_text()
@@ -111,8 +108,7 @@ def test_tests_that_are_known_as_a_patch_alone(grade: Grade, tmp_path: Path, rep
 def test_a_reference_that_does_not_fit_is_no_fail_of_the_model(
     grade: Grade, tmp_path: Path, repository: Repository
 ) -> None:
-    rows = made.write_rows(tmp_path / "rows.jsonl", made.classic(repository))
-    task = one(rows, tmp_path / "tasks", repository.folder)
+    task = one(tmp_path, made.classic(repository), repository.folder)
     (task.directory / "solution/patch.diff").write_text(repository.patch.replace("cents or 0", "cents or 1"))
     (verdict,) = grade(task, "")
     assert verdict.judgement is Judgement.ERROR
@@ -167,8 +163,7 @@ async def test_predictions_are_graded_once_and_reported(grader: Grader, tmp_path
 
 
 async def test_a_mistake_in_a_task_is_told_in_one_line(grader: Grader, tmp_path: Path, repository: Repository) -> None:
-    rows = made.write_rows(tmp_path / "rows.jsonl", made.classic(repository))
-    task = one(rows, tmp_path / "tasks", repository.folder)
+    task = one(tmp_path, made.classic(repository), repository.folder)
     evidence = tmp_path / "graded.jsonl"
 
     given = [Prediction(task.id, "m", BROKEN)]
@@ -187,7 +182,7 @@ async def test_without_a_reference_a_fail_is_a_fail(grader: Grader, tmp_path: Pa
     row = made.classic(
         repository, eval_script=SCRIPT, log_parser="parse_log_cargo", FAIL_TO_PASS=["a"], PASS_TO_PASS=[]
     )
-    task = one(made.write_rows(tmp_path / "rows.jsonl", row), tmp_path / "tasks", repository.folder)
+    task = one(tmp_path, row, repository.folder)
     (task.directory / "solution/patch.diff").unlink()
 
     given = [Prediction(task.id, "m", BROKEN)]
@@ -200,8 +195,7 @@ async def test_where_the_reference_fails_too_nobody_is_blamed(
     grader: Grader, tmp_path: Path, repository: Repository
 ) -> None:
     ids = json.dumps([*made.PYTEST_IDS["FAIL_TO_PASS"], "tests/test_parse.py::test_that_is_not_there"])
-    rows = made.write_rows(tmp_path / "rows.jsonl", made.classic(repository, FAIL_TO_PASS=ids))
-    task = one(rows, tmp_path / "tasks", repository.folder)
+    task = one(tmp_path, made.classic(repository, FAIL_TO_PASS=ids), repository.folder)
 
     given = [Prediction(task.id, "m", repository.patch)]
     report = await grade_predictions([task], given, grader, tmp_path / "graded.jsonl")
@@ -212,7 +206,6 @@ async def test_where_the_reference_fails_too_nobody_is_blamed(
 @pytest.mark.slow
 @pytest.mark.parametrize("leak", [False, True])
 async def test_an_image_that_is_built(grader: Grader, tmp_path: Path, leak: bool) -> None:
-    """A task repository's Dockerfile; the workspace, with its history, is in the image alone."""
     repository = made.make_repository(tmp_path / "ledger", made.UNITTEST)
     repository.git("reset", "-q", "--hard", repository.base)
     dockerfile = "FROM host\nWORKDIR /testbed\nCOPY --chown=agent ledger.tar /tmp/\n"

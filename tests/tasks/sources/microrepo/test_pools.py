@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from etude.tasks import Split, function_hashes
+from etude.tasks import Split
 from etude.tasks.hashes import Fingerprint, fingerprints
 from etude.tasks.overlap import code_in
 from etude.tasks.sources.microrepo import FAMILIES, KINDS, SEEN_KINDS, Family, Pool, mutations, pool_of
@@ -19,19 +16,14 @@ from etude.tasks.sources.microrepo.function import draw_function
 from etude.tasks.sources.microrepo.pools import normal_form, side_of
 from etude.tasks.sources.microrepo.repository import draw_repository
 
-SEEDS = st.integers(0, 2**32)
-
-
 Drawn = list[tuple[Split, str, Fingerprint]]
 
 
 @pytest.fixture(scope="module")
-def drawn() -> list[Drawn]:
-    """By seed: functions of all families, sound and with every bug. Further seeds hold no new shape."""
-    return [
-        [(family.split, source, *fingerprints(source)) for family in FAMILIES for source in variants(family, seed)]
-        for seed in range(7)
-    ]
+def drawn() -> Drawn:
+    """Functions of all families, sound and with every bug, with different names and numbers."""
+    drawn = ((family.split, source) for seed in range(3) for family in FAMILIES for source in variants(family, seed))
+    return [(split, source, *fingerprints(source)) for split, source in drawn]
 
 
 def variants(family: Family, seed: int) -> Iterator[str]:
@@ -42,24 +34,17 @@ def variants(family: Family, seed: int) -> Iterator[str]:
         yield mutation.apply(function.source)
 
 
-def test_no_function_of_one_split_is_one_of_another(drawn: list[Drawn]) -> None:
-    train, dev, test = ({one.shape for some in drawn for mine, _, one in some if mine is split} for split in Split)
+def test_no_function_of_one_split_is_one_of_another(drawn: Drawn) -> None:
+    train, dev, test = ({one.shape for mine, _, one in drawn if mine is split} for split in Split)
     assert not train & dev
     assert not train & test
     assert not dev & test
-    documents = set()
-    for index in range(300):
-        document = make_document(3, index)
-        if document.kind == "module":
-            documents |= function_hashes(document.text)
-    assert documents
-    assert documents <= train
 
 
-def test_the_text_tells_instances_apart_as_the_syntax_tree_does(drawn: list[Drawn]) -> None:
+def test_the_text_tells_instances_apart_as_the_syntax_tree_does(drawn: Drawn) -> None:
     by_tree: dict[str, str] = {}
     by_text: dict[str, str] = {}
-    for _, source, found in itertools.chain(*drawn[:3]):
+    for _, source, found in drawn:
         text = normal_form(source)
         assert by_tree.setdefault(found.instance, text) == text
         assert by_text.setdefault(text, found.instance) == found.instance
@@ -69,19 +54,6 @@ def test_the_text_tells_instances_apart_as_the_syntax_tree_does(drawn: list[Draw
     assert normal_form(grades) == normal_form(others) != normal_form(grades.replace("9", "8"))
 
 
-def test_no_instance_has_two_sides_and_every_side_has_many(drawn: list[Drawn]) -> None:
-    sides: dict[str, set[str]] = {split: set() for split in Split}
-    for split, source, found in itertools.chain(*drawn[:4]):
-        if split is Split.TRAIN:
-            sides[side_of(source)].add(found.instance)
-    train, dev, test = (sides[split] for split in Split)
-    assert not train & dev
-    assert not train & test
-    assert not dev & test
-    assert len(dev) > 400
-    assert len(test) > 800
-
-
 def held(pool: Pool, seed: int, kinds: tuple[str, ...]) -> set[Fingerprint]:
     """Every function of a repository, damaged and repaired."""
     repository = draw_repository(pool, random.Random(seed), kinds)
@@ -89,25 +61,17 @@ def held(pool: Pool, seed: int, kinds: tuple[str, ...]) -> set[Fingerprint]:
     return {one for text in texts for one in fingerprints(text)}
 
 
-@settings(max_examples=50, deadline=None)
-@given(SEEDS, SEEDS)
-def test_no_repository_that_trains_holds_an_instance_of_one_that_tests(learnt: int, tested: int) -> None:
-    train = {one.instance for one in held(pool_of(Split.TRAIN), learnt, SEEN_KINDS)}
-    for split in (Split.DEV, Split.TEST):
-        assert not train & {one.instance for one in held(pool_of(split), tested, KINDS)}
-
-
 def test_what_hundreds_of_train_repositories_and_documents_hold_is_new_to_the_test() -> None:
-    learnt = {one for seed in range(200) for one in held(pool_of(Split.TRAIN), seed, SEEN_KINDS)}
+    learnt = {one for seed in range(120) for one in held(pool_of(Split.TRAIN), seed, SEEN_KINDS)}
     for index in range(200):
         learnt |= {one for code in code_in(make_document(7, index).text) for one in fingerprints(code)}
     shapes, instances = {one.shape for one in learnt}, {one.instance for one in learnt}
     assert len(instances) > 500
     for split in (Split.DEV, Split.TEST):
-        shared = {one for seed in range(60) for one in held(pool_of(split), seed, KINDS)}
+        shared = {one for seed in range(50) for one in held(pool_of(split), seed, KINDS)}
         assert not instances & {one.instance for one in shared}
         assert shapes & {one.shape for one in shared}, "their families are the same"
-        own = {one for seed in range(60) for one in held(pool_of(split, family_seen=False), seed, KINDS)}
+        own = {one for seed in range(50) for one in held(pool_of(split, family_seen=False), seed, KINDS)}
         assert not shapes & {one.shape for one in own}
 
 

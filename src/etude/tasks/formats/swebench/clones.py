@@ -1,5 +1,4 @@
-"""Reads the files of a commit from a local clone. The clone is not modified, and its settings and hooks have no
-effect."""
+"""Reads the files of a commit from a local clone, whose settings and hooks have no effect."""
 
 from __future__ import annotations
 
@@ -17,15 +16,12 @@ _ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_CONFI
 
 @dataclass(frozen=True, slots=True)
 class Clones:
-    """Local git clones of the repositories that SWE-bench instances come from."""
-
     folder: Path
     """A clone, or a folder of clones named owner__name, owner/name or name."""
 
     def files(self, instance: Instance, *, links: bool = False) -> dict[str, bytes]:
-        """Return the contents of the files of the instance's base commit, by path. Submodules are left out, as in a
-        plain clone. `links` allows symbolic links in the commit, because the task's image contains them; they are not
-        returned. If `links` is false, a symbolic link raises UnsupportedRow."""
+        """Return the files of the instance's base commit, without submodules, as in a plain clone. A symbolic link
+        raises UnsupportedRow, or with `links` is left out, because the task's image contains it."""
         if not instance.base_commit:
             raise UnsupportedRow(
                 f"{instance.place}: base_commit: expected a commit, which identifies the files of {instance.repo}"
@@ -42,9 +38,8 @@ class Clones:
                 continue
             if mode == b"120000":
                 raise UnsupportedRow(
-                    f"{instance.place}: {path} is a link at {instance.base_commit[:12]}, which files over "
-                    f"the host's base cannot contain: "
-                    "name an image (--image)"
+                    f"{instance.place}: {path} is a link at {instance.base_commit[:12]}, which files over the host's "
+                    "base cannot contain: name an image (--image)"
                 )
             if kind == b"blob":
                 paths.append(path)

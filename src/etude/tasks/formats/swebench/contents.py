@@ -1,7 +1,6 @@
 """A task's contents: the reference, the hidden tests and, if it is known, the workspace.
 
-Invariant: the reference is a plain diff and, if the workspace is known, applies to it exactly. If a row's patch
-introduces the bug, the reference is the reversed patch.
+Invariant: the reference is a plain diff and, if the workspace is known, applies to it exactly.
 """
 
 from __future__ import annotations
@@ -21,24 +20,19 @@ from etude.tasks.verifiers.swebench import WIDE
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a task that is made from one SWE-bench row."""
-
     reference: str
     tests: Mapping[str, bytes]
-    """Contents of test files that the grader writes over the workspace, by path."""
+    """Files that the grader writes over the workspace."""
     test_patch: str = ""
-    """A patch that adds or changes tests, for rows whose tests exist only as a patch. The grader applies it before it
-    writes the files in `tests`."""
+    """Tests that are known only as a patch, which the grader applies before it writes `tests`."""
     workspace: Mapping[str, bytes] = field(default_factory=dict)
-    """Contents of the files that the agent sees, by path; empty if the files are in an image."""
+    """What the agent sees; empty if it is in an image."""
     hidden: frozenset[str] = frozenset()
     """Files of the base commit that are left out of the agent's workspace."""
 
 
 def contents_of(instance: Instance, plan: TestPlan, files: Mapping[str, bytes] | None) -> Contents:
-    """Return the contents of the task made from an instance. `files` are the files of the base commit, or None if there
-    is no clone.
-    """
+    """`files` are those of the base commit, or None if there is no clone."""
     if instance.variant is Variant.SMITH:
         return _bug_patch_contents(instance, plan, files)
     known, assets = files or {}, instance.row.assets()
@@ -52,8 +46,8 @@ def contents_of(instance: Instance, plan: TestPlan, files: Mapping[str, bytes] |
 
 
 def _bug_patch_contents(instance: Instance, plan: TestPlan, fixed: Mapping[str, bytes] | None) -> Contents:
-    """Return the contents of an instance whose patch introduces the bug. `fixed` are the workspace's files without the
-    bug. Tests that show the bug are hidden from the agent, if their files are known and can be restored at grading."""
+    """The patch introduces the bug, so the reference is its reverse. Tests that show the bug are hidden from the agent,
+    if their files are known and can be restored at grading."""
     bug = _plain(instance, "patch", instance.patch, fixed or {})
     if fixed is None:
         return Contents(reversed_diff(bug), {})
@@ -76,8 +70,7 @@ def _files_of(tests: Collection[str]) -> set[str]:
 def _plain(
     instance: Instance, field: str, patch: str, files: Mapping[str, bytes], left_out: Collection[str] = ()
 ) -> str:
-    """Return the patch as a plain diff. Raises UnsupportedRow if a plain diff cannot express it, and TaskError if it is
-    not a diff."""
+    """Raises UnsupportedRow if a plain diff cannot express the patch, and TaskError if it is not a diff."""
     try:
         diff = plain_diff(patch, files.get, left_out)
     except DiffError as error:

@@ -24,20 +24,17 @@ class ImportSources:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The environment of an imported SWE-bench task."""
-
     config: dict[str, Any]
-    """Entries to add to the task's task.toml."""
+    """To add to the task's task.toml."""
     python: str
     files: Mapping[str, bytes]
-    """Contents of files to write below environment/ in the task's directory."""
+    """To write below environment/ in the task's directory."""
     bare: bool = False
-    """Whether the environment consists only of the workspace's files over the host's system folders."""
+    """Whether there are only the workspace's files over the host's system folders."""
 
 
 def environment_of(instance: Instance, sources: ImportSources, hidden: Collection[str]) -> Environment:
-    """Return the environment of an instance: the image that the user names, else a clone's files, else the task's own
-    Dockerfile, else the row's own image.
+    """Return the image that the user names, else a clone's files, else the task's own Dockerfile, else the row's image.
 
     `hidden` are files that the grader restores; an image that is built here does not contain them.
     """
@@ -64,9 +61,7 @@ def environment_of(instance: Instance, sources: ImportSources, hidden: Collectio
 
 
 def image_name(template: str, instance: Instance) -> str:
-    """Fill in the placeholders of an image name. The values are converted, because image names are lower case and
-    cannot contain two underscores in a row.
-    """
+    """Fill in the placeholders. Image names are lower case and cannot contain two underscores in a row."""
     values = {"id": instance.id, "repo": instance.repo.replace("/", "__")}
     name = template
     for key, value in values.items():
@@ -79,8 +74,7 @@ def image_name(template: str, instance: Instance) -> str:
 
 
 def _dockerfile_with_bug(instance: Instance, image: str, hidden: Collection[str]) -> dict[str, bytes]:
-    """Return a Dockerfile, with the patch file that it copies, by path. The Dockerfile starts from an image with the
-    correct code, applies the row's patch, which introduces the bug, and removes the files in `hidden`."""
+    """The image has the correct code: apply the row's patch, and remove the files in `hidden`."""
     lines = [f"FROM {image}", f"WORKDIR {instance.workdir}", "COPY bug.patch /tmp/bug.patch"]
     lines.append("RUN git apply --whitespace=nowarn /tmp/bug.patch && rm /tmp/bug.patch")
     if hidden:

@@ -30,12 +30,12 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """The result of grading one prediction; one row of the evidence file."""
+    """One row of the evidence file."""
 
     instance_id: str
     model: str
     digest: str
-    """Hash of the task and the prediction. If either changes, the hash differs and the prediction is graded again."""
+    """Of the task and the prediction. If either changes, the prediction is graded again."""
     judgement: Judgement
     reason: str
     sealed: bool = False
@@ -51,9 +51,8 @@ async def grade_predictions(
     concurrency: int = 4,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Grade predictions and return the report. `evidence` is a .jsonl file with a row per grading. A prediction is not
-    graded again if the file already has a row for it and for the present task, unless that row is an infrastructure
-    error. Empty patches, and predictions without a task, are not graded either."""
+    """Grade predictions and return the report. A prediction is not graded if its patch is empty, if it has no task, or
+    if the `evidence` file (.jsonl) has a row about it and the present task that is not an infrastructure error."""
     by_id = {task.id: task for task in tasks}
     given = list(predictions)
     known = {row.digest: row for row in read_graded(evidence) if row.judgement is not Judgement.ERROR}
@@ -66,7 +65,9 @@ async def grade_predictions(
         async with turn:
             digest = await asyncio.to_thread(_digest, task, prediction)
             if (row := known.get(digest)) is None:
-                verdict = await _grade(_single_task_grader(grader), task, prediction.patch)
+                # The workspaces of a whole benchmark do not fit in memory.
+                fresh = Grader(grader.sandboxes, environments=grader.environments.for_one_task())
+                verdict = await _grade(fresh, task, prediction.patch)
                 seen = verdict.evidence
                 row = Graded(
                     prediction.instance_id,
@@ -92,15 +93,9 @@ async def grade_predictions(
     return make_report(by_id, given, graded.values())
 
 
-def _single_task_grader(grader: Grader) -> Grader:
-    """Return a grader that caches one workspace, because the workspaces of a whole benchmark do not fit in memory."""
-    return Grader(grader.sandboxes, environments=grader.environments.for_one_task())
-
-
 async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
-    """Grade a patch. If it fails the tests, grade the reference solution too. If the reference fails as well, the
-    result says nothing about the model and counts as an error. This is needed because the task may never have been
-    checked by the gate, which refuses tasks whose reference fails."""
+    """Grade a patch. If it fails the tests, grade the reference too: if that fails as well, as in a task that the gate
+    never checked, the result says nothing about the model and counts as an error."""
     try:
         prepared = await grader.environments.prepare(task)
         patch = plain_diff(patch, prepared.files.get)
@@ -121,10 +116,8 @@ async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
 
 
 def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded: Iterable[Graded]) -> dict[str, Any]:
-    """Return a report with SWE-bench's own fields. It also lists the instances whose verdict is sealed (safe against an
-    agent that knows the grader's source), open (not sealed) or suspect (the patch passed in a way that is impossible
-    for an honest solution).
-    """
+    """Return a report with SWE-bench's own fields, and lists of the instances whose verdict is sealed (safe against an
+    agent that knows the grader's source), open (not sealed) or suspect."""
     total, rows = set(tasks), list(graded)
     submitted = {prediction.instance_id for prediction in predictions}
     empty = {one.instance_id for one in predictions if not one.patch.strip()} & total
@@ -160,8 +153,7 @@ def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded:
 
 
 def read_graded(path: Path) -> list[Graded]:
-    """Return every valid row of an evidence file, which has one row per graded prediction. A torn or invalid line is
-    skipped, so its prediction is graded again."""
+    """A torn or invalid line is skipped, so its prediction is graded again."""
     found = []
     for line in whole_lines(path):
         try:

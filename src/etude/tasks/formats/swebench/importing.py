@@ -30,11 +30,9 @@ LIMITS = TaskLimits(turns=200, tool_calls=400, tokens=200_000, wall_seconds=3600
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The result of an import of SWE-bench rows."""
-
     tasks: tuple[Task, ...]
     refused: Mapping[str, str]
-    """Reason why each row of an unsupported kind was not imported, by instance id."""
+    """Reason for each row that was not imported, by instance id."""
 
 
 def import_rows(
@@ -54,9 +52,8 @@ def import_rows(
     host's system folders, else the Dockerfile of a task repository, else the row's own image. If both an image and a
     clone are given, the clone provides what patches alone do not: renamed files, and tests as files.
 
-    Raises TaskError for an invalid row; the message says where it is, and names the field and what was expected. All
-    rows are read before the first task is written, but whether a patch applies to its clone is only found when its task
-    is made.
+    Raises TaskError for an invalid row. All rows are read before the first task is written, but whether a patch applies
+    to its clone is only found when its task is made.
     """
     sources = ImportSources(Clones(clones) if clones else None, image, python)
     refused: dict[str, str] = {}
@@ -96,8 +93,7 @@ def _instances(source: Path, only: Collection[str], refused: dict[str, str]) -> 
 
 
 def _is_written(task: Task, files: Mapping[str, bytes]) -> bool:
-    """Return whether the same task was already written from the same row. Other files in the task's folder, such as the
-    gate's evidence, are ignored."""
+    """Return whether this task was written from the same row. Other files, such as the gate's evidence, are ignored."""
     try:
         found = read_task(task.directory, {task.split})
         if any((task.directory / name).read_bytes() != data for name, data in files.items()):
@@ -113,7 +109,6 @@ def _identity_of(task: Task) -> tuple[object, ...]:
 
 
 def make_task(instance: Instance, sources: ImportSources, dest: Path) -> tuple[Task, dict[str, bytes]]:
-    """Return the task and the files of its directory, without writing anything."""
     plan = plan_of(instance)
     files = sources.clones.files(instance, links=bool(sources.image)) if sources.clones else None
     contents = contents_of(instance, plan, files)
@@ -163,7 +158,7 @@ def _files(instance: Instance, plan: TestPlan, environment: Environment, content
 
 
 def _path(files: Collection[str]) -> list[str]:
-    """Return the folders to put on Python's path, so that code that is not installed can be imported."""
+    """Return what Python's path needs, so that code that is not installed can be imported."""
     apart = any(name.startswith("src/") for name in files) and "src/__init__.py" not in files
     return [".", "src"] if apart else ["."]
 

@@ -24,40 +24,36 @@ _MIRROR = re.compile(r"(?P<owner>.+?)__(?P<name>.+)\.(?P<commit>[0-9a-f]{7,40})"
 
 
 class UnsupportedRow(TaskError):
-    """The row is valid, but of a kind that is not imported. The message names the kind and what would help."""
+    """The row is valid, but of a kind that is not imported. The message says what would help."""
 
 
 class Variant(StrEnum):
-    """The data sets whose rows have the shape of SWE-bench's."""
+    """Data sets with rows like SWE-bench's."""
 
     CLASSIC = "swe-bench"
     """SWE-bench itself, Lite, Verified and Multilingual, with or without the columns of version 5."""
     REBENCH = "swe-rebench"
     REBENCH_V2 = "swe-rebench-v2"
     SMITH = "swe-smith"
-    """SWE-smith. The patch in its rows introduces the bug instead of fixing it."""
+    """The patch in its rows introduces the bug instead of fixing it."""
     PRO = "swe-bench-pro"
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One SWE-bench instance: a row with validated fields."""
-
     row: Row
     variant: Variant
     id: str
     repo: str
-    """Name (owner/name) of the repository that the code comes from. For a mirror, this is the name of the original."""
+    """owner/name; for a mirror, those of the original."""
     base_commit: str
     patch: str
     test_patch: str
     statement: str
-    """The instruction for the agent: the problem statement, with requirements and interfaces if the row's data set (its
-    `variant`) has them."""
+    """The instruction: the problem statement, with requirements and interfaces where the variant has them."""
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     image: str = ""
-    """Name of the image that the row names; may be empty."""
     tag: str = ""
     eval_script: str = ""
     log_parser: str = ""
@@ -65,26 +61,24 @@ class Instance:
 
     @property
     def place(self) -> str:
-        """Return the place that the row was read from (file and line), for error messages."""
+        """Where the row was read, for error messages."""
         return self.row.place
 
     @property
     def workdir(self) -> str:
-        """Return the folder that contains the code in the images of this instance's data set (its `variant`)."""
+        """Where the code lies in the variant's images."""
         if self.variant is Variant.REBENCH_V2:
             return "/" + self.repo.rpartition("/")[2]
         return "/app" if self.variant is Variant.PRO else "/testbed"
 
     @property
     def python(self) -> str:
-        """Return the Python interpreter (a path or a command name) that runs the code in the images of this instance's
-        data set (its `variant`)."""
+        """The interpreter of the variant's images."""
         plain = self.variant in (Variant.REBENCH_V2, Variant.PRO)
         return "python3" if plain else "/opt/miniconda3/envs/testbed/bin/python"
 
 
 def instance_of(row: Row) -> Instance:
-    """Validate a row and return its instance."""
     field = _Fields(row)
     variant = _variant(field)
     _require_supported(field)
@@ -136,8 +130,7 @@ def _variant(field: _Fields) -> Variant:
 
 
 def _require_supported(field: _Fields) -> None:
-    """Raise UnsupportedRow for a row with pictures, which an agent cannot see, or with an evaluation type other than
-    "pass_and_fail"."""
+    """Refuse rows with pictures, which an agent cannot see, and evaluation types other than "pass_and_fail"."""
     assets = field.values.get("image_assets") or {}
     if isinstance(assets, str):
         assets = _literal(assets) or {}
@@ -195,8 +188,8 @@ class _Fields:
         return value
 
     def ids(self, name: str) -> tuple[str, ...]:
-        """Return the test ids in the column `name` without duplicates. The column holds a list, or a string with a list
-        as JSON or as a Python literal. A column with the lower-case name, which some variants have, is found too."""
+        """Return test ids without duplicates from a list, its JSON or its Python literal. Some variants' columns are in
+        lower case."""
         name = name if name in self.values or name.lower() not in self.values else name.lower()
         value = self.values.get(name)
         if isinstance(value, str):
@@ -232,7 +225,5 @@ def _literal(text: str) -> object:
 
 
 def family_of(repo: str) -> str:
-    """Return the task family of a repository, which decides the split. It is the same for all data sets that use the
-    repository.
-    """
+    """All data sets with the same repository share its family, which decides the split."""
     return repo.lower()

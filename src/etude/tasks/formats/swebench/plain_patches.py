@@ -21,23 +21,21 @@ _MOVED = re.compile(r"(rename|copy) (from|to) (.+)")
 
 def plain_diff(patch: str, read: Read, left_out: Collection[str] = ()) -> str:
     """Return the patch as a plain diff. `read` returns a file's contents before the patch, which renames and copies
-    need. Binary parts of paths in `left_out` are dropped. Raises DiffError for any other binary part, and for a rename
-    of an unknown file."""
+    need. Binary parts of `left_out` are dropped. Raises DiffError for other binary parts, and a rename of an unknown
+    file."""
     patch = patch if not patch or patch.endswith("\n") else patch + "\n"
     return "".join(text for section in _sections(patch) for text in _plain(section, read, left_out))
 
 
 def reversed_diff(diff: str) -> str:
-    """Return the reverse of a diff: each hunk removes its new lines and adds its old lines. A parsed hunk does not tell
-    which of its lines are context, so the result removes and adds context lines too.
-    """
+    """A parsed hunk does not tell which of its lines are context, so the result removes and adds them too."""
     return "".join(
         _render(FilePatch(patch.after, patch.before, _reversed_hunks(patch.hunks))) for patch in parse_diff(diff, WIDE)
     )
 
 
 def _sections(patch: str) -> Iterator[list[str]]:
-    """Split a patch into one section per file, at git's headers. No line inside a hunk begins like such a header."""
+    """Split a patch at git's headers, one section per file. No line inside a hunk begins like such a header."""
     section: list[str] = []
     for line in patch.split("\n")[:-1]:
         if line.startswith("diff --git ") and section:
@@ -80,9 +78,7 @@ def _plain(lines: list[str], read: Read, left_out: Collection[str]) -> Iterator[
 
 
 def _with_context_blanks(lines: list[str]) -> Iterator[str]:
-    """Yield the lines, with the leading blank of empty context lines restored. Some tools strip this blank. Empty lines
-    between hunks are dropped.
-    """
+    """Restore the blank of empty context lines, which some tools strip. Drop empty lines between hunks."""
     old = new = 0
     for line in lines:
         if not (old or new):
@@ -97,7 +93,6 @@ def _with_context_blanks(lines: list[str]) -> Iterator[str]:
 
 
 def _reversed_hunks(hunks: list[Hunk]) -> list[Hunk]:
-    """Return the hunks with old and new lines exchanged, and with their starts adjusted."""
     turned, shift = [], 0
     for hunk in hunks:
         turned.append(Hunk(hunk.start + shift, hunk.new, hunk.old))

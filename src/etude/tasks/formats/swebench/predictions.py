@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from etude.journal import write_atomically
 from etude.tasks.formats.swebench.rows import read_rows
@@ -20,18 +19,14 @@ from etude.trace.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A model's patch for one instance."""
-
     instance_id: str
     model: str
     patch: str
-    """A diff of the workspace; empty if the model did not produce one."""
+    """Empty if the model did not produce one."""
 
 
 def read_predictions(path: Path) -> list[Prediction]:
-    """Return the predictions in the file's order. Raises TaskError for an invalid row; the message names the row, the
-    field and what was expected.
-    """
+    """Raises TaskError for an invalid row, with the row, the field and what was expected."""
     if path.suffix not in (".json", ".jsonl"):
         raise TaskError(f"{path}: expected predictions in a .json or .jsonl file")
     found: dict[str, Prediction] = {}
@@ -52,9 +47,15 @@ def read_predictions(path: Path) -> list[Prediction]:
 
 
 def export_predictions(predictions: Iterable[Prediction], path: Path) -> int:
-    """Write predictions as .json (an object keyed by instance id) or .jsonl, chosen by the file's suffix. Return their
-    number."""
-    rows = {prediction.instance_id: _row(prediction) for prediction in predictions}
+    """Write .json (an object by instance id) or .jsonl, by the file's suffix. Return the number of predictions."""
+    rows = {
+        one.instance_id: {
+            "instance_id": one.instance_id,
+            "model_name_or_path": one.model,
+            "model_patch": one.patch,
+        }
+        for one in predictions
+    }
     if path.suffix not in (".json", ".jsonl"):
         raise TaskError(f"{path}: expected a name that ends in .json or .jsonl")
     lines = "".join(json.dumps(row) + "\n" for row in rows.values())
@@ -64,18 +65,9 @@ def export_predictions(predictions: Iterable[Prediction], path: Path) -> int:
 
 
 def predictions_of(traces: Iterable[Trace], model: str) -> list[Prediction]:
-    """Return the predictions of rollouts: for each task, its first rollout without an error. A benchmark counts one
-    prediction per instance, and picking it by score would be cheating."""
+    """Return each task's first rollout without an error: picking it by score would be cheating."""
     first: dict[str, Prediction] = {}
     for trace in traces:
         if not trace.error:
             first.setdefault(trace.task, Prediction(trace.task, model, trace.diff))
     return list(first.values())
-
-
-def _row(prediction: Prediction) -> dict[str, Any]:
-    return {
-        "instance_id": prediction.instance_id,
-        "model_name_or_path": prediction.model,
-        "model_patch": prediction.patch,
-    }

@@ -1,7 +1,5 @@
-"""Reads SWE-bench rows from a file (jsonl, json, parquet) or a repository of tasks (version 5).
-
-Rows are not validated here. The code that reads their fields reports mistakes, and says which row they are in.
-"""
+"""Reads SWE-bench rows from a file (jsonl, json, parquet) or a repository of tasks (version 5), without validating
+them."""
 
 from __future__ import annotations
 
@@ -21,34 +19,30 @@ _COLUMNS = {
     "problem_statement": "problem_statement.md",
     "eval_script": "eval.sh",
 }
-"""Maps columns of a row to the files in which a task repository stores their values."""
+"""The files in which a task repository stores these columns."""
 _NO_CONTEXT = frozenset((*_COLUMNS.values(), "task.yaml", "tests.json", "hints.md", "test_assets", ".git"))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a SWE-bench data set as it was read, before validation."""
-
     place: str
-    """Where the row was read, for error messages: the file, and the line or row number in it."""
+    """File, and line or row number, for error messages."""
     values: Mapping[str, Any]
     folder: Path | None = None
-    """The folder with the task's Dockerfile and assets, for a row from a task repository; else None."""
+    """The task's folder in a task repository, with its Dockerfile and assets."""
 
     def context(self) -> dict[str, bytes]:
         """Return the Dockerfile and the files that it may copy, without anything that an agent must not see."""
         return {} if self.folder is None else _files(self.folder, lambda first: first not in _NO_CONTEXT)
 
     def assets(self) -> dict[str, bytes]:
-        """Return the files that tests need and a text patch cannot carry, by their paths in the workspace."""
+        """Return the files that tests need and a text patch cannot carry, by path in the workspace."""
         below = self.folder / "test_assets" if self.folder else None
         return _files(below) if below and below.is_dir() else {}
 
 
 def read_rows(source: Path) -> Iterator[Row]:
-    """Return the rows in the source's order. Raises TaskError for a source that cannot be read, and for a task
-    repository without tasks.
-    """
+    """Raises TaskError for a source that cannot be read, and for a task repository without tasks."""
     if source.is_dir():
         return _repository(source)
     readers = {".jsonl": _lines, ".json": _document, ".parquet": _table}

@@ -14,37 +14,29 @@ from etude.tasks.verifiers.swebench import END, PARSERS, START, dotted
 
 @dataclass(frozen=True, slots=True)
 class TestPlan:
-    """How an instance's tests are run, and which of them must pass."""
-
     verifier: dict[str, Any]
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     passed_over: tuple[str, ...] = ()
-    """Ids in the row's PASS_TO_PASS that are ignored, because the runner cannot have such an id. They come from log
-    lines that a parser took for tests.
-    """
+    """Ids that no test of the runner can have: log lines that a parser took for tests."""
     script: str = ""
-    """A script that runs the tests; empty if one of Étude's runners runs them."""
+    """Empty if one of Étude's runners runs the tests."""
 
 
 DEFAULT_LIMITS = {"seconds": 1800.0, "memory_mb": 4096, "disk_mb": 2048, "processes": 512}
-"""Limits for a task's tests, because rows do not say what their tests need. They are enough for most tests. When the
-gate has checked a task, it tightens them to what it measured."""
+"""Rows do not say what their tests need. The gate tightens these limits to what it measured."""
 _NAMES: dict[str, Callable[[str], str | None]] = {
     "pytest": lambda test: test if ".py::" in test else None,
     "node": lambda test: test if re.search(r"\.[cm]?[jt]s > ", test) else None,
     "unittest": dotted,
 }
-"""For each runner, a function that converts a row's test id to the runner's id. It returns None if the test does not
-belong to the runner.
-"""
+"""Converts a row's test id to the runner's, or to None if it is not one of the runner."""
 _OWN_RUNNERS = frozenset(("django/django", "sympy/sympy"))
 """Python projects whose tests only run with the project's own script."""
 
 
 def plan_of(instance: Instance) -> TestPlan:
-    """Return how to run an instance's tests. Raises UnsupportedRow if neither Étude's runners nor the row's own script
-    can run them."""
+    """Raises UnsupportedRow if neither Étude's runners nor the row's own script can run the tests."""
     if instance.repo.lower() not in _OWN_RUNNERS:
         for runner, name in _NAMES.items():
             if all(map(name, instance.fail_to_pass)):

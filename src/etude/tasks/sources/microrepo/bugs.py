@@ -27,13 +27,11 @@ _LOOSENED = {ast.Lt: ("<", "<="), ast.Gt: (">", ">="), ast.LtE: ("<=", "<"), ast
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A bug: one line of a function, replaced by another text."""
-
     kind: str
     line: int
-    """Index of the replaced line within the function's source, from 0."""
+    """Within the function's source, from 0."""
     text: str
-    """The text of the line with the bug, indentation included."""
+    """The line with the bug, indentation included."""
 
     def apply(self, source: str) -> str:
         lines = source.split("\n")
@@ -42,9 +40,7 @@ class Mutation:
 
 
 def mutations(source: str, groups: Mapping[str, str], rng: random.Random) -> list[Mutation]:
-    """Return all single-line mutations of a function, without duplicates. `groups` maps each name to its type; `rng`
-    picks wrong constants and variables.
-    """
+    """Return all distinct mutations. `groups` maps names to types; `rng` picks wrong constants and variables."""
     function = ast.parse(source).body[0]
     assert isinstance(function, ast.FunctionDef)
     lines = source.split("\n")
@@ -57,9 +53,7 @@ def mutations(source: str, groups: Mapping[str, str], rng: random.Random) -> lis
 
 
 Edit = tuple[str, ast.expr | ast.stmt, int, int, str]
-"""An edit of one line: the kind of bug, a syntax node on the line, the columns where the replaced text starts and ends,
-and the replacement.
-"""
+"""Kind of bug, a node on the line, the columns where the replaced text starts and ends, and the replacement."""
 
 
 def _edits(
@@ -115,7 +109,7 @@ def _call(node: ast.Call, name: ast.Name) -> Iterator[Edit]:
 
 
 def _swap(node: ast.BinOp, line: str) -> Iterator[Edit]:
-    """Yield an edit that exchanges two operands, if their order matters."""
+    """Exchange two operands whose order matters."""
     sign = {ast.Sub: "-", ast.FloorDiv: "//"}.get(type(node.op))
     if sign is None or node.left.end_col_offset is None or node.end_col_offset is None:
         return
@@ -129,9 +123,7 @@ def _swap(node: ast.BinOp, line: str) -> Iterator[Edit]:
 def _symbol(
     kind: str, lines: list[str], left: ast.expr, right: ast.expr, pair: tuple[str, str] | None
 ) -> Iterator[Edit]:
-    """Yield an edit of this kind of bug that replaces the operator between two operands. `pair` is the operator and its
-    replacement. Nothing is yielded if `pair` is None or the operands are on different lines.
-    """
+    """Replace the operator between two operands of one line, as `pair` says."""
     if pair is None or left.end_col_offset is None or left.lineno != right.lineno:
         return
     at = lines[left.lineno - 1].find(pair[0], left.end_col_offset, right.col_offset)

@@ -15,26 +15,23 @@ from itertools import product
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a composed function: a guard, which may return early, or an end, which finishes the result. The middle
-    part is a `Core`, which has more fields."""
+    """A guard, which may return early, or an end, which finishes the result."""
 
     name: str
     split_group: str
-    """Group name. Parts that a single bug can turn into each other have the same group, so that they are in the same
-    split.
-    """
+    """Parts that a single bug can turn into each other share a group, and thus the split."""
     lines: tuple[str, ...]
-    """The lines that the part adds to the function. Each comment describes what the code lines under it should do."""
+    """Each comment describes what the code lines under it should do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Core(Part):
-    """The part of a composed function that does the main computation."""
+    """The part that does the main computation."""
 
     inputs: str = ""
-    """Placeholders (slots) that stand for the parameters of the composed function, separated by blanks."""
+    """Slots of the function's parameters, separated by blanks."""
     verbs: str = ""
-    """Possible first words of the function's name, separated by blanks."""
+    """First words of the function's name, separated by blanks."""
 
 
 def _loop(intent: str, condition: str, then: str) -> tuple[str, ...]:
@@ -88,8 +85,6 @@ GUARDS = (
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One function family: a guard, a core and an end, whose lines make up the function (see `Part` and `Core`)."""
-
     guard: Part
     core: Core
     end: Part
@@ -108,14 +103,12 @@ class Combination:
 
 
 def combinations() -> list[Combination]:
-    """Return every combination of a guard, a core and an end that makes a sensible function."""
     return [Combination(*parts) for parts in product(GUARDS, CORES, ENDS) if _sensible(*parts)]
 
 
 def _sensible(guard: Part, core: Core, end: Part) -> bool:
-    """Return whether to use this combination. Every line must be able to matter to the result. With a guard, the
-    function must also not return both booleans and numbers, and not be too long.
-    """
+    """Every line must be able to matter to the result. With a guard, the function must not return both booleans and
+    numbers, and not be too long."""
     if core.name == "many" and end.name != "more":  # a count is seldom near the bounds of an end
         return False
     if not guard.name:

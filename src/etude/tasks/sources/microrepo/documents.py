@@ -37,20 +37,15 @@ VERSION = 8
 PER_FILE = 2000
 SHARES = (("lookup", 0.22), ("fix", 0.66), ("module", 0.12))
 REWRITES = 0.85
-"""Share of "fix" documents (which show a bug and the edit that fixes it) whose edit rewrites the whole function. The
-share is of those documents that have no failed edit first."""
+"""Share of "fix" documents without a failed edit in which the edit rewrites the whole function."""
 RETRIES = 0.12
-"""Share of "fix" documents (which show a bug and the edit that fixes it) in which a failed edit comes before the right
-one. The failed edit rewrites a correct line unchanged. An agent that has never seen a retry generates nothing after its
-first failure.
-"""
+"""Share of "fix" documents in which a failed edit, of a correct line, comes first. An agent that has never seen a retry
+generates nothing after its first failure."""
 POOL = pool_of(Split.TRAIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document for pretraining."""
-
     kind: str
     text: str
     generator: str = "microrepo"
@@ -58,10 +53,7 @@ class Document:
 
 
 def write_documents(folder: Path, count: int, seed: int) -> list[Path]:
-    """Write `count` documents into files `documents-NNNNN.jsonl.zst`, keeping files that already exist.
-
-    The same arguments give the same bytes.
-    """
+    """Write `documents-NNNNN.jsonl.zst`, keeping files that exist. The same arguments give the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     for first in range(0, count, PER_FILE):
@@ -76,7 +68,7 @@ def write_documents(folder: Path, count: int, seed: int) -> list[Path]:
 
 
 def make_document(seed: int, index: int) -> Document:
-    """Return the document with this index. Equal arguments give equal documents."""
+    """Equal arguments give equal documents."""
     rng = random.Random(f"microrepo-documents/{VERSION}/{seed}/{index}")
     kind = rng.choices([name for name, _ in SHARES], [share for _, share in SHARES])[0]
     if kind == "lookup":
@@ -87,15 +79,14 @@ def make_document(seed: int, index: int) -> Document:
 
 
 def listing(file: str, text: str) -> str:
-    """Return a `read` call for a file, followed by the tool's answer: the file's numbered lines."""
+    """Return a `read` call for a file with the tool's answer."""
     lines = text.removesuffix("\n").split("\n")
     shown = "\n".join(numbered(lines, 1, len(lines)))
     return f"{format_call('read', {'path': file}, builtin_schema('read').call_schema())}\n{shown}\n"
 
 
 def edit_call(file: str, lines: Iterable[tuple[int, str]]) -> str:
-    """Return a call of the harness's `edit` tool that replaces these numbered lines of a file. The new lines are given
-    without indentation, because the tool keeps the indentation of the old ones."""
+    """Return a call of the `edit` tool. Its lines need no indentation: the tool keeps that of the old ones."""
     text = "\n".join(f"{number} {line.strip()}" for number, line in lines)
     return format_call("edit", {"path": file, "lines": text}, builtin_schema("edit").call_schema())
 

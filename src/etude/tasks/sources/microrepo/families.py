@@ -27,15 +27,13 @@ class Family:
 
     name: str
     verbs: tuple[str, ...]
-    """Possible first words of the function's name."""
+    """First words of the function's name."""
     inputs: tuple[str, ...]
-    """The slot (placeholder, such as `xs`) of each parameter, in order. The slot decides which type of value the
-    parameter takes (see function.py).
-    """
+    """Slots of the parameters, in order, which decide their types (see function.py)."""
     body: str
-    """The code without the def line, indented once. Comments describe what the lines under them should do."""
+    """Without the def line, indented once."""
     split_group: str
-    """Group name that decides the split. Families that a single bug can turn into each other have the same group."""
+    """Decides the split. Families that a single bug can turn into each other share it."""
 
     @property
     def split(self) -> Split:

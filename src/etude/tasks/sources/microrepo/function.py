@@ -1,6 +1,5 @@
-"""Draws a function from a family by filling in names and constants. Also draws inputs for it near its constants, where
-bugs change the result.
-"""
+"""Draws a function from a family, by filling in names and constants, and inputs near its constants, where bugs change
+the result."""
 
 from __future__ import annotations
 
@@ -18,28 +17,21 @@ NUMBERS = frozenset(("x", "y", "n", "lo", "hi", "v", "i", "t"))
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function made from a family's template, with names and constants filled in."""
-
     family: Family
     name: str
     source: str
-    """The def line, the body and the comments, without a final newline."""
+    """Without a final newline."""
     constants: tuple[int, ...]
     groups: dict[str, str]
-    """Maps each name in the function to its type, so that a bug can replace a variable by a plausible one, of the same
-    type.
-    """
+    """The type of each name, so that a bug can replace a variable by one of the same type."""
 
     @property
     def text(self) -> str:
-        """The source with a final newline, as it appears in a module."""
         return f"{self.source}\n"
 
 
 def draw_function(family: Family, rng: random.Random, taken: Collection[str] = ()) -> Function:
-    """Return a function of the family with random names and constants. The function's name differs from all names in
-    `taken`.
-    """
+    """Return a function of the family whose name is not in `taken`."""
     nouns = rng.sample(name_words.NOUNS, 4)
     low, high = rng.choice(name_words.BOUNDS)
     flags = rng.sample(name_words.FLAGS, 2)
@@ -81,9 +73,7 @@ def _group(slot: str, textual: bool) -> str:
 
 
 def draw_inputs(function: Function, rng: random.Random, count: int) -> list[tuple[Value, ...]]:
-    """Return up to `count` distinct inputs, many of them at the function's boundaries. There are fewer if not enough
-    are found.
-    """
+    """Return at most `count` distinct inputs, many of them at the function's boundaries."""
     seen: dict[str, tuple[Value, ...]] = {}
     for _ in range(count * 3):
         values = _draw_arguments(function, rng)
@@ -125,8 +115,7 @@ def _number(rng: random.Random, near: list[int]) -> int:
 
 
 def compile_function(source: str, name: str) -> Callable[..., object]:
-    """Compile a function in this process. This is safe only for code of Étude's own templates, which ends on every
-    input."""
+    """Only for code of Étude's own templates, which ends on every input."""
     code: CodeType = compile(source, "<microrepo>", "exec")
     scope: dict[str, object] = {}
     exec(code, scope)

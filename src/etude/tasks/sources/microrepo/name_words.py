@@ -16,7 +16,7 @@ NOUNS = (
     "load", "mass", "money", "pay", "points", "power", "price", "rain", "rate", "score", "size", "speed", "steps",
     "time", "value", "water", "weight", "width", "wind",
 )  # fmt: skip
-"""Names of numeric variables, also used as second words of function names."""
+"""Names of numbers, and second words of function names."""
 
 LISTS = ("data", "entries", "figures", "items", "numbers", "results", "rows", "samples", "series", "values")
 ITEMS = ("entry", "item", "n", "number", "x")
@@ -27,5 +27,5 @@ FLAGS = ("closed", "empty", "full", "late", "locked", "new", "open", "ready", "s
 TEXTS = ("labels", "names", "tags", "titles", "words")
 TEXT_ITEMS = ("label", "name", "tag", "title", "word")
 SAMPLES = ("air", "apple", "bread", "cat", "cloud", "dog", "fish", "moon", "pear", "river", "stone", "tea", "tree")
-"""Strings that are used as inputs of functions."""
+"""Inputs of functions."""
 GRADES = (("low", "mid", "high"), ("bad", "fair", "good"), ("cold", "warm", "hot"), ("small", "medium", "large"))

@@ -1,9 +1,8 @@
-"""Pools of functions to draw from. A pool has functions of some families. If these families are used in training, the
-pool has only the instances of one split.
+"""Pools of functions to draw from: those of some families, and where training uses these, only the instances of one
+split.
 
-An instance is a function with its numbers; names and strings do not count. The hash of an instance assigns it to a
-split, whether the function is correct or has a bug, and whatever family and bug it came from. So pools of two splits
-never draw the same instance.
+An instance is a function with its numbers; names and strings do not count. Its hash alone assigns it to a split,
+correct or not, whatever family and bug it came from. So pools of two splits never draw the same instance.
 """
 
 from __future__ import annotations
@@ -25,45 +24,35 @@ _KEYWORDS = frozenset(keyword.kwlist)
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Functions to draw from: all functions of some families, or only those whose instance belongs to one split. A
-    function's instance is its code with its numbers, whatever its names.
-    """
-
     families: tuple[Family, ...]
     side: Split | None = None
-    """The split that a drawn function's instance (its code with its numbers) must belong to; None for any split."""
+    """The split that instances must belong to; None for any."""
 
     def admits(self, source: str) -> bool:
-        """Return whether the pool's split allows this function: its instance (its code with its numbers) must belong to
-        that split. The function's family is not checked."""
+        """Return whether the function's instance is on the pool's side. Its family is not checked."""
         return self.side is None or side_of(source) is self.side
 
     def draw(self, rng: random.Random, taken: Collection[str] = ()) -> Function:
-        """Return a random correct function of the pool whose name is not in `taken`."""
+        """Return a random correct function whose name is not in `taken`."""
         while True:
             function = draw_function(rng.choice(self.families), rng, taken)
             if self.admits(function.source):
                 return function
 
     def keeping(self, wanted: Callable[[Family], bool]) -> Pool:
-        """Return a copy of the pool with only the families for which `wanted` is true."""
         return replace(self, families=tuple(family for family in self.families if wanted(family)))
 
 
 def pool_of(split: Split, *, family_seen: bool = True) -> Pool:
-    """Return the pool of functions for a split. With `family_seen`, it has functions of the families used in training,
-    but only those whose instance (code with its numbers) belongs to this split. Otherwise, it has all functions of the
-    families that only this split has.
-    """
+    """With `family_seen`, return this split's instances of the families used in training, else all functions of the
+    families that only this split has."""
     return Pool(families_of(Split.TRAIN), split) if family_seen else Pool(families_of(split))
 
 
 def side_of(source: str) -> Split:
-    """Return the split of a function's instance (its code with its numbers, whatever its names). The function must be
-    made from Étude's templates. The split follows from a hash of the normalised text, not of the syntax tree, because
-    parsing would take thirty times as long. For functions from the templates, two normalised texts are equal exactly if
-    the syntax trees are equal up to names.
-    """
+    """Return the split of a function's instance. It follows from a hash of the normalised text, because parsing would
+    take thirty times as long. For functions from the templates, normalised texts are equal exactly if the syntax trees
+    are equal up to names."""
     return split_of(f"instance/1:{normal_form(source)}")
 
 

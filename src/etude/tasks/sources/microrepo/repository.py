@@ -26,22 +26,18 @@ _CHECK_SCRIPT = (resources.files(__package__) / "check_script.txt").read_text(en
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The injected bug: its kind, file and line, the wrong text and the right text."""
-
     function: Function
     kind: str
     file: str
     line: int
-    """Line number of the bug in the file, from 1."""
+    """In the file, from 1."""
     wrong: str
     right: str
-    """The original line without the bug, with its indentation."""
+    """With its indentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One Python file of a micro-repository."""
-
     name: str
     functions: tuple[Function, ...]
 
@@ -56,15 +52,13 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """One micro-repository, with its bug and the test cases that reveal the bug."""
-
     modules: tuple[Module, ...]
     damage: Damage
     visible: tuple[Case, ...]
     hidden: tuple[Case, ...]
 
     def files(self) -> dict[str, str]:
-        """Return the files of the workspace as the agent finds it, with the bug."""
+        """Return the workspace as the agent finds it, with the bug."""
         texts = {module.file: module.text for module in self.modules}
         lines = texts[self.damage.file].split("\n")
         lines[self.damage.line - 1] = self.damage.wrong
@@ -73,29 +67,24 @@ class Repository:
 
 @cache
 def kinds_of(family: Family) -> frozenset[str]:
-    """Return the kinds of bug that can be injected in a family's code."""
     function = draw_function(family, random.Random(family.name))
     return frozenset(m.kind for m in mutations(function.source, function.groups, random.Random(0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A function with a bug that changes the result of some inputs. `inputs` starts with those that the check script
-    uses, and the first input fails.
-    """
+    """A function with a bug. `inputs` starts with those that the check script uses, and the first one fails."""
 
     function: Function
     mutation: Mutation
     inputs: tuple[tuple[Value, ...], ...]
     expected: tuple[str, ...]
     got: str
-    """What the function with the bug returns or raises for the first input, as the check script prints it."""
+    """What the check script prints for the first input."""
 
 
 def draw_broken(pool: Pool, kind: str, rng: random.Random, inputs: int = 24) -> Broken:
-    """Draw a function of the pool with a bug of this kind that changes the results of some inputs. Both the correct and
-    the broken version belong to the pool.
-    """
+    """Draw a function with a bug of this kind that changes some results. Both versions belong to the pool."""
     able = pool.keeping(lambda family: kind in kinds_of(family))
     while True:
         function = able.draw(rng)
@@ -121,30 +110,21 @@ def _break(function: Function, candidates: list[Mutation], rng: random.Random, c
         first = rng.choice(failing)
         order = [first, *(i for i in range(len(inputs)) if i != first)]
         values = [right[i].value for i in order]
-        return (
-            Broken(
-                function,
-                mutation,
-                inputs=tuple(inputs[i] for i in order),
-                expected=tuple(value for value in values if value is not None),
-                got=_got(wrong[first].value, wrong[first].raised),
-            )
-            if _hidden_shows(failing, order)
-            else None
+        if not set(failing) & set(order[VISIBLE:]):
+            return None
+        shown = wrong[first].value
+        return Broken(
+            function,
+            mutation,
+            inputs=tuple(inputs[i] for i in order),
+            expected=tuple(value for value in values if value is not None),
+            got=f"raised {wrong[first].raised}" if shown is None else f"gave {show(shown)}",
         )
     return None
 
 
-def _hidden_shows(failing: list[int], order: list[int]) -> bool:
-    return bool(set(failing) & set(order[VISIBLE:]))
-
-
-def _got(value: str | None, raised: str | None) -> str:
-    return f"raised {raised}" if value is None else f"gave {show(value)}"
-
-
 def show(value: str) -> str:
-    """Return a value, given as canonical JSON, as Python source."""
+    """Return canonical JSON as Python source."""
     return repr(_CONSTANTS[value] if value in _CONSTANTS else eval(value, {"__builtins__": {}}))
 
 
@@ -152,15 +132,13 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 def fail_line(broken: Broken) -> str:
-    """Return the FAIL line that the check script prints for the first input of a function with a bug."""
+    """Return the line that the check script prints for the first input."""
     call = ", ".join(map(repr, broken.inputs[0]))
     return f"FAIL {broken.function.name}({call}) {broken.got}, expected {show(broken.expected[0])}"
 
 
 def draw_repository(pool: Pool, rng: random.Random, kinds: Collection[str]) -> Repository:
-    """Draw a repository. The kind of bug is drawn first, so that each kind is equally likely, and then a family in
-    which that kind is possible.
-    """
+    """The kind of bug is drawn before a family in which it is possible, so that each kind is equally likely."""
     offered = [kind for kind in KINDS if kind in kinds and any(kind in kinds_of(f) for f in pool.families)]
     broken = draw_broken(pool, rng.choice(offered), rng)
     # Most repositories are small; some are large enough that working on them outgrows a small context. Two functions in
@@ -192,11 +170,7 @@ def draw_repository(pool: Pool, rng: random.Random, kinds: Collection[str]) -> R
 
 
 def _damage(broken: Broken, module: Module) -> Damage:
-    above = 0
-    for function in module.functions:
-        if function is broken.function:
-            break
-        above += function.text.count("\n")
+    above = module.text.partition(broken.function.text)[0].count("\n")
     mutation = broken.mutation
     right = broken.function.source.split("\n")[mutation.line]
     return Damage(broken.function, mutation.kind, module.file, above + mutation.line + 1, mutation.text, right)
@@ -222,8 +196,7 @@ def _sound_cases(function: Function, module: str, rng: random.Random) -> tuple[l
 
 
 def check_script(cases: Sequence[Case]) -> str:
-    """Return the check script that the agent may run. It prints no time, path or address, so that a rollout can be
-    repeated."""
+    """The script prints no time, path or address, so that a rollout can be repeated."""
     rows = "".join(
         f"    ({case.module!r}, {case.function!r}, {case.arguments!r}, {show(case.expected)}),\n" for case in cases
     )

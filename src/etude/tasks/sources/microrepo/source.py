@@ -30,8 +30,6 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 class MicroRepoSource:
-    """Generates micro-repositories with one injected bug; registered as `microrepo`."""
-
     name = "microrepo"
     version = 5
 
@@ -81,11 +79,10 @@ class MicroRepoSource:
 
 
 def cell_at(index: int, shares: Mapping[Cell, float]) -> Cell:
-    """Return the cell of the task with this index. A cell says whether training saw the task's family and kind of bug.
+    """Return the cell of the task with this index.
 
-    Indices become points in [0, 1) (multiples of the golden ratio, modulo 1), and each cell owns an interval as long as
-    its share. The points are spread evenly, so at any number of tasks each cell's count matches its share to
-    within one or two.
+    Indices become points in [0, 1) (multiples of the golden ratio, modulo 1), spread evenly, and each cell owns an
+    interval as long as its share. So at any number of tasks each cell's count matches its share to within one or two.
     """
     point = (index + 0.5) * _GOLDEN % 1.0
     reached = zip(shares, accumulate(shares.values()), strict=True)
@@ -93,7 +90,7 @@ def cell_at(index: int, shares: Mapping[Cell, float]) -> Cell:
 
 
 def instruction(repository: Repository, rng: random.Random) -> str:
-    """Return one short instruction. At random it names the broken function, its file, both or neither."""
+    """Name the broken function, its file, both or neither."""
     damage = repository.damage
     style = rng.random()
     if style < 0.4:

@@ -14,7 +14,7 @@ from etude.tasks.change import Change, change_of
 from etude.tasks.conditions import USUAL
 from etude.tasks.diff import DiffError
 from etude.tasks.directory import REFERENCE_DIFF
-from etude.tasks.environment.proofs import known_proof
+from etude.tasks.environment.stored_facts import known_proof
 from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task
 from etude.tasks.verdict import Verdict
