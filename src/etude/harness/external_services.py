@@ -21,14 +21,11 @@ Ask = Callable[[str], Awaitable[str]]
 
 
 class WebError(Exception):
-    """A web search or the fetch of a page failed (no such page, no connection). The message is written for the
-    model."""
+    """A web search or fetch failed (no such page, no connection). The message is written for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One result of a web search."""
-
     title: str
     url: str
     excerpt: str = ""
@@ -40,9 +37,7 @@ class Web(Protocol):
 
     async def search(self, query: str) -> list[Hit]: ...
 
-    async def fetch(self, url: str) -> str:
-        """Fetch a page as text."""
-        ...
+    async def fetch(self, url: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,8 @@ def session_schemas(recipe: HarnessRecipe) -> tuple[ToolSchema, ...]:
 
 
 def format_of(recipe: HarnessRecipe, tokenizer: Path) -> Format:
-    """Return the format in which a token policy writes prompts.
-
-    `tokenizer` is the path of the run's own tokenizer, used if the recipe names no other. Raises TokenizerError if
-    format and tokenizer do not fit together.
-    """
+    """Return the format in which a token policy writes prompts. `tokenizer` is the run's own tokenizer, used if the
+    recipe names no other. Raises TokenizerError if format and tokenizer do not fit together."""
     if recipe.format == "compact":
         return CompactFormat(Tokenizer.load(tokenizer))
     published = PretrainedTokenizer.load(Path(recipe.tokenizer).expanduser() if recipe.tokenizer else tokenizer)

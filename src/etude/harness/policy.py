@@ -29,8 +29,6 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One tool call of a turn."""
-
     id: str
     name: str
     arguments: dict[str, object] | None
@@ -38,7 +36,7 @@ class ToolCall:
     raw: str
     """The call exactly as the model wrote it, even if it is malformed."""
     problem: str = ""
-    """Why the call did not parse, as a text for the agent; empty if the call parsed."""
+    """Why the call did not parse, as a text for the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +53,13 @@ class Turn:
     cut_off: bool = False
     """Whether the turn was cut off by its token budget or the context limit."""
     prompt_tokens: int = 0
-    """Number of tokens of the prompt; 0 if the policy does not know it."""
+    """0 if the policy does not know it."""
     cached_tokens: int = 0
-    """Number of the turn's prompt tokens that came from the prefix cache of the engine or endpoint."""
+    """Prompt tokens that came from the prefix cache of the engine or endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation."""
-
     role: Role
     text: str = ""
     turn: Turn | None = None
@@ -104,5 +100,5 @@ class Policy(Protocol):
     def tokens(self, conversation: Conversation) -> int: ...
 
     def count(self, text: str) -> int:
-        """Return the number of tokens in a text. The loop uses it to limit tool output."""
+        """Return the number of tokens in a text, with which the loop limits tool output."""
         ...

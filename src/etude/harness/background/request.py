@@ -29,8 +29,7 @@ class Order(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    """The agent's id: six hexadecimal digits. In commands, users may give any prefix that no other agent's id
-    shares."""
+    """Six hexadecimal digits. In commands, users may give any prefix that no other agent's id shares."""
     name: str
     """Name given by the user; may be empty."""
     folder: Path
@@ -65,7 +64,6 @@ def new_agent_folder(sessions: Path) -> tuple[str, Path]:
 
 
 def agent_folders(sessions: Path) -> Iterator[Path]:
-    """Yield the folders of all agents."""
     return (path.parent for path in sessions.glob(f"*/{ORDER}"))
 
 
@@ -74,8 +72,7 @@ def is_agent(place: Path) -> bool:
 
 
 def readable_orders(sessions: Path) -> dict[Path, Order]:
-    """Return `agent.json` of all agents, by folder. Unreadable files are skipped, so that they do not hide the
-    others."""
+    """Return `agent.json` of all agents, by folder. Unreadable files are skipped."""
     found = {}
     for place in agent_folders(sessions):
         with suppress(SessionError):

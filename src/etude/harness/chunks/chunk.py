@@ -82,11 +82,8 @@ def _owners(found: list[Definition], lines: int) -> list[int]:
 
 
 def _runs(owner: list[int], lines: list[str]) -> list[tuple[int, int]]:
-    """Split a file's lines into runs: consecutive lines with the same owner. A line's owner is the definition that it
-    belongs to, given in `owner` as `_owners` returned it. Return the indexes of each run's first and last line.
-
-    Blank lines and lines of closing brackets belong to the run before them.
-    """
+    """Split the lines into runs of the same owner, and return the indexes of each run's first and last line. Blank
+    lines and lines of closing brackets belong to the run before them."""
     runs: list[tuple[int, int]] = []
     for number, line in enumerate(lines):
         if runs and (owner[number] == owner[runs[-1][0]] or _CLOSES.fullmatch(line)):
@@ -113,6 +110,5 @@ def _indent(line: str) -> int:
 
 
 def _name_in(piece: list[str]) -> str:
-    """Return the name in the first line that looks like a definition, or "". Used for files in which no definition was
-    recognised, for example because the language has no grammar."""
+    """Return the name in the first line that looks like a definition, or ""."""
     return next((match[1] for line in piece if len(line) < 500 and (match := _NAMED.search(line))), "")

@@ -72,21 +72,15 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of a code search."""
-
     chunks: list[Chunk]
-    """The best matching chunks, best first."""
     embedded: int = 0
     """Number of searched chunks that have a vector; 0 without an embedder."""
     searched: int = 0
-    """Number of chunks that the search covered."""
     problem: str = ""
     """Why the ranking by meaning failed, in one line; empty if it did not."""
 
 
 class ChunkIndex:
-    """Index of one workspace's chunks, their terms and their vectors. Chunks are identified by number."""
-
     def __init__(
         self, embedder: Embedder | None = None, store: VectorStore | None = None, *, most_new: int = MOST_NEW
     ) -> None:
@@ -186,8 +180,7 @@ class ChunkIndex:
         return Ranking(self.by_words(query, numbers), by_meaning)
 
     async def by_meaning(self, query: str, numbers: list[int]) -> list[int]:
-        """Rank the given chunks by the similarity of their vectors to the query's. Chunks without a vector are left
-        out."""
+        """Rank chunks by the similarity of their vectors to the query's. Chunks without a vector are left out."""
         assert self._embedder is not None
         known, matrix = self._vectors(numbers)
         if not known:
@@ -199,10 +192,8 @@ class ChunkIndex:
         return [known[index] for index in np.argsort(-near, kind="stable").tolist()]
 
     async def embed_some(self, numbers: Sequence[int]) -> int:
-        """Embed those given chunks that have no vector yet, in the given order, until the limit per search is reached.
-
-        Return how many of the given chunks have a vector afterwards.
-        """
+        """Embed the given chunks that have no vector yet, in order, up to the limit per search. Return how many of the
+        given chunks have a vector afterwards."""
         assert self._embedder is not None
         assert self._store is not None
         missing = [n for n in numbers if self._store.get(self._key(n)) is None]
@@ -236,7 +227,6 @@ def embedded_text(chunk: Chunk) -> str:
 
 
 def _made(changed: Sequence[tuple[str, bytes, bytes]]) -> list[list[tuple[Chunk, list[str]]]]:
-    """Split each changed file into chunks, and return the chunks with their terms, one list per file."""
     return [
         [(chunk, chunk_terms(chunk.path, chunk.name, chunk.text)) for chunk in chunks_of(path, data)]
         for path, _, data in changed

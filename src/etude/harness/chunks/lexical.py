@@ -23,7 +23,6 @@ NAME_COUNTS = 2
 
 
 def chunk_terms(path: str, name: str, text: str) -> list[str]:
-    """Return the terms of a chunk: of its path, its name and its text."""
     return [*terms(path), *(terms(name) * NAME_COUNTS), *terms(text)]
 
 
@@ -65,8 +64,7 @@ class Lexical:
         self._total -= counted.total()
 
     def scores(self, said: Iterable[str]) -> dict[int, float]:
-        """Return, by chunk number, the BM25 score of each chunk that contains a term of the query; higher is better.
-        `said` has the query's terms."""
+        """Return the BM25 score of each chunk that contains one of the terms `said`, by chunk number."""
         if not self._held:
             return {}
         scores = np.zeros(len(self._lengths))

@@ -19,11 +19,9 @@ from etude.harness.lints.diagnostic import Diagnostic
 
 Files: TypeAlias = Mapping[str, bytes]
 MOST_COMPARED = 4_000_000
-"""Maximum number of pairs of lines to compare; if a changed part of a file has more, it is treated as one replaced
-block."""
+"""Maximum number of line pairs to compare; a changed part with more is treated as one replaced block."""
 MOST_PAIRS = 400
-"""Maximum number of pairs of added and deleted files to compare for renames; if there are more, only files of the same
-name are compared."""
+"""Maximum number of pairs of added and deleted files to compare for renames; beyond it, names must be equal."""
 ALIKE = 0.5
 """Minimum fraction of lines that an added file must share with a deleted one to count as the renamed file."""
 
@@ -31,8 +29,8 @@ _LINE_NUMBERS = re.compile(r"(\blines? |:)\d+(?::\d+)?|\(\d+,\d+\)")
 
 
 def unmatched(before: Sequence[Diagnostic], after: Sequence[Diagnostic], old: Files, new: Files) -> list[Diagnostic]:
-    """Return the new problems among those that linters report after edits (`after`): those that correspond to no
-    problem reported before the edits (`before`). `old` and `new` are the files before and after the edits."""
+    """Return the problems in `after` that correspond to none in `before`. `old` and `new` are the files before and
+    after the edits."""
     names = renamed(old, new)
     left_before, left_after = list(before), list(after)
     comparisons: dict[str, Comparison] = {}
@@ -94,16 +92,15 @@ class Comparison:
                 self._new_piece.update(dict.fromkeys(range(begin + 1, end + 1), number))
 
     def old_line(self, line: int) -> int | None:
-        """Return the line number that an unchanged line had before; None for a new or changed line. Line 0, which means
-        no line, stays 0."""
+        """The line number that an unchanged line had before; None for a new or changed line. Line 0, which means no
+        line, stays 0."""
         return self._was.get(line) if line else 0
 
     def old_piece(self, line: int) -> int | None:
-        """Return the number of the changed block that contains a line of the old text; None for an unchanged line."""
+        """The number of the changed block that contains a line of the old text; None for an unchanged line."""
         return self._old_piece.get(line)
 
     def new_piece(self, line: int) -> int | None:
-        """Return the number of the changed block that contains a line of the new text; None for an unchanged line."""
         return self._new_piece.get(line)
 
     def old_text(self, line: int) -> str:
@@ -165,5 +162,4 @@ def _lines(data: bytes | None) -> list[str]:
 
 
 def sorted_problems(problems: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Deduplicate problems and sort them by file and line."""
     return sorted(set(problems))

@@ -14,7 +14,6 @@ class Diagnostic:
     """One problem that a linter reports. Problems are ordered by file and line."""
 
     path: str
-    """Path relative to the workspace."""
     line: int
     """Line number, counting from 1; 0 if the linter reports none."""
     column: int
@@ -26,7 +25,6 @@ class Diagnostic:
     linter: str
 
     def as_line(self) -> str:
-        """Return the problem as one line for the agent."""
         position = ":".join([self.path, *(str(number) for number in (self.line, self.column) if number)])
         rule = f"{self.linter} {self.code}" if self.code else self.linter
         return f"{position} {self.severity} {self.message} [{rule}]"

@@ -24,15 +24,12 @@ class Config:
     name: str
     """Name of the configuration file; may contain `*`."""
     table: tuple[str, ...] = ()
-    """Nested keys, outermost first, that lead to a table in a TOML, JSON or INI file. A file that parses counts
-    as configuration if it has this table. A file that does not parse counts if its text contains the table's name. If
-    `table` is empty, every file with the right name counts."""
+    """Nested keys, outermost first, of a table in a TOML, JSON or INI file. Without it, the file does not count; a file
+    that does not parse counts if its text contains the table's name. If `table` is empty, the file's name is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linter:
-    """Description of one linter, read from its data file."""
-
     name: str
     programs: tuple[str, ...]
     """Program names; the first one that is installed is called."""
@@ -89,7 +86,6 @@ def parse_linter(text: str, source: str) -> Linter:
 
 @cache
 def builtin_linters() -> tuple[Linter, ...]:
-    """Return the linters that ship with the harness, sorted by name."""
     folder = resources.files("etude.harness.lints") / "linters"
     files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
     linters = [parse_linter(file.read_text(encoding="utf-8"), file.name) for file in files]

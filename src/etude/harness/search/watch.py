@@ -17,8 +17,7 @@ from pathlib import Path
 from etude.harness.search.ignore_rules import IGNORE_FILES
 
 RULES = frozenset({b".git", *map(os.fsencode, IGNORE_FILES)})
-"""Names of the ignore files and of the folder `.git`. If one of them changes, ripgrep may search other files than
-before."""
+"""If one of these changes, ripgrep may search other files than before."""
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO = 0x2, 0x4, 0x8, 0x40, 0x80
 _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x100, 0x200, 0x400, 0x800
@@ -44,11 +43,11 @@ class Changes:
     """The changes below a watched folder since the last poll."""
 
     paths: set[bytes] = field(default_factory=set)
-    """Changed paths relative to the root. Some may no longer exist, and some may be paths of former folders."""
+    """Changed paths relative to the root. Some may no longer exist, and some may be of former folders."""
     rules: bool = False
     """Whether ignore rules may have changed."""
     lost: bool = False
-    """Whether changes may be missing from this result. The watch must then be replaced by a new one."""
+    """Whether changes may be missing from this result. The watch must then be replaced."""
 
 
 class Watch:
@@ -75,7 +74,6 @@ class Watch:
             raise
 
     def poll(self) -> Changes:
-        """Return the changes since the last call."""
         changes = Changes()
         for number, mask, name in self._events():
             if mask & (_OVERFLOW | _UNMOUNT):
@@ -92,7 +90,6 @@ class Watch:
             self._handle = -1
 
     def _take(self, mask: int, name: bytes, folder: bytes, changes: Changes) -> None:
-        """Add the change that one inotify event reports to `changes`."""
         path = _below(folder, name)
         if mask & (_MOVE_SELF | _DELETE_SELF):
             # For a folder below the root, its parent reports the event as well.
@@ -156,7 +153,7 @@ class Watch:
 
 
 def file_systems(root: bytes) -> set[str]:
-    """Return the types of the file system that contains the root, and of all file systems mounted below it."""
+    """The types of the file system that contains the root, and of all those mounted below it."""
     place = os.fsdecode(root)
     kinds, holding, longest = set(), "", -1
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").split("\n"):

@@ -56,8 +56,7 @@ async def job_kill(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def _seconds(run: ToolContext, arguments: dict[str, Any], usual: float) -> float:
-    """Return how many seconds the call may wait, `usual` by default. Raises ToolProblem if its argument is out of
-    range."""
+    """How many seconds the call may wait. Raises ToolProblem if its argument is out of range."""
     wanted = arguments.get("seconds", usual)
     if not 0 <= wanted <= MOST_SECONDS:
         raise ToolProblem(run.say("bad_seconds", most=MOST_SECONDS))
@@ -65,8 +64,6 @@ def _seconds(run: ToolContext, arguments: dict[str, Any], usual: float) -> float
 
 
 async def _told(run: ToolContext, use: Callable[[Terminals], Awaitable[TerminalOutput]]) -> Output:
-    """Call `use` with the workspace's terminals, and convert the returned terminal output to the output of the tool
-    call."""
     kept = ""
 
     async def listen(terminals: Terminals) -> TerminalOutput:

@@ -27,7 +27,7 @@ from etude.sandbox.contract import Box, ExecResult
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
 """Folders in which a command can leave files."""
 _MAX_KEPT_BYTES = 65_536
-"""Maximum size in bytes of a command's output that is cached in an ExecMemo."""
+"""A command with more output is not cached."""
 MAX_READ_FILES = 20_000
 MAX_READ_BYTES = 200_000_000
 """MAX_READ_FILES and MAX_READ_BYTES limit the number and total size of the files of a workspace with commands, since
@@ -46,8 +46,6 @@ class ExecMemo(Memo[ExecKey, ExecResult]):
 
 
 class BoxRunner(BoxedCommands):
-    """Runs commands in a box that is created by the first command whose result is not cached."""
-
     def __init__(
         self,
         image: str,
@@ -66,9 +64,9 @@ class BoxRunner(BoxedCommands):
         self._deterministic = deterministic
         self._scratch: BoxScratch | None = None
         self._held: Mapping[str, bytes] = start
-        """The files in the box, or of the image if there is no box yet."""
+        """The files in the box; those of the image if there is no box."""
         self._layout: bytes | None = None
-        """The box's layout (names and modes of all files) when last read; None if it may have changed since then."""
+        """The box's layout when last read; None if it may have changed since then."""
 
     async def _carry_out(
         self, files: Mapping[str, bytes], command: str, timeout: float
@@ -135,8 +133,8 @@ class BoxRunner(BoxedCommands):
         self._held, self._layout, self._memo, self._scratch = self._start, None, None, None
 
     async def _look(self, files: Mapping[str, bytes]) -> bytes | None:
-        """Write the files to the box and return the layout (names and modes) of its files. None if files that the agent
-        left in the box prevent this."""
+        """Write the files to the box and return its layout; None if files that the agent left in the box prevent
+        this."""
         fresh = self._box is None and files.keys() == self._held.keys()
         try:
             box = await self._synced(files)
@@ -154,7 +152,6 @@ class BoxRunner(BoxedCommands):
 
 
 def _digest(files: Mapping[str, bytes]) -> bytes:
-    """Return a digest of the paths and contents of all files."""
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(files):
         name, data = path.encode("utf-8", "surrogateescape"), files[path]
@@ -171,16 +168,13 @@ def lazy_workspace(
     workdir: str = WORKDIR,
     searcher: Searcher | None = None,
 ) -> OverlayWorkspace:
-    """Return a workspace that has an image's files in memory and creates a box when a command needs one.
-
-    `start` are the image's files; `open_box` creates a box of the image. `memo` shares the results of the commands in
-    `deterministic`, whose output depends on the files alone.
-    """
+    """Return a workspace that has an image's files in memory and creates a box when a command needs one. `memo` shares
+    the results of the commands in `deterministic`, whose output depends on the files alone."""
     return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo, deterministic), workdir, searcher)
 
 
 def folder_workspace(folder: Path) -> OverlayWorkspace:
-    """Return a copy-on-write view of a folder, without a shell, which reads files only when they are needed."""
+    """Return a copy-on-write view of a folder, without a shell, which reads files when they are needed."""
     files = FolderFiles(folder)
     return OverlayWorkspace(files, searcher=searcher_of(files))
 

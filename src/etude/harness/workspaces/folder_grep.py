@@ -82,8 +82,8 @@ class FolderSearch:
 
 
 def searcher_of(files: FolderFiles | Path) -> FolderSearch | None:
-    """Return a searcher for a folder, given by its path or as FolderFiles. With FolderFiles, a file that changed on
-    disk after it was read is searched in the version that was read. Return None if ripgrep is not installed."""
+    """Return a searcher for a folder, or None if ripgrep is not installed. With FolderFiles, a file that changed on
+    disk after it was read is searched in the version that was read."""
     try:
         if isinstance(files, Path):
             return FolderSearch(files, Ripgrep())

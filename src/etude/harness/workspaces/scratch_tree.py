@@ -22,10 +22,10 @@ from pathlib import Path, PurePosixPath
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
 
 SCRATCH = "/tmp/etude-scratch"
-"""Path of the scratch tree in a box. On the host the scratch tree is a temporary folder, but in the output of commands
-its path is replaced by this one."""
+"""Path of the scratch tree in a box. On the host it is a temporary folder, whose path is replaced by this one in
+outputs."""
 PREPARE_SECONDS = 60.0
-"""Time limit in seconds of a command that prepares the scratch tree."""
+"""Time limit of a command that prepares the scratch tree."""
 LINKED = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox"})
 """Names of folders with installed packages, which are not copied into the scratch tree but linked."""
 _CARGO_BUILDS = "target"
@@ -57,8 +57,7 @@ true
 
 
 def is_own(path: str, files: Mapping[str, bytes]) -> bool:
-    """Return whether a file is the project's own, that is, neither in a folder of installed packages nor in cargo's
-    build folder."""
+    """Return whether a file is neither in a folder of installed packages nor in cargo's build folder."""
     parts = path.split("/")[:-1]
     if LINKED.intersection(parts):
         return False
@@ -82,7 +81,6 @@ class BoxScratch:
         self._clock = _Clock()
 
     async def run(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        """Run the command on each state of the files. The last state must be the workspace's current files."""
         prepare = ["sh", "-c", _PREPARE, "prepare", SCRATCH, "" if self._held is not None else "anew"]
         made = await self._box.exec(prepare, timeout=PREPARE_SECONDS)
         if made.code:  # a timeout also gives a code
@@ -97,8 +95,7 @@ class BoxScratch:
         return results
 
     async def _hold(self, files: Mapping[str, bytes]) -> None:
-        """Change the scratch tree so that it contains exactly these files. Those that are too large to read are not
-        written."""
+        """Make the scratch tree contain exactly these files, except those that are too large to read."""
         held, self._held = self._held or {}, None
         changed = {path: data for path, data in files.items() if held.get(path) != data and data != self._too_large}
         gone = sorted(held.keys() - files.keys())
@@ -115,12 +112,12 @@ class BoxScratch:
 
 
 HostExec = Callable[[str, Path, float, bytes], Awaitable[ExecResult]]
-"""Function that runs a command on the host. Its arguments are the command, the folder, the time limit in seconds, and
-the text that replaces the folder's path in the output."""
+"""Runs a command on the host: command, folder, time limit in seconds, and what replaces the folder's path in the
+output."""
 
 
 class HostScratch:
-    """The scratch tree of a workspace in the user's own folder. The tree is in a temporary folder on the host."""
+    """The scratch tree of the user's own folder, in a temporary folder on the host."""
 
     def __init__(self, execute: HostExec) -> None:
         self._execute = execute
@@ -129,7 +126,6 @@ class HostScratch:
         self._clock = _Clock()
 
     async def run(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        """Run the command on each state of the files."""
         results = []
         for state in states:
             try:
@@ -140,7 +136,7 @@ class HostScratch:
         return results
 
     def _hold(self, files: Mapping[str, bytes]) -> Path:
-        """Change the scratch tree so that it contains exactly these files, and return its path."""
+        """Make the scratch tree contain exactly these files, and return its path."""
         if self._folder is None or self._held is None:
             self._remove()
             self._folder = Path(tempfile.mkdtemp(prefix="etude-scratch-"))
