@@ -27,7 +27,7 @@ from etude.harness.sessions.log import SessionLog
 from etude.harness.sessions.record import SessionRecord
 from etude.harness.sessions.replay import REBASED, SavedSession
 from etude.harness.toolbox import Toolbox
-from etude.harness.workspaces.box_runner import MAX_READ_BYTES, MAX_READ_FILES, hold_for_commands, lazy_workspace
+from etude.harness.workspaces.box_runner import MAX_READ_BYTES, MAX_READ_FILES, lazy_workspace
 from etude.harness.workspaces.folder_files import FolderFiles, differing, pinned
 from etude.harness.workspaces.folder_grep import searcher_of
 from etude.harness.workspaces.large_folder import FolderRunner
@@ -296,7 +296,7 @@ async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: Sandbox
 
     if len(files) > MAX_READ_FILES or files.size() > MAX_READ_BYTES:
         return OverlayWorkspace(files, FolderRunner(files, sandboxes, open_box), searcher=searcher)
-    await asyncio.to_thread(hold_for_commands, files)
+    await asyncio.to_thread(files.keep_all)
     image = await sandboxes.add_image(dict(files), workdir=WORKDIR)
     return lazy_workspace(image, files, lambda: open_box(image), searcher=searcher)
 

@@ -8,15 +8,11 @@ Count = Callable[[str], int]
 """Function that returns the number of tokens of a text."""
 
 
-def fits(text: str, limit: int, count: Count) -> bool:
-    return count(text) <= limit
-
-
 def cut_end(lines: Sequence[str], limit: int, count: Count, marker: Callable[[int], str], bare: str) -> str:
     """Keep as many leading lines as fit into `limit` tokens, followed by `marker(number of lines left out)`. If not
     even one line fits, keep the text's first characters, followed by `bare`, a marker without a number."""
     text = "\n".join(lines)
-    if fits(text, limit, count):
+    if count(text) <= limit:
         return text
     return _most(len(lines) - 1, limit, count, lambda n: "\n".join([*lines[:n], marker(len(lines) - n)])) or _piece(
         text, limit, count, bare
@@ -27,7 +23,7 @@ def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[
     """Like `cut_end`, but keep the first and the last lines, with the marker between them. This suits command output,
     whose end matters most."""
     text = "\n".join(lines)
-    if fits(text, limit, count):
+    if count(text) <= limit:
         return text
 
     def kept(n: int) -> str:
@@ -45,7 +41,7 @@ def _most(most: int, limit: int, count: Count, build: Callable[[int], str]) -> s
     while low <= high:
         middle = (low + high) // 2
         candidate = build(middle)
-        if fits(candidate, limit, count):
+        if count(candidate) <= limit:
             best, low = candidate, middle + 1
         else:
             high = middle - 1

@@ -217,12 +217,4 @@ def _exact(line: str) -> str:
     return line
 
 
-def _without_end(line: str) -> str:
-    return line.rstrip()
-
-
-def _without_ends(line: str) -> str:
-    return line.strip()
-
-
-_LIKENESSES = (_exact, _without_end, _without_ends)
+_LIKENESSES = (_exact, str.rstrip, str.strip)

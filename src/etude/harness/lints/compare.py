@@ -18,6 +18,8 @@ from etude.harness.editing.diff import equal_ends
 from etude.harness.lints.diagnostic import Diagnostic
 
 Files: TypeAlias = Mapping[str, bytes]
+Keys: TypeAlias = tuple[Callable[[Diagnostic], Hashable], Callable[[Diagnostic], Hashable]]
+"""The keys by which a problem before the edits and one after them match."""
 MOST_COMPARED = 4_000_000
 """Maximum number of line pairs to compare; a changed part with more is treated as one replaced block."""
 MOST_PAIRS = 400
@@ -45,15 +47,15 @@ def unmatched(before: Sequence[Diagnostic], after: Sequence[Diagnostic], old: Fi
     def place_of(problem: Diagnostic) -> str:
         return now_at.get(problem.path, problem.path)
 
-    by_line: tuple[Callable[[Diagnostic], Hashable], Callable[[Diagnostic], Hashable]] = (
+    by_line: Keys = (
         lambda problem: ("line", problem.line),
         lambda problem: ("line", compared(problem.path).old_line(problem.line)),
     )
-    by_text: tuple[Callable[[Diagnostic], Hashable], Callable[[Diagnostic], Hashable]] = (
+    by_text: Keys = (
         lambda problem: ("text", compared(place_of(problem)).old_text(problem.line)),
         lambda problem: ("text", compared(problem.path).new_text(problem.line)),
     )
-    by_piece: tuple[Callable[[Diagnostic], Hashable], Callable[[Diagnostic], Hashable]] = (
+    by_piece: Keys = (
         lambda problem: ("piece", compared(place_of(problem)).old_piece(problem.line) or ("before", problem)),
         lambda problem: ("piece", compared(problem.path).new_piece(problem.line) or ("after", problem)),
     )

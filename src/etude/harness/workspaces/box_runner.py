@@ -16,12 +16,12 @@ from pathlib import Path
 
 from etude.harness.search.grep_query import Searcher
 from etude.harness.workspaces.boxed_commands import AGENTS_DOING, BoxedCommands
-from etude.harness.workspaces.folder_files import SMALLER, FolderFiles
+from etude.harness.workspaces.folder_files import FolderFiles
 from etude.harness.workspaces.folder_grep import searcher_of
 from etude.harness.workspaces.result_cache import Memo
 from etude.harness.workspaces.scratch_tree import BoxScratch
 from etude.harness.workspaces.terminal import TerminalHost
-from etude.harness.workspaces.workspace import AGENT_ENV, TOO_LARGE, WORKDIR, OverlayWorkspace, delete_file, read_tree
+from etude.harness.workspaces.workspace import WORKDIR, OverlayWorkspace, delete_file, read_tree
 from etude.sandbox.contract import Box, ExecResult
 
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
@@ -104,7 +104,7 @@ class BoxRunner(BoxedCommands):
         self._memo = None
         async with self._box_may_die():
             box = await self._entered(states[-1])
-            self._scratch = self._scratch or BoxScratch(box, AGENT_ENV, TOO_LARGE)
+            self._scratch = self._scratch or BoxScratch(box)
             return await self._scratch.run(states, command, timeout=timeout)
 
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
@@ -177,9 +177,3 @@ def folder_workspace(folder: Path) -> OverlayWorkspace:
     """Return a copy-on-write view of a folder, without a shell, which reads files when they are needed."""
     files = FolderFiles(folder)
     return OverlayWorkspace(files, searcher=searcher_of(files))
-
-
-def hold_for_commands(files: FolderFiles) -> None:
-    """Read all files of the folder into memory, because a box for commands gets all of them. Raises FolderTooLarge."""
-    why = f"all of it would be kept in memory for commands: {SMALLER}"
-    files.keep_all(max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES, why=why)

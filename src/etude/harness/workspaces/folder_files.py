@@ -86,15 +86,8 @@ class FolderFiles(Mapping[str, bytes]):
         """Raises KeyError if the file no longer exists."""
         return self._read(path)
 
-    def keep_all(self, *, max_files: int, max_bytes: int, why: str) -> None:
-        """Read all files into memory and keep them there. Raises FolderTooLarge, before reading any file, if they
-        exceed a limit.
-
-        `why` completes the error message: the reason why all files must be in memory.
-        """
-        if len(self._sizes) > max_files:
-            raise FolderTooLarge(f"{self.folder} has more than {max_files} files: {why}")
-        _require_bytes(self.folder, self.size(), max_bytes, why)
+    def keep_all(self) -> None:
+        """Read all files into memory and keep them there."""
         for path in self:
             self.keep(path)
         self.whole = True
@@ -165,8 +158,11 @@ class CurrentFiles:
 
     def read(self) -> dict[str, bytes]:
         sizes = dict(_walk(self._folder, self._max_files))
-        why = f"all files would be kept in memory: {SMALLER}"
-        _require_bytes(self._folder, sum(sizes.values()), self._max_bytes, why)
+        if sum(sizes.values()) > self._max_bytes:
+            raise FolderTooLarge(
+                f"{self._folder} has more than {self._max_bytes / 1e6:g} MB in files that the agent could read: "
+                f"all files would be kept in memory: {SMALLER}"
+            )
         root = os.fspath(self._folder)
         known = {}
         for path in sizes:
@@ -249,11 +245,6 @@ def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, byt
     if isinstance(files, FolderFiles):
         files = Layered(files)
     return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files
-
-
-def _require_bytes(folder: Path, size: int, most: int, why: str) -> None:
-    if size > most:
-        raise FolderTooLarge(f"{folder} has more than {most / 1e6:g} MB in files that the agent could read: {why}")
 
 
 def is_text_name(name: str) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import utime
 from pathlib import Path, PurePosixPath
 
+from etude.harness.workspaces.workspace import AGENT_ENV, TOO_LARGE
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
 
 SCRATCH = "/tmp/etude-scratch"
@@ -70,12 +71,8 @@ def is_own(path: str, files: Mapping[str, bytes]) -> bool:
 class BoxScratch:
     """The scratch tree of a workspace whose commands run in a box."""
 
-    def __init__(self, box: Box, env: Mapping[str, str], too_large: bytes) -> None:
-        """`too_large` is the placeholder for contents of files that are too large to read; such files are not written
-        to the tree."""
+    def __init__(self, box: Box) -> None:
         self._box = box
-        self._env = dict(env)
-        self._too_large = too_large
         self._held: Mapping[str, bytes] | None = None
         """The files in the scratch tree; None if they are unknown."""
         self._clock = _Clock()
@@ -91,13 +88,13 @@ class BoxScratch:
         results = []
         for state in states:
             await self._hold(_own(state))
-            results.append(await self._box.exec(command, timeout=timeout, cwd=SCRATCH, env=self._env))
+            results.append(await self._box.exec(command, timeout=timeout, cwd=SCRATCH, env=AGENT_ENV))
         return results
 
     async def _hold(self, files: Mapping[str, bytes]) -> None:
         """Make the scratch tree contain exactly these files, except those that are too large to read."""
         held, self._held = self._held or {}, None
-        changed = {path: data for path, data in files.items() if held.get(path) != data and data != self._too_large}
+        changed = {path: data for path, data in files.items() if held.get(path) != data and data != TOO_LARGE}
         gone = sorted(held.keys() - files.keys())
         try:
             for at in range(0, len(gone), _AT_ONCE):

@@ -1,8 +1,8 @@
 """The Workspace interface: the files that the agent works on, and the commands that run on them.
 
-There are three implementations. `BoxWorkspace` has all files in a box. `OverlayWorkspace` has the files in memory and
-needs a runner (a box) only for commands. `FolderWorkspace` is the user's own folder, and asks the user before each
-change. All paths are relative to the workspace; paths outside it raise OutsideWorkspace.
+There are two implementations. `OverlayWorkspace` has the files in memory and needs a runner (a box) only for commands.
+`FolderWorkspace` is the user's own folder, and asks the user before each change. All paths are relative to the
+workspace; paths outside it raise OutsideWorkspace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Protocol, TypeVar, runtime_checkable
 from etude.harness.editing.diff import is_source, unified_diff
 from etude.harness.search.grep_query import Line, Query, Searcher
 from etude.harness.workspaces.folder_files import MAX_FILE_BYTES, FolderFiles, Layered, is_text_name, put
-from etude.harness.workspaces.scratch_tree import BoxScratch
 from etude.harness.workspaces.terminal import TerminalHost, Terminals
 from etude.sandbox.contract import Box, ExecResult, RequestRefused
 
@@ -295,62 +294,6 @@ class OverlayWorkspace:
             await self.searcher.close()
         if self._runner is not None:
             await self._runner.close()
-
-
-class BoxWorkspace:
-    """A workspace whose files are all in a box. `start` are the original files, which come from the box's image."""
-
-    workdir = WORKDIR
-
-    def __init__(self, box: Box, start: Mapping[str, bytes]) -> None:
-        self._box = box
-        self.start = start
-        self._terminals = Terminals(box, AGENT_ENV)
-        self._scratch = BoxScratch(box, AGENT_ENV, TOO_LARGE)
-
-    @classmethod
-    async def open(cls, box: Box) -> BoxWorkspace:
-        """Open a workspace on a box whose image has unknown files, by reading all files from the box once."""
-        return cls(box, await read_tree(box, {}))
-
-    async def files(self) -> list[str]:
-        return [path for path in await self._box.list_files(".") if is_source(path)]
-
-    async def read(self, path: str) -> bytes:
-        path = clean_path(path)
-        try:
-            return await self._box.read_file(path, max_bytes=MAX_FILE_BYTES)
-        except NotADirectoryError:
-            raise FileNotFoundError(path) from None
-
-    async def write(self, path: str, data: bytes) -> None:
-        await self._box.write_file(clean_path(path), data)
-
-    async def delete(self, path: str) -> None:
-        path = clean_path(path)
-        if path == ".":
-            raise IsADirectoryError(path)
-        await delete_file(self._box, path)
-
-    async def exec(self, command: str, *, timeout: float) -> ExecResult:
-        return await self._box.exec(command, timeout=timeout, env=AGENT_ENV)
-
-    async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
-        return await use(self._terminals)
-
-    async def snapshot(self) -> Mapping[str, bytes]:
-        return await read_tree(self._box, self.start)
-
-    async def run_in_scratch(
-        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
-    ) -> list[ExecResult]:
-        return await self._scratch.run(states, command, timeout=timeout)
-
-    async def diff(self) -> str:
-        return unified_diff(self.start, await read_tree(self._box, self.start))
-
-    async def close(self) -> None:
-        await self._box.destroy()
 
 
 _DELETE = """
