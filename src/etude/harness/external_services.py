@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from etude.harness.chunks.embedder import Embedder
 
 Ask = Callable[[str], Awaitable[str]]
-"""Function that asks the user a question and returns the answer."""
 
 
 class WebError(Exception):
@@ -47,7 +46,6 @@ class ExternalServices:
     ask: Ask | None = None
     web: Web | None = None
     embedder: Embedder | None = None
-    """Embedder for search by meaning; without one the search tool compares words only."""
 
 
 class FixtureWeb:

@@ -57,9 +57,7 @@ class Answer:
     remember: bool = False
     """With `always`: whether these rules are also stored, for later sessions on this folder."""
     instead: str = ""
-    """The command as the user rewrote it; empty if unchanged."""
     reason: str = ""
-    """The user's reason for refusing, which is passed on to the agent."""
 
 
 AskUser: TypeAlias = Callable[[RequestedAction], Awaitable[Answer]]
@@ -181,8 +179,6 @@ class Permissions:
 
 
 class AskedWeb:
-    """Web access (`ExternalServices.web`) that needs permission for each page and each search."""
-
     def __init__(self, web: Web, permissions: Permissions) -> None:
         self._web, self._permissions = web, permissions
 

@@ -34,7 +34,6 @@ class ToolCall:
     arguments: dict[str, object] | None
     """The parsed arguments by name; None if the call did not parse."""
     raw: str
-    """The call exactly as the model wrote it, even if it is malformed."""
     problem: str = ""
     """Why the call did not parse, as a text for the agent."""
 
@@ -65,7 +64,6 @@ class Message:
     turn: Turn | None = None
     """For assistant messages: the turn with its calls, so that the text need not be parsed again."""
     call: ToolCall | None = None
-    """For tool messages: the call that this message answers."""
 
 
 @dataclass(slots=True)
@@ -79,7 +77,6 @@ class Conversation:
     parent: Conversation | None = None
     """The conversation that was summarised into this one; None before the first self-summary."""
     summaries: int = 0
-    """Number of self-summaries before this conversation."""
 
 
 @runtime_checkable

@@ -322,7 +322,6 @@ async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
 
 
 def _reverted_note(paths: Collection[str]) -> str:
-    """Tell the agent which files the user reverted."""
     return f"(The user took back your changes to {', '.join(sorted(paths))}.)\n\n" if paths else ""
 
 
@@ -338,7 +337,6 @@ def _chosen(changed: Mapping[str, bytes | None], paths: Collection[str] | None) 
 
 
 def _known(changed: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
-    """Leave out files that are too large to read."""
     return {path: data for path, data in changed.items() if data != TOO_LARGE}
 
 

@@ -66,7 +66,6 @@ class Agent:
     """Snapshot of a background agent, as `read_agent` read it from its folder."""
 
     place: Path
-    """Folder of the agent's session."""
     order: Order
     state: AgentState
     ahead: int
@@ -74,7 +73,6 @@ class Agent:
     ended: Ended
     """How the agent ended; all fields are empty while it runs."""
     session: SavedSession | None
-    """The agent's saved session; None until the session has begun."""
 
     @property
     def changes(self) -> Changes:
@@ -89,7 +87,6 @@ class Agent:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """The user's prompts that the agent's session has not received yet."""
         return self.order.prompts[self.session.requests if self.session else 0 :]
 
     @property
@@ -160,7 +157,6 @@ def take_agent_lock(place: Path, doing: str) -> int:
 
 
 def has_begun(place: Path) -> bool:
-    """Return whether the agent's session has begun, that is, whether its log has a complete first line."""
     log = place / LOG
     if not log.exists():
         return False

@@ -27,11 +27,9 @@ class Fit(StrEnum):
     WRITES = "writes"
     """The file in the folder is unchanged since the agent started, so the agent's version replaces it."""
     THERE = "there"
-    """The folder already has the agent's version."""
     MERGES = "merges"
     """The user and the agent both changed the file, and their changes can be merged."""
     CONFLICTS = "conflicts"
-    """The user and the agent changed the file in ways that cannot be merged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ class Order(BaseModel):
     id: str
     """Six hexadecimal digits. In commands, users may give any prefix that no other agent's id shares."""
     name: str
-    """Name given by the user; may be empty."""
     folder: Path
     model: str
     prompts: tuple[str, ...]
@@ -40,7 +39,6 @@ class Order(BaseModel):
     at_once: int
     """The agent may run as soon as fewer than this many agents are before it in the queue."""
     begun: float
-    """Unix time at which the agent was created."""
 
 
 class Ended(BaseModel):
@@ -52,7 +50,6 @@ class Ended(BaseModel):
     """Value of the StopCause with which the agent ended; empty if unknown."""
     error: str = ""
     text: str = ""
-    """The agent's last message to the user."""
 
 
 def new_agent_folder(sessions: Path) -> tuple[str, Path]:

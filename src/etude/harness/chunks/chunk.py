@@ -18,9 +18,7 @@ from etude.harness.editing.diff import as_text
 MAX_FILE_BYTES = 500_000
 """Files larger than this get no chunks, since they are usually generated code or data."""
 LONGEST = 80
-"""Maximum number of lines of a definition's chunk; longer definitions are split."""
 PARAGRAPHS = 40
-"""Maximum number of lines of a chunk that is not a definition."""
 
 _NAMED = re.compile(
     r"(?:^|\s)(?:def|class|func|function|fn|struct|enum|trait|impl|interface|module|namespace|sub|procedure)\s+"
@@ -32,8 +30,6 @@ _CLOSES = re.compile(r"[\s)}\];,]*(?:end)?\s*")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive lines of one file that code search returns as one hit."""
-
     path: str
     first: int
     """Number of the chunk's first line, counting from 1."""

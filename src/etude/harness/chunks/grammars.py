@@ -122,7 +122,6 @@ def definitions(suffix: str, data: bytes) -> list[Definition]:
 
 @cache
 def _grammar(language: Language) -> tuple[Any, Any] | None:
-    """Return the tree-sitter module and the language's grammar; None if one of them is not installed."""
     try:
         core = importlib.import_module("tree_sitter")
         grammar = importlib.import_module(language.module)
@@ -175,7 +174,6 @@ def _name(node: Any) -> tuple[str, ...]:
 
 
 def _declared(declarator: Any) -> Any:
-    """Return the name's node inside a C declarator, below pointers, references and argument lists."""
     for _ in range(_DEEPEST):
         inner = declarator.child_by_field_name("declarator")
         if inner is None and declarator.type in ("reference_declarator", "parenthesized_declarator"):
@@ -187,7 +185,6 @@ def _declared(declarator: Any) -> Any:
 
 
 def _receiver(node: Any) -> str:
-    """Return the type name of a Go method's receiver, or ""."""
     if node is None or node.type != "parameter_list" or not node.named_children:
         return ""
     kind = node.named_children[0].child_by_field_name("type")

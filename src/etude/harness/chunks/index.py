@@ -30,7 +30,6 @@ MOST_NEW = 1_000
 """Maximum number of chunks that one search embeds, which takes about twenty seconds on one core with the shipped
 model."""
 EMBEDDED_CHARACTERS = 4_000
-"""Maximum number of characters of a chunk that are embedded."""
 RANK = 5
 """Constant of reciprocal rank fusion: rank r, counted from 0, adds weight / (RANK + r) to a chunk's score."""
 MEANING = 2.0
@@ -41,8 +40,6 @@ _AT_ONCE = 50
 
 
 class Readable(Protocol):
-    """The methods of a workspace that a search uses."""
-
     async def files(self) -> list[str]: ...
 
     async def read(self, path: str) -> bytes: ...
@@ -137,7 +134,6 @@ class ChunkIndex:
         await self._take(changed)
 
     async def _take(self, changed: Sequence[tuple[str, bytes, bytes]]) -> None:
-        """Index changed files, given as path, digest and contents."""
         if not changed:
             return
         # The thread must not use shared state, because it continues to run if the search is cancelled.
@@ -211,7 +207,6 @@ class ChunkIndex:
         return self._keys[number]
 
     def _vectors(self, numbers: list[int]) -> tuple[list[int], Vectors]:
-        """Return the numbers of those given chunks that have a vector, and the vectors as rows of a matrix."""
         assert self._store is not None
         if self._matrix is None or self._matrix[0] != numbers:
             held = [(n, vector) for n in numbers if (vector := self._store.get(self._key(n))) is not None]
@@ -222,7 +217,6 @@ class ChunkIndex:
 
 
 def embedded_text(chunk: Chunk) -> str:
-    """Return the text from which a chunk's vector is computed: the chunk's name and its beginning."""
     return f"{chunk.name}\n{chunk.text}"[:EMBEDDED_CHARACTERS]
 
 

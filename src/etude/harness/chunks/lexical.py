@@ -27,14 +27,11 @@ def chunk_terms(path: str, name: str, text: str) -> list[str]:
 
 
 class Lexical:
-    """BM25 index of chunks, which are identified by number."""
-
     def __init__(self) -> None:
         self._postings: dict[str, dict[int, int]] = {}
         self._arrays: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
         """Postings of queried terms as arrays; dropped when a chunk with the term is added or removed."""
         self._held: dict[int, Counter[str]] = {}
-        """Number of occurrences of each term in each chunk, by chunk number."""
         self._lengths = np.zeros(1024)
         self._total = 0
 

@@ -17,7 +17,6 @@ from etude.harness.policy import Conversation, Message, Role
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 
 MOST_READ = 40
-"""Maximum number of files that the message after a self-summary lists as read."""
 FACTS = frozenset({"system", "limits", "status", "recent", "rules"})
 """Names of the facts about the environment that a profile can include; each is a field of Surroundings."""
 
@@ -26,7 +25,6 @@ FACTS = frozenset({"system", "limits", "status", "recent", "rules"})
 class Profile:
     name: str
     tools: tuple[str, ...]
-    """Names of the tools' schema files, without `.toml`."""
     system: str
     """The system prompt. {tools} is replaced by one line per tool."""
     summary_request: str
@@ -43,7 +41,6 @@ class Profile:
     """Message sent to the model after the model sent an empty message. If `silent` is "", nothing is sent, and the
     model's empty message is its final answer."""
     repeated: str = ""
-    """Message sent to the model after the same calls gave the same results {count} times in a row."""
     facts: dict[str, str] = field(default_factory=dict)
     """Template for each fact in FACTS, with {text} and, for rules, {path}. A fact without a template is left out."""
 
@@ -131,7 +128,6 @@ class Profile:
         return new
 
     def texts(self) -> list[str]:
-        """Return all fixed texts, without their {placeholders}, and the tools' names, for training a tokenizer."""
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
         templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
@@ -145,7 +141,6 @@ def _latest(paths: Sequence[str]) -> str:
 
 
 def parse_profile(text: str, source: str) -> Profile:
-    """Parse a profile's TOML text; `source` names the file in error messages. Raises SchemaError."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -164,7 +159,6 @@ def parse_profile(text: str, source: str) -> Profile:
 
 @cache
 def load_profile(name: str) -> Profile:
-    """Return a profile that ships with the harness (`profiles/<name>.toml`)."""
     file = resources.files("etude.harness") / "profiles" / f"{name}.toml"
     if not file.is_file():
         raise SchemaError(f"there is no profile {name}.toml")

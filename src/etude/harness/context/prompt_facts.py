@@ -23,9 +23,7 @@ the first is used."""
 RULES_FOLDER = ".cursor/rules"
 """Folder whose .md and .mdc files are rules files too."""
 RULE_TOKENS = 4_000
-"""Maximum number of tokens of one rules file in the system prompt."""
 STATUS_LINES = 40
-"""Maximum number of lines of the repository's status in the system prompt."""
 COMMAND_SECONDS = 10.0
 
 
@@ -34,9 +32,7 @@ class Surroundings:
     """Facts about an agent's environment. An empty field means that the fact is unknown."""
 
     system: str = ""
-    """One line with the operating system and the shell."""
     limits: str = ""
-    """One line with the limits of commands."""
     status: tuple[str, ...] = ()
     """Lines of `git status` for the working tree or the user's folder; empty without a repository."""
     recent: tuple[str, ...] = ()

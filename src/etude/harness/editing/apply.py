@@ -77,7 +77,6 @@ def _beside(target: Path, data: bytes) -> Path:
 
 
 def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
-    """Return whether the file still has this content. None stands for a file that does not exist."""
     target = folder / path
     return not write_obstacle(folder, path) and (target.read_bytes() if target.is_file() else None) == content
 

@@ -9,7 +9,6 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
 LEFT_OUT = frozenset({".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"})
-"""Names of folders whose files are left out of diffs."""
 
 
 def is_source(path: str) -> bool:

@@ -43,7 +43,6 @@ class Hunk:
     lines: list[tuple[str, str]] = field(default_factory=list)
     """Each line's sign and text. The sign is STAYS (kept), GOES (removed) or COMES (added)."""
     at_end: bool = False
-    """Whether the hunk must match at the end of the file."""
 
     @property
     def old(self) -> list[str]:
@@ -69,11 +68,9 @@ class FileChange:
     """Path of the file after the patch; empty for a deleted file."""
     hunks: list[Hunk] = field(default_factory=list)
     content: str | None = None
-    """Contents of an added file; None for other changes."""
 
 
 def parse_patch(text: str) -> list[FileChange]:
-    """Parse a patch. Raises BadPatch."""
     lines = text.strip("\n").split("\n")
     if lines[0].strip() != BEGIN:
         raise BadPatch(f"a patch begins with {BEGIN!r}")

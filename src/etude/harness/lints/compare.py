@@ -19,7 +19,6 @@ from etude.harness.lints.diagnostic import Diagnostic
 
 Files: TypeAlias = Mapping[str, bytes]
 Keys: TypeAlias = tuple[Callable[[Diagnostic], Hashable], Callable[[Diagnostic], Hashable]]
-"""The keys by which a problem before the edits and one after them match."""
 MOST_COMPARED = 4_000_000
 """Maximum number of line pairs to compare; a changed part with more is treated as one replaced block."""
 MOST_PAIRS = 400
@@ -121,7 +120,6 @@ Opcode: TypeAlias = tuple[str, int, int, int, int]
 
 
 def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """Return the edit operations from `old` to `new` in the form of difflib's opcodes."""
     head, tail = equal_ends(old, new)
     first, last = old[head : len(old) - tail], new[head : len(new) - tail]
     if len(first) * len(last) > MOST_COMPARED:
@@ -154,7 +152,6 @@ def renamed(old: Files, new: Files) -> dict[str, str]:
 
 
 def _alike(one: Counter[str], other: Counter[str]) -> float:
-    """Return the fraction of the longer file's lines that both files have in common."""
     most = max(one.total(), other.total())
     return (one & other).total() / most if most else 0.0
 

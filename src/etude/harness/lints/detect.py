@@ -22,8 +22,6 @@ from etude.harness.workspaces.scratch_tree import is_own
 
 @dataclass(frozen=True, slots=True, order=True)
 class Root:
-    """A folder that contains a linter's configuration file."""
-
     folder: str
     """The folder's path; "." is the workspace itself."""
     config: str

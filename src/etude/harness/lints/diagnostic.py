@@ -20,7 +20,6 @@ class Diagnostic:
     """Column number from 1, in the linter's own units; 0 if the linter reports none."""
     severity: Severity = field(compare=False)
     code: str
-    """Name of the linter's rule that the problem violates; empty if the linter reports none."""
     message: str
     linter: str
 
@@ -31,6 +30,5 @@ class Diagnostic:
 
 
 def one_line(text: str) -> str:
-    """Convert a linter's text to one printable line of bounded length."""
     words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return words if len(words) <= MESSAGE_CHARACTERS else f"{words[:MESSAGE_CHARACTERS]}..."

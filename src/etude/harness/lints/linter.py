@@ -38,7 +38,6 @@ class Linter:
     program. {targets} is replaced by the path to lint; for a run on the whole folder it is empty if the configuration
     lists what to lint."""
     parser: str
-    """Name of the output parser, one of PARSERS."""
     configs: tuple[Config, ...]
     found: tuple[int, ...]
     """Exit codes, besides 0, of a run that completed and found problems. With any other code, or if no problem can be
@@ -62,7 +61,6 @@ class Linter:
     """Keys of the configuration that list what to lint. If one of them is set, a run on the whole folder gets no
     targets on its command line."""
     env: dict[str, str] = field(default_factory=dict)
-    """Environment variables to set for the linter."""
     seconds: float = 60.0
     """Time limit of one run in seconds; a run that reaches it has failed."""
 

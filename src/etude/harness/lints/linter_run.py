@@ -27,8 +27,6 @@ _PROGRAMS = ("node_modules/.bin", ".venv/bin", "venv/bin")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of one run on one state of the files."""
-
     problems: tuple[Diagnostic, ...] = ()
     failure: str = ""
     """Why the run failed; empty if it completed."""
@@ -43,7 +41,6 @@ class LinterRun:
     folders: tuple[str, ...]
     """All folders that contain this linter's configuration and files that it checks."""
     path: str
-    """The file or folder that the caller wants to lint."""
     was_configured: bool
     """Whether the folder already contained the configuration when the agent began."""
     start: Mapping[str, bytes]
@@ -154,7 +151,6 @@ class LinterRun:
 
 
 def _clean(path: str) -> str | None:
-    """Resolve "." and ".." in a path; None if it leads out of the workspace."""
     parts: list[str] = []
     for part in path.split("/"):
         if part == "..":

@@ -36,7 +36,6 @@ class LinterOutput:
     stdout: str
     stderr: str
     pattern: str = ""
-    """Regular expression of a line with a problem; only the parser "lines" uses it."""
     severity: Severity = "error"
 
 

@@ -22,7 +22,6 @@ from etude.harness.workspaces.workspace import Workspace
 
 Files: TypeAlias = Mapping[str, bytes]
 MOST_ROOTS = 20
-"""Maximum number of configured folders in which one call runs the same linter."""
 
 
 @dataclass(slots=True)
@@ -36,7 +35,6 @@ class Report:
     """Number of new problems outside the requested path."""
     answered: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    """Sentences about linters that failed, stopped early or skipped folders."""
 
 
 class Lints:

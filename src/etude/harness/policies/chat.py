@@ -24,12 +24,10 @@ from etude.harness.schema import ToolSchema
 
 _CHARACTERS_PER_TOKEN = 4
 _REFUSES = (400, 404, 405, 415, 422, 501)
-"""HTTP status codes with which endpoints reject a request that contains an unknown field."""
 _FULL = (
     "context_length", "context length", "maximum context", "context size", "context window", "prompt is too long",
     "maximum number of tokens",
 )  # fmt: skip
-"""Phrases in the error messages of various endpoints that mean a full context."""
 _LONGEST_PAUSE = 60.0
 
 
@@ -65,7 +63,6 @@ class ChatPolicy:
 
     def __init__(self, endpoint: Endpoint, schemas: Sequence[ToolSchema], on_piece: OnPiece | None = None) -> None:
         self.on_piece = on_piece
-        """Callback for the streamed pieces of a turn; may be set between turns."""
         self._can_stream = True
         self._bound = "max_tokens"
         """Name of the request field that limits the answer's tokens; newer endpoints require another one."""

@@ -20,7 +20,6 @@ class Piece:
     "again" has no text. It says that the turn is sampled again, so its pieces so far must be discarded."""
     text: str = ""
     name: str = ""
-    """For a tool call: the name of the tool."""
     place: int = 0
     """For a tool call: its index within the turn."""
 

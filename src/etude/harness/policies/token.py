@@ -23,7 +23,6 @@ from etude.trace.builder import TraceBuilder
 @dataclass(frozen=True, slots=True)
 class TokenSampling:
     context: int
-    """Size of the engine's context in tokens."""
     temperature: float = 1.0
     seed: int = 0
 

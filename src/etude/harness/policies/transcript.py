@@ -101,7 +101,6 @@ class Transcript:
         self._experts_from = self._length - 1
 
     def _next(self, conversation: Conversation) -> _Next:
-        """Return the next prompt; it is cached until a message is appended."""
         messages = conversation.messages
         known = self._pending
         if known is None or known[:2] != (conversation.id, len(messages)) or known[2] is not messages[-1]:
@@ -173,5 +172,4 @@ class Transcript:
 
 
 def _flat(exchanges: Sequence[Exchange]) -> list[int]:
-    """All ids in order: for each turn, those given to the model, then those that it sampled."""
     return [*chain.from_iterable(chain.from_iterable(exchanges))]

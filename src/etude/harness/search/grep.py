@@ -61,7 +61,6 @@ class Grep:
         self._watch: Watch | None = None
         self._rules: Fingerprint = ()
         self._stale: set[bytes] = set()
-        """Files that are not indexed, or changed since they were."""
         self._builder: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._opened = False
@@ -88,7 +87,6 @@ class Grep:
         return search_over(found, self.ripgrep, place, changed, pattern, globs=globs, scope=scope, seconds=seconds)
 
     def build(self) -> Index:
-        """Index every file that ripgrep would search, and save the index to disk."""
         with self._lock:
             self._watch_anew()
             self.index = Index.build(self.root, self.ripgrep.files(self.root))
@@ -98,7 +96,6 @@ class Grep:
             return self.index
 
     def wait(self) -> None:
-        """Wait for the process that builds the index, if one is running, and load the index."""
         with self._lock:
             if self._builder is not None:
                 self._builder.wait()
@@ -148,7 +145,6 @@ class Grep:
         return self.index is None or len(found) > max(READ_AT_ONCE, MOST_SHARE * len(self.index.ids))
 
     def _open(self) -> None:
-        """Load the index from disk. If there is none, start a process that builds it."""
         if self._builder is not None:
             if self._builder.poll() is None:
                 return

@@ -17,18 +17,14 @@ _SPECIAL = re.compile(r"[!-/:-@\[-^`{-~]")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query of the grep tool."""
-
     text: str
     """Text to find; a regular expression if `regex` is set."""
     regex: bool = False
     path: str = "."
-    """File or folder of the workspace to search."""
     glob: str = ""
     """Names of the files to search, as for the glob tool; with a leading "!", those to leave out."""
     ignore_case: bool = False
     word: bool = False
-    """Whether to match whole words only."""
     everything: bool = False
     """Whether ripgrep searches hidden and ignored files too. RE2 always does."""
 

@@ -43,7 +43,6 @@ class Index:
     paths: list[bytes] = field(default_factory=list)
     """Path of each file id. A path that is indexed again gets a new id; only its last id is valid."""
     states: list[FileState] = field(default_factory=list)
-    """State of each file when it was indexed."""
     always: set[int] = field(default_factory=set)
     """Ids of files without a signature, which may match any pattern."""
     linked: set[int] = field(default_factory=set)

@@ -21,7 +21,6 @@ as a wildcard."""
 MOST_COPIES = 4
 """Maximum number of copies to which a repeated part of a pattern is expanded."""
 MOST_LITERALS = 200
-"""Maximum number of strings in a need; above it, the need is ANY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,6 @@ def need_of(pattern: Pattern) -> Need:
 
 
 def literals(need: Need) -> Iterable[Literal]:
-    """Yield every Literal in a need."""
     if isinstance(need, Literal):
         yield need
     else:
@@ -137,7 +135,6 @@ class _Runs:
 
 
 def _options(node: Node) -> frozenset[bytes] | None:
-    """Return all strings that a node can match; None if there are too many."""
     if isinstance(node, Text):
         return node.options if len(node.options) <= MOST_OPTIONS else None
     if isinstance(node, Sequence):

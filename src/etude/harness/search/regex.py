@@ -36,15 +36,11 @@ class Anything:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """Node that matches its parts one after another."""
-
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Node that matches any one of its options."""
-
     options: tuple[Node, ...]
 
 
@@ -60,11 +56,9 @@ class Repeat:
 Node = Text | Anything | Sequence | Choice | Repeat
 
 NOTHING = Text(frozenset({b""}))
-"""Node that matches only the empty text."""
 
 
 def parse(pattern: str, *, ignore_case: bool = False) -> Node:
-    """Parse a regular expression into a node. Raises UnsupportedSyntax."""
     return _Parser(pattern, ignore_case).whole()
 
 

@@ -28,7 +28,6 @@ LIMIT_SECONDS = 60.0
 PLACE = "./"
 """The search root on ripgrep's command line. Every path that ripgrep prints begins with it."""
 UNRULED = ["--no-ignore", "--hidden"]
-"""Search hidden and ignored files."""
 _LONGEST_PATH = 2 * 4096
 
 _SPECIAL = re.compile(rb"[\\*?\[\]{}!# \t]")
@@ -63,7 +62,6 @@ class Found:
     files: Sequence[tuple[bytes, bytes]]
     """Path and output lines. Matching lines have the form `number:text`; all others are messages of ripgrep."""
     problems: str = ""
-    """Ripgrep's messages about files that it could not read."""
 
     def matches(self) -> Iterator[Match]:
         for path, block in self.files:
@@ -75,15 +73,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which files to search, and how many matches to return."""
-
     below: str = ""
     """File or folder to search, even if ignore rules hide it; empty for the whole root."""
     everything: bool = False
     without: tuple[str, ...] = ()
     """Names of files and folders to leave out, also with `everything`."""
     most: int = 0
-    """Maximum number of matches per file; 0 means no limit."""
 
     def options(self) -> list[str]:
         return UNRULED * self.everything + [f"--max-count={self.most}"] * bool(self.most)
@@ -137,7 +132,6 @@ class Ripgrep:
         return Found(files, problems)
 
     def files(self, root: bytes, globs: Sequence[str] = (), *, seconds: float = LIMIT_SECONDS) -> list[bytes]:
-        """Return the files that a search with these globs would read."""
         command = ["--files", "--null", *(f"--glob={glob}" for glob in globs)]
         done = self._run(root, command, seconds)
         if done.returncode not in (0, 1) and not done.stdout and globs:
@@ -243,7 +237,6 @@ def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _installed() -> Path | None:
-    """The installed ripgrep, from PATH or beside the Python interpreter."""
     in_environment = Path(sys.executable).with_name("rg")
     found = shutil.which("rg") or (str(in_environment) if in_environment.is_file() else None)
     return Path(found) if found else None

@@ -19,7 +19,6 @@ from etude.harness.search.grams import Bits
 from etude.harness.search.query import All, Literal, Need
 
 MOST_FILES = 1024
-"""Maximum number of files in one shard."""
 MOST_CELLS = 1 << 24
 """Maximum number of bits in a shard's matrix, which limits the memory needed to build it."""
 

@@ -35,7 +35,6 @@ def place_of(root: bytes, cache: Path | None = None) -> Path:
 
 
 def save(index: Index, root: bytes, place: Path) -> None:
-    """Compact the index, and write it atomically to the file `place`."""
     index.compact()
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.stem}.")

@@ -40,19 +40,14 @@ class CannotWatch(Exception):
 
 @dataclass(slots=True)
 class Changes:
-    """The changes below a watched folder since the last poll."""
-
     paths: set[bytes] = field(default_factory=set)
     """Changed paths relative to the root. Some may no longer exist, and some may be of former folders."""
     rules: bool = False
-    """Whether ignore rules may have changed."""
     lost: bool = False
     """Whether changes may be missing from this result. The watch must then be replaced."""
 
 
 class Watch:
-    """Inotify watches on a folder and all folders below it."""
-
     def __init__(self, root: bytes) -> None:
         """Raises CannotWatch if the kernel or a file system does not report every change."""
         for kind in file_systems(root):

@@ -24,7 +24,6 @@ AFTER_SECONDS = (60, 600, 3_600, 86_400, 604_800)
 _MOST_LINES = 5_000
 """Maximum number of lines between the first and the last difference of two texts; above it none are aligned."""
 _MOST_BYTES = 4_000_000
-"""Maximum size of a file in bytes; a larger file counts as missing."""
 
 Read = Callable[[str], bytes | None]
 """Function that returns the current contents of a file in the user's folder; None if it cannot be read."""
@@ -50,7 +49,6 @@ def record_kept_lines(session: SavedSession, *, now: float | None = None) -> lis
 
 
 def record_all_kept_lines(sessions: Path, user: Path) -> None:
-    """Call `record_kept_lines` for every session on the folder `user`."""
     for place in sessions_of(sessions, user):
         # A damaged session is skipped; `etude sessions check` reports it.
         with suppress(SessionError):

@@ -15,8 +15,6 @@ from etude.trace.trace import ToolEvent, TraceUsage
 
 
 class _FirstPiece:
-    """Wraps a policy's `on_piece` callback, to record when the first streamed piece of a turn arrived."""
-
     def __init__(self, tell: Callable[[Any], None]) -> None:
         self._tell = tell
         self.came: float | None = None

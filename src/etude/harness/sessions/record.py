@@ -239,7 +239,6 @@ class SessionRecord:
             self._descriptor = -1
 
     def _blob(self, data: bytes | None) -> str | None:
-        """Write contents as a blob, unless it exists, and return their digest."""
         if data is None:
             return None
         digest = digest_of(data)

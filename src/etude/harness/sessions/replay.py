@@ -24,13 +24,11 @@ class SavedSession:
     """State of a saved session after the last complete line of its log."""
 
     folder: Path
-    """Folder in which the session is stored, not the user's folder."""
     about: dict[str, Any]
     """First line of the log: profile, model, the user's folder, consent to training."""
     conversation: Conversation | None = None
     """The conversation after the last complete turn; earlier conversations are its parents."""
     usage: TraceUsage = field(default_factory=TraceUsage)
-    """Tokens and turns used by the last request."""
     tools: list[ToolEvent] = field(default_factory=list)
     files: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     """Digests of the original and the current contents of each changed file."""
@@ -53,13 +51,11 @@ class SavedSession:
     steps: int = 0
     """Number of bytes of complete turns in `tokens.steps`."""
     stopped: float = 0.0
-    """Unix time at which the last run ended; 0 if none has."""
     size: int = 0
     """Number of bytes of the complete lines in the log."""
 
     @property
     def consent(self) -> bool:
-        """Whether the user agrees to training on the session."""
         said = self.training_answer
         return bool(self.about.get("consent", False) if said is None else said)
 

@@ -20,8 +20,6 @@ from etude.harness.workspaces.workspace import AsksFirst, Workspace
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """Limits for the tools of one run."""
-
     command_seconds: float = 10.0
     """Time limit of one shell command. A command that reaches it has failed, unless the host gave it no CPU time: that
     is an infrastructure failure."""
@@ -38,8 +36,6 @@ class ToolProblem(Exception):
 
 @dataclass(slots=True)
 class Output:
-    """The complete output of a tool call."""
-
     lines: Sequence[str]
     keep_end: bool = False
     """Whether a cut keeps the end of the output as well as its beginning."""
@@ -55,8 +51,6 @@ class Output:
 
 
 class ToolContext:
-    """The state of one run that tools read and change."""
-
     def __init__(
         self,
         workspace: Workspace,
@@ -71,7 +65,6 @@ class ToolContext:
         self.limits = limits
         self.say = profile.say
         self.edited: dict[str, int] = {}
-        """Number of successful edits per file, in order of each file's first edit."""
         self.todo: list[str] = []
         self.jobs: list[tuple[int, str]] = []
         """Number and command of each background job that ran at the last check."""
@@ -82,7 +75,6 @@ class ToolContext:
         self.chunk_index: ChunkIndex | None = None
         self._after_edit = after_edit
         self._shown: dict[str, bytes] = {}
-        """Digest of the contents that the agent last read from or wrote to each file."""
         self._read: dict[str, int] = {}
         """For each file that the agent has read: the number of self-summaries before its last read. The least recently
         read file comes first."""
@@ -122,7 +114,6 @@ class ToolContext:
         return before < self.context
 
     def open_files(self) -> list[str]:
-        """Files that the agent has read and not deleted, least recently read first."""
         return list(self._read)
 
     def knows(self, path: str, data: bytes) -> bool:
@@ -132,7 +123,6 @@ class ToolContext:
         return not self.limits.strict if shown is None else shown == xxhash.xxh3_128_digest(data)
 
     def require_known(self, path: str, data: bytes) -> None:
-        """Raise ToolProblem unless `knows`."""
         if not self.knows(path, data):
             raise ToolProblem(self.say("stale", path=path))
 

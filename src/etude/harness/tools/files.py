@@ -93,12 +93,10 @@ def split_lines(text: str) -> list[str]:
 
 
 def numbered(lines: list[str], first: int, last: int) -> list[str]:
-    """Return the lines from `first` to `last` (from 1), each preceded by its number."""
     return [f"{number} {lines[number - 1]}" for number in range(first, last + 1)]
 
 
 def _close_to(path: str, files: list[str]) -> list[str]:
-    """Return up to three existing paths similar to a path that does not exist."""
     if len(files) > MANY_FILES:
         name = PurePosixPath(path).name
         files = [each for each in files if each == name or each.endswith(f"/{name}")][:MANY_FILES]

@@ -12,11 +12,9 @@ from etude.harness.tools.context import Output, ToolContext, ToolProblem
 from etude.harness.workspaces.terminal import TerminalOutput, Terminals
 
 MOST_SECONDS = 600
-"""Maximum number of seconds that a call may wait for its command."""
 JOB_LOOK_SECONDS = 1.0
 """Seconds to wait for output after a job was started or got input."""
 KEPT_CHARACTERS = 16_000
-"""Output with more characters than this is also stored in a file."""
 OUTPUTS = "/tmp/etude-outputs"
 """Folder, outside the workspace, in which long outputs are stored."""
 

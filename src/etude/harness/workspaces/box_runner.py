@@ -25,7 +25,6 @@ from etude.harness.workspaces.workspace import WORKDIR, OverlayWorkspace, delete
 from etude.sandbox.contract import Box, ExecResult
 
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
-"""Folders in which a command can leave files."""
 _MAX_KEPT_BYTES = 65_536
 """A command with more output is not cached."""
 MAX_READ_FILES = 20_000
@@ -37,8 +36,6 @@ ExecKey = tuple[str, bytes, str, float]
 
 
 class ExecMemo(Memo[ExecKey, ExecResult]):
-    """Cache of command results by image, files, command and time limit."""
-
     def __init__(self, size: int = 4096) -> None:
         super().__init__(size)
         self.fresh_layouts: dict[str, bytes] = {}

@@ -20,7 +20,6 @@ from etude.harness.search.file_state import UNSURE, FileState, file_state_of, se
 from etude.sandbox.contract import RequestRefused
 
 MAX_FILE_BYTES = 1_000_000
-"""Maximum size in bytes of a file that agents can read."""
 MAX_FOLDER_FILES = 500_000
 """Maximum number of files of a folder; path and size of each are in memory."""
 MAX_HELD_BYTES = 200_000_000
@@ -41,7 +40,6 @@ class FolderFiles(Mapping[str, bytes]):
         """List the folder. Raises FolderTooLarge if it has more than `max_files` files."""
         self.folder = folder
         self.whole = False
-        """Whether all files are in memory."""
         self._sizes = dict(_walk(folder, max_files))
         self._max_held = max_held
         self._held: OrderedDict[str, tuple[FileState, bytes]] = OrderedDict()
@@ -87,7 +85,6 @@ class FolderFiles(Mapping[str, bytes]):
         return self._read(path)
 
     def keep_all(self) -> None:
-        """Read all files into memory and keep them there."""
         for path in self:
             self.keep(path)
         self.whole = True
@@ -175,12 +172,9 @@ class CurrentFiles:
 
 
 class Layered(Mapping[str, bytes]):
-    """A folder's files with changes that are not on disk."""
-
     def __init__(self, below: FolderFiles, changes: Mapping[str, bytes | None] | None = None) -> None:
         self.below = below
         self.changes = dict(changes or {})
-        """Contents of changed files, by path; None for a deleted file."""
 
     def put(self, path: str, data: bytes | None) -> Layered:
         return self.put_all({path: data})
@@ -256,7 +250,6 @@ def is_text_name(name: str) -> bool:
 
 
 def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
-    """Yield path and size of each file of FolderFiles, folder by folder. Raises FolderTooLarge."""
     found, todo = 0, [""]
     while todo:
         current = todo.pop()

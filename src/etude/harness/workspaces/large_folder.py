@@ -39,7 +39,6 @@ SLACK_SECONDS = 2
 """Overlap of two successive checks for changed files. The box's clock is read in whole seconds, so without it a change
 could be missed."""
 LOOK_SECONDS = 60.0
-"""Time limit of one check for changed files."""
 
 _LOOK = """
 find . -maxdepth 0 -newerct @0 >/dev/null || exit 20
@@ -53,8 +52,6 @@ never overwritten because of it."""
 
 
 class FolderRunner(BoxedCommands):
-    """Runs commands in a box on a large folder."""
-
     def __init__(
         self, files: FolderFiles, sandboxes: Sandboxes, open_box: Callable[[str], Awaitable[Box]], *, base: str = "host"
     ) -> None:

@@ -26,7 +26,6 @@ SCRATCH = "/tmp/etude-scratch"
 """Path of the scratch tree in a box. On the host it is a temporary folder, whose path is replaced by this one in
 outputs."""
 PREPARE_SECONDS = 60.0
-"""Time limit of a command that prepares the scratch tree."""
 LINKED = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox"})
 """Names of folders with installed packages, which are not copied into the scratch tree but linked."""
 _CARGO_BUILDS = "target"
@@ -69,8 +68,6 @@ def is_own(path: str, files: Mapping[str, bytes]) -> bool:
 
 
 class BoxScratch:
-    """The scratch tree of a workspace whose commands run in a box."""
-
     def __init__(self, box: Box) -> None:
         self._box = box
         self._held: Mapping[str, bytes] | None = None
@@ -114,8 +111,6 @@ output."""
 
 
 class HostScratch:
-    """The scratch tree of the user's own folder, in a temporary folder on the host."""
-
     def __init__(self, execute: HostExec) -> None:
         self._execute = execute
         self._folder: Path | None = None
@@ -133,7 +128,6 @@ class HostScratch:
         return results
 
     def _hold(self, files: Mapping[str, bytes]) -> Path:
-        """Make the scratch tree contain exactly these files, and return its path."""
         if self._folder is None or self._held is None:
             self._remove()
             self._folder = Path(tempfile.mkdtemp(prefix="etude-scratch-"))

@@ -43,7 +43,6 @@ SIZE = Terminal(rows=50, columns=200)
 JOB_SECONDS = 6 * 3600.0
 """Time limit of a job in seconds. A job ends earlier if its box ends."""
 OPEN_SECONDS = 30.0
-"""Seconds to wait for a new shell."""
 KEPT_BYTES = 4_000_000
 """Maximum number of unread output bytes of a command; the oldest are dropped."""
 FOLDER = "/tmp/etude-shell"
@@ -81,11 +80,9 @@ class TerminalOutput:
 
     text: str
     code: int | None
-    """Exit code of the command; None while it runs."""
     job: int | None = None
     """Number of the job if the command still runs."""
     skipped: int = 0
-    """Number of unread output bytes that were dropped."""
     seconds: float = 0.0
     """Seconds that the caller waited for the command, without questions to the user and waits while the host was short
     of CPU time."""
@@ -100,9 +97,7 @@ class _Running:
     key: bytes = b""
     """Random key in a shell's markers. Empty for a job with its own process, whose exit is the end of the command."""
     said: bytearray = field(default_factory=bytearray)
-    """Output that the agent has not read yet."""
     skipped: int = 0
-    """Number of unread output bytes that were dropped."""
     code: int | None = None
     folder: str | None = None
     """The shell's current folder after the command; None until its end marker was printed."""
@@ -114,7 +109,6 @@ class _Running:
         self.said.clear()
 
     async def hear(self, seconds: float) -> None:
-        """Collect output until the command ends, for at most `seconds`."""
         until, watch = time.monotonic() + seconds, ShareMeter()
         while self.code is None:
             left = until - time.monotonic()
@@ -143,7 +137,6 @@ class _Running:
         del self.said[begin:]
 
     def take(self, job: int | None) -> TerminalOutput:
-        """Return the unread output and clear it."""
         # The output may end with an incomplete end marker, which stays unread.
         cut = self.said.rfind(b"\n\x01") if self.key and self.code is None else -1
         text = plain(bytes(self.said if cut < 0 else self.said[:cut]))
@@ -235,7 +228,6 @@ class Terminals:
         return number
 
     async def _open(self) -> _Running:
-        """Start a shell that runs _DRIVER."""
         key = secrets.token_hex(8)
         shell = await self._started([_DRIVER, "shell", key, f"{self._scripts}/{key}"], "", key.encode())
         # Wait for the first marker, because until `stty -echo` has run, the terminal echoes what is written to it.

@@ -138,7 +138,6 @@ class HostProcess:
         self._clock = asyncio.get_running_loop().call_later(seconds, _end_tree, self._process.pid)
 
     def _hear(self) -> None:
-        """Read the output that is available without waiting."""
         try:
             data = os.read(self._master, 1 << 16)
         except BlockingIOError:

@@ -194,13 +194,11 @@ class FolderWorkspace(OverlayWorkspace):
             raise NotADirectoryError(path)
 
     def _look_at(self, path: str) -> None:
-        """Read one file again from disk."""
         found = _content(self._folder, path)
         if found != self._files.get(path):
             self._files = _with(self._files, {path: found})
 
     async def _look(self) -> None:
-        """Read all files again that changed on disk."""
         try:
             self._files = await asyncio.to_thread(self._now.read)
         except FolderTooLarge:
@@ -251,7 +249,6 @@ def _with(files: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> di
 
 
 def _content(folder: Path, path: str) -> bytes | None:
-    """None if the file is unreadable or not shown."""
     try:
         return (folder / path).read_bytes() if _is_shown(folder, path) else None
     except OSError:

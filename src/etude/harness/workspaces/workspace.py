@@ -49,9 +49,7 @@ class Workspace(Protocol):
         """Absolute path of the workspace, as commands see it. Methods also accept absolute paths below it."""
         ...
 
-    async def files(self) -> list[str]:
-        """Return the paths of all regular files, sorted."""
-        ...
+    async def files(self) -> list[str]: ...
 
     async def read(self, path: str) -> bytes: ...
 
@@ -78,9 +76,7 @@ class Workspace(Protocol):
         """The original files, with which `diff` compares the current files."""
         ...
 
-    async def snapshot(self) -> Mapping[str, bytes]:
-        """Return a copy of all current files, by path."""
-        ...
+    async def snapshot(self) -> Mapping[str, bytes]: ...
 
     async def run_in_scratch(
         self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
@@ -113,9 +109,7 @@ class Runner(Protocol):
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
-    ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        """Write `files` to the box and run the command. Return the command's result and the files after it."""
-        ...
+    ) -> tuple[ExecResult, Mapping[str, bytes]]: ...
 
     async def enter(self, files: Mapping[str, bytes]) -> TerminalHost:
         """Write `files` to the box and return the box for opening terminals. Raises NoShell if the runner cannot open
@@ -268,11 +262,9 @@ class OverlayWorkspace:
         return {path: self._files.get(path) for path in sorted(either) if is_source(path)}
 
     def sides(self) -> dict[str, tuple[bytes | None, bytes | None]]:
-        """Return the original and the current contents of each changed file; None where the file does not exist."""
         return {path: (self.start.get(path), data) for path, data in self.changed().items()}
 
     def contents(self) -> Mapping[str, bytes]:
-        """Return all current files. Later changes do not affect the returned mapping."""
         return self._files
 
     def rebase(self, paths: Collection[str]) -> None:
