@@ -8,27 +8,15 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from tests.harness.parts import SAMPLE
+from tests.harness import parts
+from tests.harness.parts import COMPACT, SAMPLE
 
-from etude.harness import (
-    Budgets,
-    Outcome,
-    OverlayWorkspace,
-    Prices,
-    ScriptedPolicy,
-    Toolbox,
-    ToolLimits,
-    Turn,
-    budgets_of,
-    load_profile,
-    run_agent,
-)
+from etude.harness import Budgets, Outcome, OverlayWorkspace, Prices, ScriptedPolicy, Turn, budgets_of
 from etude.recipe.acting import HarnessRecipe
 from etude.sandbox.contract import ExecResult
 from etude.sandbox.cpu_share import Share
 from etude.trace import StopCause
 
-PROFILE = load_profile("compact")
 BUSY = Share(seconds=4.0, waited=4.0, given=0.5, cpu_seconds=0.5)
 """What a command got of a host that was short of time."""
 
@@ -43,10 +31,7 @@ class _Commands(OverlayWorkspace):
 
 
 def run(steps, budgets, workspace=None) -> Outcome:
-    toolbox = Toolbox(PROFILE.schemas(), workspace or _Commands(SAMPLE), ToolLimits(), PROFILE)
-    return asyncio.run(
-        run_agent(PROFILE.open("make check pass"), ScriptedPolicy(steps, PROFILE), toolbox, budgets, PROFILE)
-    )
+    return parts.run(steps, budgets, workspace=workspace or _Commands(SAMPLE))
 
 
 def test_commands_that_have_run_for_too_long_together_are_the_models_fail():
@@ -88,7 +73,7 @@ def test_a_host_is_short_of_time_where_many_waited_and_little_was_left(share: Sh
 
 
 def turn(text, prompt, cached, sampled) -> Turn:
-    calls = asyncio.run(ScriptedPolicy([text], PROFILE).act(PROFILE.open("x"), max_tokens=9)).calls
+    calls = asyncio.run(ScriptedPolicy([text], COMPACT).act(COMPACT.open("x"), max_tokens=9)).calls
     return Turn(calls=calls, sampled_tokens=sampled, prompt_tokens=prompt, cached_tokens=cached)
 
 

@@ -3,36 +3,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.harness.parts import SAMPLE
+from tests.harness.parts import COMPACT, SAMPLE, run
 
-from etude.harness import (
-    Budgets,
-    Conversation,
-    Outcome,
-    OverlayWorkspace,
-    Role,
-    ScriptedPolicy,
-    Toolbox,
-    ToolLimits,
-    load_profile,
-    run_agent,
-)
+from etude.harness import Budgets, Conversation, OverlayWorkspace, Role
 from etude.sandbox.contract import ExecResult
 from etude.trace import StopCause
-
-PROFILE = load_profile("compact")
-
-
-def act(steps, budgets=None, *, profile=PROFILE, workspace=None, outcome=None):
-    workspace = workspace or OverlayWorkspace(SAMPLE)
-    toolbox = Toolbox(profile.schemas(), workspace, ToolLimits(), profile)
-    conversation = outcome.conversation if outcome else profile.open("make check pass")
-    policy = ScriptedPolicy(steps, profile)
-    return run_agent(conversation, policy, toolbox, budgets or Budgets(), profile, outcome=outcome)
-
-
-def run(steps, budgets=None, **options) -> Outcome:
-    return asyncio.run(act(steps, budgets, **options))
 
 
 def test_an_agent_that_works_and_finishes():
@@ -98,22 +73,22 @@ def test_a_self_summary_starts_a_new_context_from_what_is_carried():
     new = outcome.conversation
     assert (outcome.stop, outcome.usage.summaries, outcome.usage.turns) == (StopCause.FINISHED, 1, 3)
     assert (new.summaries, new.id, new.task) == (1, "conversation#1", "make check pass")
-    assert new.messages[0].text == PROFILE.system_text()
+    assert new.messages[0].text == COMPACT.system_text()
     assert new.messages[1].text == "make check pass\nnote 1 next run the check\nedit calc.py\nturns 7"
     old = new.parent
     assert old is not None
-    assert [m.text for m in old.messages[-2:]] == [PROFILE.summary_request, "next run the check"]
+    assert [m.text for m in old.messages[-2:]] == [COMPACT.summary_request, "next run the check"]
     assert [event.segment for event in outcome.tools] == [0, 0, 1]
 
 
-class _Slow(OverlayWorkspace):
+class Slow(OverlayWorkspace):
     async def exec(self, command: str, *, timeout: float) -> ExecResult:
         await asyncio.sleep(60)
         raise AssertionError
 
 
 def test_the_wall_clock_is_our_error():
-    outcome = run(["> shell ls"], Budgets(wall_seconds=0.05), workspace=_Slow(SAMPLE))
+    outcome = run(["> shell ls"], Budgets(wall_seconds=0.05), workspace=Slow(SAMPLE))
     assert outcome.stop is StopCause.WALL_CLOCK
     assert outcome.failed_by_us
 

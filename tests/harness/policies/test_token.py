@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contract.sandbox.support import in_loop
 from tests.harness.parts import ScriptedEngine, compact_format, playing, written
 
 from etude.harness import ContextFull, Message, Role, TokenPolicy, TokenSampling, load_profile
@@ -148,27 +149,25 @@ def test_room_in_the_context_bounds_the_turn():
     assert asyncio.run(policy.act(PROFILE.open("x"), max_tokens=50)).sampled_tokens == 3
 
 
-def test_a_cancelled_turn_is_aborted_on_the_engine_and_can_be_asked_again():
+@in_loop
+async def test_a_cancelled_turn_is_aborted_on_the_engine_and_can_be_asked_again():
     engine = ScriptedEngine(playing([written("list")]))
     generate = engine.generate
 
     async def slow(request):
         await asyncio.sleep(60)
 
-    async def play() -> None:
-        policy = make(engine)
-        conversation = PROFILE.open("x")
-        engine.generate = slow
-        task = asyncio.create_task(policy.act(conversation, max_tokens=5))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert engine.aborted == ["r:0"]
-        engine.generate = generate
-        assert (await policy.act(conversation, max_tokens=9)).calls[0].name == "list"
-
-    asyncio.run(play())
+    policy = make(engine)
+    conversation = PROFILE.open("x")
+    engine.generate = slow
+    task = asyncio.create_task(policy.act(conversation, max_tokens=5))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert engine.aborted == ["r:0"]
+    engine.generate = generate
+    assert (await policy.act(conversation, max_tokens=9)).calls[0].name == "list"
 
 
 def test_a_history_that_was_not_witnessed_is_given_but_not_trained_on():
