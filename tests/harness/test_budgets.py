@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,22 +41,12 @@ def test_commands_that_have_run_for_too_long_together_are_the_models_fail():
     assert not outcome.failed_by_us
 
 
-def test_finishing_in_time_is_finishing():
-    outcome = run(["> shell a", "> shell b\n> finish"], Budgets(tool_seconds=8.0))
-    assert (outcome.stop, outcome.usage.tool_seconds) == (StopCause.FINISHED, 8.0)
-
-
 def test_time_on_a_host_that_was_short_of_it_does_not_count():
     workspace = _Commands(SAMPLE)
     workspace.share = BUSY
     assert BUSY.short
     outcome = run(["> shell a"] * 5 + ["> finish"], Budgets(tool_seconds=8.0), workspace)
     assert (outcome.stop, outcome.usage.tool_seconds) == (StopCause.FINISHED, 0.0)
-
-
-def test_nothing_but_commands_counts_as_tool_time():
-    outcome = run(["> list", "> read calc.py", "> grep larger", "> finish"], Budgets(tool_seconds=1e-9))
-    assert outcome.stop is StopCause.FINISHED
 
 
 @pytest.mark.parametrize(
@@ -117,7 +107,6 @@ def test_every_stop_is_an_answer_the_models_or_ours():
         assert (stop in decided) + stop.truncated + stop.ours == 1, stop
 
 
-def test_every_stop_and_every_budget_is_documented():
+def test_every_stop_is_documented():
     page = (Path(__file__).parents[2] / "docs" / "harness.md").read_text()
     assert [stop.value for stop in StopCause if f"`{stop.value}`" not in page] == []
-    assert {field.name for field in fields(Budgets)} >= {"tool_seconds", "money"}

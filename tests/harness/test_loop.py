@@ -27,11 +27,6 @@ def test_an_agent_that_works_and_finishes():
     assert (outcome.usage.turns, outcome.usage.tool_calls, outcome.usage.invalid_calls) == (4, 4, 0)
 
 
-def test_an_answer_without_a_call_ends_the_task():
-    outcome = run(["it is fine as it is"])
-    assert (outcome.stop, outcome.final_text) == (StopCause.REPLIED, "it is fine as it is")
-
-
 def test_several_calls_of_one_turn_are_answered_in_order_and_finish_ends_the_turn():
     outcome = run(["> read calc.py 1 1\n> read calc.py 2 2\n> finish\n> list"])
     assert [event.name for event in outcome.tools] == ["read", "read", "finish"]
@@ -54,12 +49,6 @@ def test_budgets_are_the_models(budgets, stop, turns):
     assert (outcome.stop, outcome.usage.turns) == (stop, turns)
     assert outcome.stop.truncated
     assert not outcome.failed_by_us
-
-
-def test_a_refused_call_is_not_malformed():
-    outcome = run(["> read nothing.py", "> read ../secret", "> edit calc.py 99 x", "> finish"])
-    assert [(e.ok, e.valid) for e in outcome.tools[:3]] == [(False, True)] * 3
-    assert outcome.usage.invalid_calls == 0
 
 
 def test_a_burst_of_calls_shares_one_bound():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.contract.sandbox.support import in_loop
 from tests.harness.parts import ScriptedEngine, compact_format, playing, written
 
-from etude.harness import ContextFull, Message, Role, TokenPolicy, TokenSampling, load_profile
+from etude.harness import Message, Role, TokenPolicy, TokenSampling, load_profile
 from etude.trace import SegmentKind, TraceBuilder
 
 FORM = compact_format()
@@ -134,19 +134,6 @@ def test_the_same_seed_asks_for_the_same_draws():
         return [request.sampling.seed for request in engine.requests]
 
     assert asyncio.run(seeds(3)) == asyncio.run(seeds(3)) != asyncio.run(seeds(4))
-
-
-def test_a_conversation_that_does_not_fit_is_context_full():
-    engine = ScriptedEngine(playing([written("list")]), context=16)
-    with pytest.raises(ContextFull):
-        asyncio.run(make(engine, context=16).act(PROFILE.open("make " * 30), max_tokens=5))
-    assert not engine.requests
-
-
-def test_room_in_the_context_bounds_the_turn():
-    engine = ScriptedEngine(playing([[SPECIAL.think] * 99]))
-    policy = make(engine, context=len(FORM.opening(PROFILE.system_text(), "x")) + 3)
-    assert asyncio.run(policy.act(PROFILE.open("x"), max_tokens=50)).sampled_tokens == 3
 
 
 @in_loop

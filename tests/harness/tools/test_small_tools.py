@@ -56,15 +56,18 @@ def test_the_todo_list_is_written_anew_and_checked() -> None:
     assert bench.say_now("todo", items="") == "(nothing to do)"
 
 
-def test_the_todo_list_goes_over_a_summary() -> None:
+def test_the_todo_list_and_running_jobs_go_over_a_summary() -> None:
     bench = Bench()
+    bench.toolbox.jobs = [(1, "sleep 50")]
     steps = ["> todo - repair calc.py", "> read calc.py", "all is read", "> finish"]
     policy = ScriptedPolicy(steps, FULL)
     opened = FULL.open("make check pass")
     trigger = policy.tokens(opened) + 10
     outcome = asyncio.run(run_agent(opened, policy, bench.toolbox, Budgets(summary_trigger=trigger), FULL))
     assert (outcome.stop, outcome.usage.summaries) == (StopCause.FINISHED, 1)
-    assert "Your to-do list:\n- repair calc.py" in outcome.conversation.messages[1].text
+    said = outcome.conversation.messages[1].text
+    assert "Your to-do list:\n- repair calc.py" in said
+    assert "Jobs that run: 1 sleep 50." in said
 
 
 def test_the_user_is_asked_where_there_is_one() -> None:

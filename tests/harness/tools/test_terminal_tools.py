@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from tests.contract.sandbox.support import in_loop
-from tests.harness.parts import FULL, Bench, in_a_box
+from tests.harness.parts import Bench, in_a_box
 
-from etude.harness import Budgets, ScriptedPolicy, run_agent
 from etude.sandbox import Sandboxes
-from etude.trace import StopCause
 
 
 @in_loop
@@ -57,19 +55,6 @@ async def test_long_output_is_cut_and_kept_where_commands_can_read_it(sandboxes:
     assert said.endswith("(all of it is in /tmp/etude-outputs/1.txt, for commands to read)")
     assert await bench.say("bash", command="sed -n 12345p /tmp/etude-outputs/1.txt") == "12345"
     assert await bench.say("list") == "calc.py\ncheck.py\npack/other.py", "nothing of it is in the workspace"
-
-
-@in_loop
-async def test_running_jobs_go_over_a_summary(sandboxes: Sandboxes) -> None:
-    bench = await in_a_box(sandboxes)
-    await bench.call("bash", command="sleep 50", background=True, seconds=0)
-    steps = ["> read calc.py", "all is read", "> finish"]
-    policy = ScriptedPolicy(steps, FULL)
-    opened = FULL.open("make check pass")
-    budgets = Budgets(summary_trigger=policy.tokens(opened) + 3)
-    outcome = await run_agent(opened, policy, bench.toolbox, budgets, FULL)
-    assert (outcome.stop, outcome.usage.summaries) == (StopCause.FINISHED, 1)
-    assert "Jobs that run: 1 sleep 50." in outcome.conversation.messages[1].text
 
 
 @in_loop

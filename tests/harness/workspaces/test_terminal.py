@@ -53,9 +53,9 @@ async def test_a_command_that_ends_the_shell_costs_what_it_knew_but_not_the_fold
 @in_loop
 async def test_floods_paint_and_bytes_that_are_no_text(sandboxes: Sandboxes) -> None:
     terminals = await in_a_box(sandboxes)
-    flood = await terminals.run("seq 2000000", seconds=60)
+    flood = await terminals.run("seq 700000", seconds=60)
     assert flood.code == 0
-    assert flood.text.endswith("\n1999999\n2000000")
+    assert flood.text.endswith("\n699999\n700000")
     assert flood.skipped > 0
     painted = await terminals.run("printf '\\033[31mred\\033[0m 10%%\\r 99%%\\rdone\\n\\377\\000x'", seconds=20)
     assert painted.text == "done\n\N{REPLACEMENT CHARACTER}x"
