@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.contract.sandbox.support import in_loop
 
-from etude.harness import ApplyConflict, ChatSession, ScriptedPolicy, load_profile, write_sample
+from etude.harness import ChatSession, ScriptedPolicy, load_profile, write_sample
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.trace import StopCause
 
@@ -78,31 +78,6 @@ async def test_what_was_written_in_part_is_written_whole_by_the_same_call(tmp_pa
         assert sorted(await chat.apply()) == ["shop.py", "travel.py"]
         assert (folder / "travel.py").read_text().startswith("x\n")
         assert (folder / "shop.py").stat().st_ino == first, "what is there already is not written again"
-
-
-@pytest.mark.parametrize("meanwhile", ["deleted", "made", "linked", "folder in the way", "file in the way"])
-@in_loop
-async def test_whatever_lies_in_the_way_is_left_alone(tmp_path, sandboxes, meanwhile):
-    folder, elsewhere = write_sample(tmp_path / "sample"), tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    name = {"deleted": "travel.py", "folder in the way": "new.txt", "made": "new.txt"}.get(meanwhile, "sub/new.txt")
-    async with session(folder, [f"> shell mkdir -p sub; echo hi > {name}", "done"], sandboxes) as chat:
-        await chat.run("go")
-        if meanwhile == "deleted":
-            (folder / name).unlink()
-        elif meanwhile == "made":
-            (folder / name).write_text("of the user\n")
-        elif meanwhile == "linked":
-            (folder / "sub").symlink_to(elsewhere)
-        elif meanwhile == "folder in the way":
-            (folder / name).mkdir()
-        else:
-            (folder / "sub").write_text("of the user\n")
-        before = tree(folder)
-        with pytest.raises(ApplyConflict, match=name):
-            await chat.apply()
-        assert tree(folder) == before
-        assert list(elsewhere.iterdir()) == []
 
 
 def tree(folder: Path) -> dict[str, object]:
