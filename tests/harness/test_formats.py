@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contract.policy import PolicyContract
+from tests.contract.sandbox.support import in_loop
 from tests.harness import parts
 from tests.harness.parts import FULL, ScriptedEngine, playing
 from tests.text.formats.tiny import SPECIALS, Letters
@@ -218,7 +219,8 @@ def thought(form, text, *calls):
 
 
 @pytest.mark.parametrize("make", [Qwen3Format, KimiK2Format], ids=["qwen3", "kimi-k2"])
-def test_a_template_that_rewrites_history_begins_a_segment_that_is_masked_and_counted(make):
+@in_loop
+async def test_a_template_that_rewrites_history_begins_a_segment_that_is_masked_and_counted(make):
     form = make(LETTERS, TOOLS, thinking=True, history="template")
     look, answer, close = thought(form, "", ("list", {})), thought(form, "It is so."), thought(form, "", ("finish", {}))
     engine = ScriptedEngine(playing([look, answer, close]))
@@ -226,16 +228,12 @@ def test_a_template_that_rewrites_history_begins_a_segment_that_is_masked_and_co
     policy = token_policy(form, engine, recorder)
     conversation = PROFILE.open("mend it")
     lengths = []
-
-    async def play() -> None:
-        for said in (None, "go on", None):
-            turn = await policy.act(conversation, max_tokens=999)
-            conversation.messages.append(Message(Role.ASSISTANT, turn.text, turn=turn))
-            conversation.messages += [Message(Role.TOOL, "calc.py", call=call) for call in turn.calls]
-            conversation.messages += [Message(Role.USER, said)] if said else []
-            lengths.append(policy.tokens(conversation))
-
-    asyncio.run(play())
+    for said in (None, "go on", None):
+        turn = await policy.act(conversation, max_tokens=999)
+        conversation.messages.append(Message(Role.ASSISTANT, turn.text, turn=turn))
+        conversation.messages += [Message(Role.TOOL, "calc.py", call=call) for call in turn.calls]
+        conversation.messages += [Message(Role.USER, said)] if said else []
+        lengths.append(policy.tokens(conversation))
     assert lengths[:2] == [len(request.prompt) for request in engine.requests[1:]]
     first, second = recorder.segments()
     assert (first.kind, second.kind, second.parent) == (SegmentKind.START, SegmentKind.REWRITTEN, first.id)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from pathlib import Path
@@ -88,7 +87,8 @@ def tree(folder: Path) -> dict[str, object]:
     }
 
 
-def test_apply_writes_what_the_diff_named_and_nothing_else(tmp_path, sandboxes):
+@in_loop
+async def test_apply_writes_what_the_diff_named_and_nothing_else(tmp_path, sandboxes):
     folder = write_sample(tmp_path / "sample")
     (folder / "logo.png").write_bytes(b"\x89PNG\0old")
     (folder / "big.bin").write_bytes(b"x" * 1_000_001)
@@ -100,22 +100,18 @@ def test_apply_writes_what_the_diff_named_and_nothing_else(tmp_path, sandboxes):
         "done",
     ]
     before = tree(folder)
-
-    async def main() -> None:
-        async with session(folder, commands, sandboxes) as chat:
-            await chat.run("go")
-            diff = await chat.diff()
-            assert "--- a/travel.py\n+++ /dev/null\n" in diff
-            assert "--- /dev/null\n+++ b/made/deep/note.txt\n@@ -0,0 +1 @@\n+hi\n" in diff
-            assert "Binary files a/logo.png and b/logo.png differ\n" in diff
-            assert await chat.left_out() == ["log.txt", "other.bin"]
-            assert "log.txt" not in diff
-            assert "other.bin" not in diff
-            assert tree(folder) == before
-            assert await chat.apply() == ["logo.png", "made/deep/note.txt", "travel.py"]
-            assert await chat.diff() == ""
-
-    asyncio.run(main())
+    async with session(folder, commands, sandboxes) as chat:
+        await chat.run("go")
+        diff = await chat.diff()
+        assert "--- a/travel.py\n+++ /dev/null\n" in diff
+        assert "--- /dev/null\n+++ b/made/deep/note.txt\n@@ -0,0 +1 @@\n+hi\n" in diff
+        assert "Binary files a/logo.png and b/logo.png differ\n" in diff
+        assert await chat.left_out() == ["log.txt", "other.bin"]
+        assert "log.txt" not in diff
+        assert "other.bin" not in diff
+        assert tree(folder) == before
+        assert await chat.apply() == ["logo.png", "made/deep/note.txt", "travel.py"]
+        assert await chat.diff() == ""
     del before["travel.py"]
     made = {"made": False, "made/deep": False, "made/deep/note.txt": b"hi\n", "logo.png": b"\x89PNG\0new"}
     assert tree(folder) == before | made

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from etude.harness.context.nudges import Nudges
@@ -78,31 +78,27 @@ async def run_agent(
     return outcome
 
 
+@dataclass(slots=True)
 class _Run:
-    def __init__(
-        self,
-        conversation: Conversation,
-        policy: Policy,
-        toolbox: Toolbox,
-        budgets: Budgets,
-        profile: Profile,
-        observer: Observer,
-        outcome: Outcome,
-    ) -> None:
-        self.conversation = conversation
-        self.policy = policy
-        self.toolbox = toolbox
-        self.budgets = budgets
-        self.profile = profile
-        self.observer = observer
-        self.outcome = outcome
-        self.usage = outcome.usage
-        self.nudges = Nudges(profile)
-        self.told = len(outcome.tools)
-        """Number of tool events that were already passed to `Observer.answered`."""
-        self.open: Turn | None = None
-        """The turn in progress; None once it is completed."""
-        toolbox.context = conversation.summaries
+    conversation: Conversation
+    policy: Policy
+    toolbox: Toolbox
+    budgets: Budgets
+    profile: Profile
+    observer: Observer
+    outcome: Outcome
+    usage: TraceUsage = field(init=False)
+    nudges: Nudges = field(init=False)
+    told: int = field(init=False)
+    """Number of tool events that were already passed to `Observer.answered`."""
+    open: Turn | None = None
+    """The turn in progress; None once it is completed."""
+
+    def __post_init__(self) -> None:
+        self.usage = self.outcome.usage
+        self.nudges = Nudges(self.profile)
+        self.told = len(self.outcome.tools)
+        self.toolbox.context = self.conversation.summaries
 
     async def until_stopped(self) -> StopCause:
         last = self.conversation.messages[-1].turn

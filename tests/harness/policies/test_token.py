@@ -104,19 +104,16 @@ def test_each_prompt_extends_the_last_one_exactly_and_all_is_recorded(turns, mos
         assert (segment.experts[-1] == 0xFFFF).all()
 
 
-def test_the_engine_is_asked_only_for_experts_that_are_missing():
+@in_loop
+async def test_the_engine_is_asked_only_for_experts_that_are_missing():
     engine = ScriptedEngine(playing([written("list")]))
     policy = make(engine)
     conversation = PROFILE.open("make check pass")
-
-    async def play() -> None:
-        for _ in range(3):
-            turn = await policy.act(conversation, max_tokens=20)
-            conversation.messages.append(Message(Role.ASSISTANT, turn=turn))
-            conversation.messages.append(Message(Role.TOOL, "calc.py", call=turn.calls[0]))
-        await policy.close()
-
-    asyncio.run(play())
+    for _ in range(3):
+        turn = await policy.act(conversation, max_tokens=20)
+        conversation.messages.append(Message(Role.ASSISTANT, turn=turn))
+        conversation.messages.append(Message(Role.TOOL, "calc.py", call=turn.calls[0]))
+    await policy.close()
     assert [r.experts_from for r in engine.requests] == [
         0,
         *(len(r.prompt) + len(g.tokens) - 1 for r, g in zip(engine.requests[:2], engine.generations, strict=False)),
