@@ -20,7 +20,6 @@ from etude.harness import (
     Observer,
     Outcome,
     Role,
-    ScriptedPolicy,
     Turn,
 )
 from etude.harness.policies.openai_messages import NOT_CARRIED_OUT, openai_messages
@@ -33,20 +32,8 @@ INTERRUPTED = FULL.wording["interrupted"]
 class _Repeating(Following):
     """Does again what it is told was interrupted, as an agent would."""
 
-    async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
-        await asyncio.sleep(0)
-        if conversation.messages[-1].text == FULL.summary_request:
-            return Turn("so far so good")
-        link: Conversation | None = conversation
-        done = 0
-        while link is not None:
-            turns = [place for place, message in enumerate(link.messages) if message.role is Role.ASSISTANT]
-            turns = turns if link is conversation else turns[:-1]
-            done += sum(not _interrupted(link.messages, place) for place in turns)
-            link = link.parent
-        return await ScriptedPolicy([self._steps[min(done, len(STEPS) - 1)]], FULL).act(
-            conversation, max_tokens=max_tokens
-        )
+    def counts(self, messages: Sequence[Message], place: int) -> bool:
+        return not _interrupted(messages, place)
 
 
 def _interrupted(messages: Sequence[Message], place: int) -> bool:
@@ -90,7 +77,7 @@ async def _until(task: asyncio.Task[Outcome], moments: int) -> int:
 
 
 def _repeating() -> _Repeating:
-    return _Repeating(STEPS)
+    return _Repeating([*STEPS, STEPS[-1]])
 
 
 def _whole_turns(conversation: Conversation | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from etude.harness.context.output_limit import Count, cut_end
@@ -36,11 +36,8 @@ class Surroundings:
     status: tuple[str, ...] = ()
     """Lines of `git status` for the working tree or the user's folder; empty without a repository."""
     recent: tuple[str, ...] = ()
-    rules: tuple[tuple[str, str], ...] = field(default=())
+    rules: tuple[tuple[str, str], ...] = ()
     """Path and text of each rules file, those of outer folders first. Inner ones override the outer ones."""
-
-    def __bool__(self) -> bool:
-        return bool(self.system or self.limits or self.status or self.recent or self.rules)
 
 
 async def collect_facts(

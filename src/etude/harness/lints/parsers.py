@@ -261,5 +261,3 @@ PARSERS: dict[str, Parser] = {
     "go_vet": go_vet,
     "cargo": cargo,
 }
-
-__all__ = ["PARSERS", "Finding", "LinterOutput", "Parser", "Unreadable"]

@@ -97,7 +97,8 @@ class Index:
             return
         dropped = np.ones(len(self.paths), np.bool_)
         dropped[list(self.ids.values())] = False
-        kept = [shard for shard in self.shards if _is_full(shard) and not dropped[shard.files].any()]
+        full = [shard for shard in self.shards if len(shard.files) >= most_files(len(shard.rows))]
+        kept = [shard for shard in full if not dropped[shard.files].any()]
         ids = {id(shard) for shard in kept}
         again = [shard for shard in self.shards if id(shard) not in ids]
         self.shards = kept + list(shards_of(self._kept(again, dropped)))
@@ -145,10 +146,6 @@ class Index:
                 self.always.add(file)
             else:
                 yield file, signature(text)
-
-
-def _is_full(shard: Shard) -> bool:
-    return len(shard.files) >= most_files(len(shard.rows))
 
 
 def _as_it_is_searched(text: bytes) -> bool:

@@ -22,6 +22,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
+from etude.harness.search.grep_query import Line
 from etude.harness.search.query import Pattern
 
 LIMIT_SECONDS = 60.0
@@ -49,13 +50,6 @@ class SearchFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    path: str
-    line: int
-    text: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     """Ripgrep's output for each file, sorted by path."""
 
@@ -63,12 +57,12 @@ class Found:
     """Path and output lines. Matching lines have the form `number:text`; all others are messages of ripgrep."""
     problems: str = ""
 
-    def matches(self) -> Iterator[Match]:
+    def matches(self) -> Iterator[Line]:
         for path, block in self.files:
             for line in block.split(b"\n"):
                 number, _, text = line.partition(b":")
                 if number.isdigit():
-                    yield Match(os.fsdecode(path), int(number), text)
+                    yield Line(os.fsdecode(path), int(number), text.decode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ closed and unmapped, and writes through a hard link outside the folder are never
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -117,7 +118,7 @@ class Watch:
             number = self._libc.inotify_add_watch(self._handle, ctypes.c_char_p(full), ctypes.c_uint32(mask))
             if number < 0:
                 problem = ctypes.get_errno()
-                if isinstance(_error(problem), FileNotFoundError | NotADirectoryError | PermissionError):
+                if problem in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM):
                     continue
                 raise CannotWatch(os.strerror(problem))
             self._folders[number] = folder
@@ -166,7 +167,3 @@ def file_systems(root: bytes) -> set[str]:
 
 def _below(folder: bytes, name: bytes) -> bytes:
     return b"%b/%b" % (folder, name) if folder and name else folder or name
-
-
-def _error(number: int) -> OSError:
-    return OSError(number, os.strerror(number))

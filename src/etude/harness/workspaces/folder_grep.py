@@ -55,8 +55,7 @@ class FolderSearch:
         except (SearchFailed, OSError) as error:
             raise RequestRefused(f"the folder cannot be searched: {error}") from error
         is_shown = cache(shown)
-        matches = (match for match in found.matches() if is_shown(match.path))
-        return [Line(each.path, each.line, each.text.decode("utf-8", "replace")) for each in islice(matches, most)]
+        return list(islice((line for line in found.matches() if is_shown(line.path)), most))
 
     def _search(self, query: Query, over: Mapping[str, bytes | None], most: int) -> Found:
         pattern = Pattern(query.text, not query.regex, query.ignore_case, query.word)
