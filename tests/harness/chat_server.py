@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, Self
 
 import uvicorn
 from starlette.applications import Starlette
@@ -55,7 +55,33 @@ def cut(text: str, size: int) -> Iterator[str]:
     return (text[place : place + size] for place in range(0, len(text), size))
 
 
-class ChatServer:
+class Served:
+    """Answers POST requests to `path` over real HTTP, at `url`."""
+
+    path = "/v1/chat/completions"
+    port = 0
+
+    async def answer(self, request: Request) -> Response:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        app = Starlette(routes=[Route(self.path, self.answer, methods=["POST"])])
+        self._server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="error", lifespan="off"))
+        self._server.install_signal_handlers = lambda: None
+        self._serving = asyncio.create_task(self._server.serve())
+        while not self._server.started:
+            assert not self._serving.done()
+            await asyncio.sleep(0.005)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}/v1"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        await self._serving
+
+
+class ChatServer(Served):
     """Answers in order; the token counts of `usage` are added, so that they are consistent. Requests are kept.
 
     What is asked for in pieces comes in pieces of `size` characters, `pause` seconds apart, unless `streams` says
@@ -128,18 +154,3 @@ class ChatServer:
             self.closed.set()
             raise
         yield "data: [DONE]\n\n"
-
-    async def __aenter__(self) -> ChatServer:
-        app = Starlette(routes=[Route("/v1/chat/completions", self.answer, methods=["POST"])])
-        self._server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="error", lifespan="off"))
-        self._server.install_signal_handlers = lambda: None
-        self._serving = asyncio.create_task(self._server.serve())
-        while not self._server.started:  # noqa: ASYNC110 - uvicorn has no event for it
-            await asyncio.sleep(0.005)
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/v1"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        await self._serving

@@ -3,9 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.harness.parts import open_boxes
+
+from etude.sandbox import EmbeddedSandboxes
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Path:
-    """Where the images of a test's boxes live."""
-    return tmp_path / "sandboxes"
+def sandboxes(tmp_path: Path) -> EmbeddedSandboxes:
+    """For tests that run `in_loop`, which closes them."""
+    return open_boxes(tmp_path / "sandboxes")

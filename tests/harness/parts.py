@@ -1,11 +1,14 @@
-"""Real parts for the tests: a tokenizer that knows the harness's words, and an engine that samples from a script."""
+"""Real parts for the tests: a tokenizer, an engine that samples from a script, the loop, and a bench of tools."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +19,27 @@ from etude.engine.protocol import (
     Generation,
     StopReason,
 )
-from etude.harness import load_profile
+from etude.harness import (
+    Budgets,
+    Observer,
+    Outcome,
+    OverlayWorkspace,
+    Policy,
+    Profile,
+    ScriptedPolicy,
+    Toolbox,
+    ToolCall,
+    ToolLimits,
+    ToolResult,
+    Workspace,
+    builtin_schema,
+    lazy_workspace,
+    load_profile,
+    run_agent,
+)
+from etude.harness.external_services import ExternalServices
 from etude.recipe.acting import SandboxRecipe
-from etude.sandbox import EmbeddedSandboxes, open_sandboxes
+from etude.sandbox import BoxSpec, EmbeddedSandboxes, Sandboxes, open_sandboxes
 from etude.text import CompactFormat, Tokenizer
 from etude.trace import UNKNOWN_EXPERT
 
@@ -28,6 +49,8 @@ SAMPLE = {
     b"    raise SystemExit(1)\nprint('ok')\n",
     "pack/other.py": b"value = 1\nname = 'other'\n",
 }
+
+FULL, COMPACT = load_profile("full"), load_profile("compact")
 
 
 def repository(folder: Path) -> Path:
@@ -41,8 +64,8 @@ def repository(folder: Path) -> Path:
 @cache
 def compact_format() -> CompactFormat:
     texts = [
-        *load_profile("compact").texts(),
-        *load_profile("full").texts(),
+        *COMPACT.texts(),
+        *FULL.texts(),
         *(data.decode() for data in SAMPLE.values()),
     ]
     return CompactFormat(Tokenizer.train(texts * 3, 700))
@@ -114,3 +137,59 @@ def playing(turns: list[list[int]]) -> Callable[[GenerateRequest], list[int]]:
 
 def written(*calls: str, text: str = "") -> list[int]:
     return compact_format().render_turn("", text, calls)
+
+
+def act(
+    steps: list[Any] | Policy,
+    budgets: Budgets | None = None,
+    *,
+    profile: Profile = COMPACT,
+    workspace: Workspace | None = None,
+    outcome: Outcome | None = None,
+    observer: Observer | None = None,
+) -> Coroutine[Any, Any, Outcome]:
+    """The loop over a policy, or the steps of a script, on the sample."""
+    policy = ScriptedPolicy(steps, profile) if isinstance(steps, list) else steps
+    toolbox = Toolbox(profile.schemas(), workspace or OverlayWorkspace(SAMPLE), ToolLimits(), profile)
+    conversation = outcome.conversation if outcome else profile.open("make check pass")
+    budgets = budgets or Budgets()
+    return run_agent(conversation, policy, toolbox, budgets, profile, observer=observer, outcome=outcome)
+
+
+def run(*arguments: Any, **options: Any) -> Outcome:
+    return asyncio.run(act(*arguments, **options))
+
+
+class Bench:
+    """Tools on a workspace, called as a model calls them."""
+
+    def __init__(
+        self,
+        workspace: Workspace | None = None,
+        *,
+        more: Sequence[str] = (),
+        room: int = 10_000,
+        outside: ExternalServices | None = None,
+        **limits: Any,
+    ) -> None:
+        """With the tools of the full profile, and `more`."""
+        self.workspace = workspace or OverlayWorkspace(SAMPLE)
+        schemas = [*FULL.schemas(), *map(builtin_schema, more)]
+        self.toolbox = Toolbox(schemas, self.workspace, ToolLimits(**limits), FULL, outside=outside)
+        self.room = room
+
+    async def call(self, name: str, **arguments: object) -> ToolResult:
+        call = ToolCall("1", name, arguments, json.dumps(arguments))
+        return await self.toolbox.run(call, max_tokens=self.room, count=len)
+
+    async def say(self, name: str, **arguments: object) -> str:
+        return (await self.call(name, **arguments)).output
+
+    def say_now(self, name: str, **arguments: object) -> str:
+        return asyncio.run(self.say(name, **arguments))
+
+
+async def in_a_box(sandboxes: Sandboxes) -> Bench:
+    image = await sandboxes.add_image(dict(SAMPLE))
+    workspace = lazy_workspace(image, SAMPLE, lambda: sandboxes.create(BoxSpec(image)))
+    return Bench(workspace, room=4_000, command_seconds=20.0)

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from tests.harness.parts import SAMPLE
+from tests.harness import parts
+from tests.harness.parts import COMPACT, SAMPLE
 
-from etude.harness import (
-    Budgets,
-    Outcome,
-    OverlayWorkspace,
-    Prices,
-    ScriptedPolicy,
-    Toolbox,
-    ToolLimits,
-    Turn,
-    budgets_of,
-    load_profile,
-    run_agent,
-)
+from etude.harness import Budgets, Outcome, OverlayWorkspace, Prices, ScriptedPolicy, Turn, budgets_of
 from etude.recipe.acting import HarnessRecipe
 from etude.sandbox.contract import ExecResult
 from etude.sandbox.cpu_share import Share
 from etude.trace import StopCause
 
-PROFILE = load_profile("compact")
 BUSY = Share(seconds=4.0, waited=4.0, given=0.5, cpu_seconds=0.5)
 """What a command got of a host that was short of time."""
 
@@ -43,10 +31,7 @@ class _Commands(OverlayWorkspace):
 
 
 def run(steps, budgets, workspace=None) -> Outcome:
-    toolbox = Toolbox(PROFILE.schemas(), workspace or _Commands(SAMPLE), ToolLimits(), PROFILE)
-    return asyncio.run(
-        run_agent(PROFILE.open("make check pass"), ScriptedPolicy(steps, PROFILE), toolbox, budgets, PROFILE)
-    )
+    return parts.run(steps, budgets, workspace=workspace or _Commands(SAMPLE))
 
 
 def test_commands_that_have_run_for_too_long_together_are_the_models_fail():
@@ -56,22 +41,12 @@ def test_commands_that_have_run_for_too_long_together_are_the_models_fail():
     assert not outcome.failed_by_us
 
 
-def test_finishing_in_time_is_finishing():
-    outcome = run(["> shell a", "> shell b\n> finish"], Budgets(tool_seconds=8.0))
-    assert (outcome.stop, outcome.usage.tool_seconds) == (StopCause.FINISHED, 8.0)
-
-
 def test_time_on_a_host_that_was_short_of_it_does_not_count():
     workspace = _Commands(SAMPLE)
     workspace.share = BUSY
     assert BUSY.short
     outcome = run(["> shell a"] * 5 + ["> finish"], Budgets(tool_seconds=8.0), workspace)
     assert (outcome.stop, outcome.usage.tool_seconds) == (StopCause.FINISHED, 0.0)
-
-
-def test_nothing_but_commands_counts_as_tool_time():
-    outcome = run(["> list", "> read calc.py", "> grep larger", "> finish"], Budgets(tool_seconds=1e-9))
-    assert outcome.stop is StopCause.FINISHED
 
 
 @pytest.mark.parametrize(
@@ -88,7 +63,7 @@ def test_a_host_is_short_of_time_where_many_waited_and_little_was_left(share: Sh
 
 
 def turn(text, prompt, cached, sampled) -> Turn:
-    calls = asyncio.run(ScriptedPolicy([text], PROFILE).act(PROFILE.open("x"), max_tokens=9)).calls
+    calls = asyncio.run(ScriptedPolicy([text], COMPACT).act(COMPACT.open("x"), max_tokens=9)).calls
     return Turn(calls=calls, sampled_tokens=sampled, prompt_tokens=prompt, cached_tokens=cached)
 
 
@@ -132,7 +107,6 @@ def test_every_stop_is_an_answer_the_models_or_ours():
         assert (stop in decided) + stop.truncated + stop.ours == 1, stop
 
 
-def test_every_stop_and_every_budget_is_documented():
+def test_every_stop_is_documented():
     page = (Path(__file__).parents[2] / "docs" / "harness.md").read_text()
     assert [stop.value for stop in StopCause if f"`{stop.value}`" not in page] == []
-    assert {field.name for field in fields(Budgets)} >= {"tool_seconds", "money"}

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.harness.parts import repository
+from tests.contract.sandbox.support import in_loop
+from tests.harness.parts import COMPACT, act, repository, run
+from tests.harness.test_loop import Slow
 from tests.harness.test_sessions import BOX, FULL, HARNESS, REQUEST, STEPS, Following
 
 from etude.harness import (
-    Budgets,
     ChatSession,
     Conversation,
     Message,
     Observer,
     Outcome,
-    OverlayWorkspace,
     Role,
-    ScriptedPolicy,
-    Toolbox,
-    ToolLimits,
     Turn,
-    run_agent,
 )
 from etude.harness.policies.openai_messages import NOT_CARRIED_OUT, openai_messages
 from etude.harness.sessions import SessionRecord, load_session
@@ -35,20 +32,8 @@ INTERRUPTED = FULL.wording["interrupted"]
 class _Repeating(Following):
     """Does again what it is told was interrupted, as an agent would."""
 
-    async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
-        await asyncio.sleep(0)
-        if conversation.messages[-1].text == FULL.summary_request:
-            return Turn("so far so good")
-        link: Conversation | None = conversation
-        done = 0
-        while link is not None:
-            turns = [place for place, message in enumerate(link.messages) if message.role is Role.ASSISTANT]
-            turns = turns if link is conversation else turns[:-1]
-            done += sum(not _interrupted(link.messages, place) for place in turns)
-            link = link.parent
-        return await ScriptedPolicy([self._steps[min(done, len(STEPS) - 1)]], FULL).act(
-            conversation, max_tokens=max_tokens
-        )
+    def counts(self, messages: Sequence[Message], place: int) -> bool:
+        return not _interrupted(messages, place)
 
 
 def _interrupted(messages: Sequence[Message], place: int) -> bool:
@@ -92,7 +77,7 @@ async def _until(task: asyncio.Task[Outcome], moments: int) -> int:
 
 
 def _repeating() -> _Repeating:
-    return _Repeating(STEPS)
+    return _Repeating([*STEPS, STEPS[-1]])
 
 
 def _whole_turns(conversation: Conversation | None) -> None:
@@ -103,7 +88,10 @@ def _whole_turns(conversation: Conversation | None) -> None:
         conversation = conversation.parent
 
 
-def test_cancelled_at_any_moment_it_goes_on_to_the_same_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_cancelled_at_any_moment_it_goes_on_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # While another process works the loop goes round for nothing, thousands of times.
     monkeypatch.setattr("etude.harness.session.searcher_of", lambda files: None)
     for asked in ("git_status", "recent_files"):
@@ -120,9 +108,8 @@ def test_cancelled_at_any_moment_it_goes_on_to_the_same_end(tmp_path: Path, monk
             return await session.diff(), moments
 
     async def cancelled(moment: int, expected: str) -> StopCause | None:
-        place = tmp_path / f"session-{moment}"
+        place, copy = tmp_path / f"session-{moment}", tmp_path / f"disk-{moment}"
         record = SessionRecord.begin(place)
-        stop = None
         async with ChatSession(folder, _repeating(), HARNESS, BOX, observer=_Waiting(), record=record) as session:
             task = asyncio.create_task(session.run(REQUEST))
             await _until(task, moment)
@@ -131,64 +118,39 @@ def test_cancelled_at_any_moment_it_goes_on_to_the_same_end(tmp_path: Path, monk
             assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing runs on"
             _whole_turns(session.conversation)
             # A copy goes on from the disk, as it is now; this one goes on here.
-            saved = load_session(place)
+            shutil.copytree(place, copy)
+            saved = load_session(copy)
             _whole_turns(saved.conversation)
             stop = StopCause(saved.stop) if saved.stop else None
-            if not task.cancelled():
-                assert await session.diff() == expected
-                return stop
-            if session.conversation is not None:
-                assert stop is StopCause.CANCELLED
-            here = await session.run("go on, please")
-            assert here.final_text == "it is done"
+            if task.cancelled():
+                assert session.conversation is None or stop is StopCause.CANCELLED
+                here = await session.run("go on, please")
+                assert here.final_text == "it is done"
             assert await session.diff() == expected
+        async with ChatSession(folder, _repeating(), HARNESS, BOX, saved=saved) as again:
+            assert not again.interrupted, "nobody killed it"
+            if again.conversation is None or again.unfinished:
+                outcome = await (again.run(REQUEST) if again.conversation is None else again.resume())
+                assert (outcome.final_text, outcome.failed_by_us) == ("it is done", False)
+                assert await again.diff() == expected
+                assert outcome.usage.turns >= len(STEPS)
         return stop
 
-    async def from_the_disk(moment: int, expected: str) -> None:
-        place = tmp_path / f"disk-{moment}"
-        record = SessionRecord.begin(place)
-        async with ChatSession(folder, _repeating(), HARNESS, BOX, observer=_Waiting(), record=record) as session:
-            task = asyncio.create_task(session.run(REQUEST))
-            await _until(task, moment)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        async with ChatSession(folder, _repeating(), HARNESS, BOX, saved=load_session(place)) as again:
-            assert not again.interrupted, "nobody killed it"
-            if again.conversation is None:
-                outcome = await again.run(REQUEST)
-            elif again.unfinished:
-                outcome = await again.resume()
-            else:
-                return
-            assert (outcome.final_text, outcome.failed_by_us) == ("it is done", False)
-            assert await again.diff() == expected
-            assert outcome.usage.turns >= len(STEPS)
-
-    async def main() -> None:
-        expected, moments = await uncancelled()
-        assert moments > 50
-        stops = [await cancelled(moment, expected) for moment in range(moments + 1)]
-        assert stops.count(StopCause.CANCELLED) > 50
-        assert stops[-1] is StopCause.REPLIED
-        for moment in range(moments + 1):
-            await from_the_disk(moment, expected)
-
-    asyncio.run(main())
+    expected, moments = await uncancelled()
+    assert moments > 50
+    stops = [await cancelled(moment, expected) for moment in range(moments + 1)]
+    assert stops.count(StopCause.CANCELLED) > 50
+    assert stops[-1] is StopCause.REPLIED
 
 
-def test_what_was_interrupted_is_no_event_of_the_run_and_counts_for_nothing() -> None:
-    from tests.harness.test_loop import PROFILE, _Slow, act
-
-    outcome = Outcome(PROFILE.open("make check pass"))
-
-    async def main() -> None:
-        task = asyncio.create_task(act(["> list\n> shell ls\n> list"], workspace=_Slow({}), outcome=outcome))
-        while not outcome.tools:  # noqa: ASYNC110 - what is cancelled must not know
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(main())
+@in_loop
+async def test_what_was_interrupted_is_no_event_of_the_run_and_counts_for_nothing() -> None:
+    outcome = Outcome(COMPACT.open("make check pass"))
+    task = asyncio.create_task(act(["> list\n> shell ls\n> list"], workspace=Slow({}), outcome=outcome))
+    while not outcome.tools:  # noqa: ASYNC110 - what is cancelled must not know
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     assert outcome.stop is StopCause.CANCELLED
     assert [event.name for event in outcome.tools] == ["list"]
     assert outcome.usage.tool_calls == 1
@@ -196,28 +158,20 @@ def test_what_was_interrupted_is_no_event_of_the_run_and_counts_for_nothing() ->
     assert [message.text for message in outcome.conversation.messages[-3:]] == ["none", "cut", "cut"]
 
 
-def test_a_turn_that_was_cut_off_and_interrupted_is_told_so() -> None:
+@in_loop
+async def test_a_turn_that_was_cut_off_and_interrupted_is_told_so() -> None:
     class Cancelling(Observer):
         async def turn(self, conversation: Conversation, turn: Turn) -> None:
             raise asyncio.CancelledError
 
     outcome = Outcome(FULL.open(REQUEST))
-    toolbox = Toolbox(FULL.schemas(), OverlayWorkspace({}), ToolLimits(), FULL)
-
-    async def play() -> Outcome:
-        cut = ScriptedPolicy([Turn("well, let", cut_off=True)], FULL)
-        run = run_agent(outcome.conversation, cut, toolbox, Budgets(), FULL, observer=Cancelling(), outcome=outcome)
-        await asyncio.gather(run, return_exceptions=True)
-        assert outcome.conversation.messages[-1] == Message(Role.USER, FULL.cut_off)
-        again = ScriptedPolicy(["that is it"], FULL)
-        return await run_agent(outcome.conversation, again, toolbox, Budgets(), FULL)
-
-    assert asyncio.run(play()).final_text == "that is it"
+    cut = act([Turn("well, let", cut_off=True)], profile=FULL, observer=Cancelling(), outcome=outcome)
+    await asyncio.gather(cut, return_exceptions=True)
+    assert outcome.conversation.messages[-1] == Message(Role.USER, FULL.cut_off)
+    assert (await act(["that is it"], profile=FULL, outcome=outcome)).final_text == "that is it"
 
 
 def test_an_endpoint_is_shown_an_answer_to_each_call_where_anything_follows() -> None:
-    from tests.harness.test_loop import run
-
     conversation = run(["> list\n> finish\n> list"]).conversation
     roles = [message["role"] for message in openai_messages(conversation)]
     assert roles == ["system", "user", "assistant", "tool", "tool"]

@@ -11,28 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contract.policy import PolicyContract
-from tests.harness.parts import SAMPLE, ScriptedEngine, playing
+from tests.contract.sandbox.support import in_loop
+from tests.harness import parts
+from tests.harness.parts import FULL, ScriptedEngine, playing
 from tests.text.formats.tiny import SPECIALS, Letters
 
 from etude.engine.protocol import EngineError
-from etude.harness import (
-    Budgets,
-    Message,
-    OverlayWorkspace,
-    RecordingPolicy,
-    Role,
-    ScriptedPolicy,
-    TokenPolicy,
-    TokenSampling,
-    Toolbox,
-    ToolLimits,
-    load_profile,
-    run_agent,
-)
+from etude.harness import Budgets, Message, RecordingPolicy, Role, ScriptedPolicy, TokenPolicy, TokenSampling
 from etude.text.formats import FORMATS, KimiK2Format, Qwen3Format
 from etude.trace import SegmentKind, StopCause, Trace, TraceBuilder
 
-PROFILE = replace(load_profile("full"), system="You mend code.")
+PROFILE = replace(FULL, system="You mend code.")
+ROOMY = Budgets(turn_tokens=5000, tokens=50_000)
 TOOLS = [schema.openai() for schema in PROFILE.schemas()]
 SCHEMAS = {schema.name: schema.call_schema() for schema in PROFILE.schemas()}
 LETTERS = Letters()
@@ -159,15 +149,12 @@ def test_the_prompt_declares_the_tools_that_this_conversation_has(name):
     assert (prompts[0] == prompts[1]) == (name == "deepseek-v3"), "V3's template has no place for tools"
 
 
-def run(form, written, budgets=None):
+def run(form, written):
     """The loop over the sample workspace, with turns as sampled ids."""
     engine = ScriptedEngine(playing(written))
     recorder = TraceBuilder()
-    toolbox = Toolbox(PROFILE.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), PROFILE)
-    conversation = PROFILE.open("mend it")
-    budgets = budgets or Budgets(turn_tokens=5000, tokens=50_000)
-    outcome = asyncio.run(run_agent(conversation, token_policy(form, engine, recorder), toolbox, budgets, PROFILE))
-    return outcome, recorder.segments(), engine
+    outcome = parts.run(token_policy(form, engine, recorder), ROOMY, profile=PROFILE)
+    return outcome, recorder.segments()
 
 
 @every_format
@@ -178,7 +165,7 @@ def test_a_malformed_call_comes_back_as_an_error_and_counts(name):
     unfit = form.render_turn(
         "", "", [form.format_call("read", {"path": "calc.py"}, SCHEMAS["read"]).replace("path", "pth")]
     )
-    outcome, segments, _ = run(form, [broken, unfit, good, turn_of(form, ("finish", {}))])
+    outcome, segments = run(form, [broken, unfit, good, turn_of(form, ("finish", {}))])
     assert outcome.stop is StopCause.FINISHED
     assert [(event.name, event.ok, event.valid) for event in outcome.tools] == [
         ("read", False, False),
@@ -213,9 +200,7 @@ def test_demonstrations_are_spelled_in_the_format(name):
     steps = ["I look\n> read calc.py 1 2\n> list", "> fly away", "> finish done"]
     recorder = TraceBuilder()
     policy = RecordingPolicy(ScriptedPolicy(steps, PROFILE), form, PROFILE.schemas(), 1 << 20, recorder)
-    toolbox = Toolbox(PROFILE.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), PROFILE)
-    budgets = Budgets(turn_tokens=5000, tokens=50_000)
-    outcome = asyncio.run(run_agent(PROFILE.open("mend it"), policy, toolbox, budgets, PROFILE))
+    outcome = parts.run(policy, ROOMY, profile=PROFILE)
     assert outcome.stop is StopCause.FINISHED
     assert [(event.name, event.ok) for event in outcome.tools] == [
         ("read", True),
@@ -234,7 +219,8 @@ def thought(form, text, *calls):
 
 
 @pytest.mark.parametrize("make", [Qwen3Format, KimiK2Format], ids=["qwen3", "kimi-k2"])
-def test_a_template_that_rewrites_history_begins_a_segment_that_is_masked_and_counted(make):
+@in_loop
+async def test_a_template_that_rewrites_history_begins_a_segment_that_is_masked_and_counted(make):
     form = make(LETTERS, TOOLS, thinking=True, history="template")
     look, answer, close = thought(form, "", ("list", {})), thought(form, "It is so."), thought(form, "", ("finish", {}))
     engine = ScriptedEngine(playing([look, answer, close]))
@@ -242,16 +228,12 @@ def test_a_template_that_rewrites_history_begins_a_segment_that_is_masked_and_co
     policy = token_policy(form, engine, recorder)
     conversation = PROFILE.open("mend it")
     lengths = []
-
-    async def play() -> None:
-        for said in (None, "go on", None):
-            turn = await policy.act(conversation, max_tokens=999)
-            conversation.messages.append(Message(Role.ASSISTANT, turn.text, turn=turn))
-            conversation.messages += [Message(Role.TOOL, "calc.py", call=call) for call in turn.calls]
-            conversation.messages += [Message(Role.USER, said)] if said else []
-            lengths.append(policy.tokens(conversation))
-
-    asyncio.run(play())
+    for said in (None, "go on", None):
+        turn = await policy.act(conversation, max_tokens=999)
+        conversation.messages.append(Message(Role.ASSISTANT, turn.text, turn=turn))
+        conversation.messages += [Message(Role.TOOL, "calc.py", call=call) for call in turn.calls]
+        conversation.messages += [Message(Role.USER, said)] if said else []
+        lengths.append(policy.tokens(conversation))
     assert lengths[:2] == [len(request.prompt) for request in engine.requests[1:]]
     first, second = recorder.segments()
     assert (first.kind, second.kind, second.parent) == (SegmentKind.START, SegmentKind.REWRITTEN, first.id)
@@ -275,7 +257,7 @@ def test_a_template_that_rewrites_history_begins_a_segment_that_is_masked_and_co
 
 def test_without_thinking_there_is_nothing_to_rewrite():
     form = Qwen3Format(LETTERS, TOOLS, history="template")
-    outcome, segments, _ = run(form, [form.render_turn("", "Let me", [])[:-1], turn_of(form, ("finish", {}))])
+    outcome, segments = run(form, [form.render_turn("", "Let me", [])[:-1], turn_of(form, ("finish", {}))])
     assert outcome.stop is StopCause.FINISHED
     assert outcome.conversation.messages[3].text == PROFILE.cut_off
     assert [segment.kind for segment in segments] == [SegmentKind.START]

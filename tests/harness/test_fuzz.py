@@ -124,31 +124,20 @@ def holds_on_disk(around: Path, folder: Path, turns: list[list[ToolCall]]) -> No
     assert asked == [command for call in done if (command := asked_to_run(call)) is not None]
 
 
-@settings(max_examples=100)
-@given(turns=played, strict=st.booleans())
-def test_calls(turns: list[list[ToolCall]], strict: bool) -> None:
-    holds_in_memory(turns, strict)
+def examples(few: int, many: int) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.soak)])
 
 
-@pytest.mark.soak
-@settings(max_examples=10_000)
-@given(turns=played, strict=st.booleans())
-def test_ten_thousand_calls(turns: list[list[ToolCall]], strict: bool) -> None:
-    holds_in_memory(turns, strict)
+@examples(100, 10_000)
+def test_calls(examples: int) -> None:
+    settings(max_examples=examples)(given(turns=played, strict=st.booleans())(holds_in_memory))()
 
 
-@settings(max_examples=15)
-@given(turns=played)
-def test_calls_on_a_folder(turns: list[list[ToolCall]]) -> None:
-    with guarded_folder() as (around, folder):
-        holds_on_disk(around, folder, turns)
-
-
-@pytest.mark.soak
-def test_more_calls_on_a_folder() -> None:
+@examples(15, 500)
+def test_calls_on_a_folder(examples: int) -> None:
     with guarded_folder() as (around, folder):
 
-        @settings(max_examples=500)
+        @settings(max_examples=examples)
         @given(turns=played)
         def hold(turns: list[list[ToolCall]]) -> None:
             holds_on_disk(around, folder, turns)
@@ -225,15 +214,6 @@ words = st.lists(st.tuples(st.text(max_size=8), st.lists(known_calls, max_size=3
 
 
 @every_format
-@settings(max_examples=15)
-@given(written=words)
-def test_words_of_a_model(name: str, written: Written) -> None:
-    holds_for_words(name, written)
-
-
-@pytest.mark.soak
-@every_format
-@settings(max_examples=500)
-@given(written=words)
-def test_many_words_of_a_model(name: str, written: Written) -> None:
-    holds_for_words(name, written)
+@examples(15, 500)
+def test_words_of_a_model(name: str, examples: int) -> None:
+    settings(max_examples=examples)(given(st.just(name), words)(holds_for_words))()

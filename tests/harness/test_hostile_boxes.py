@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-
 import pytest
+from tests.contract.sandbox.support import in_loop
 from tests.needs import second_user
 
 from etude.harness.workspaces.box_runner import lazy_workspace
-from etude.harness.workspaces.workspace import OverlayWorkspace
-from etude.recipe.acting import SandboxRecipe
-from etude.sandbox import BoxSpec, Limits, open_sandboxes
+from etude.sandbox import BoxSpec, Limits, Sandboxes
 
 FILES = {"a.py": b"x = 1\n", "sub/b.py": b"y = 1\n"}
 DEEP = "python3 -c \"import os\nfor _ in range(600):\n    os.mkdir('d'); os.chdir('d')\""
@@ -35,25 +31,14 @@ FULL = "python3 -c \"open('full', 'wb').write(bytes(40 << 20))\"; true"
         (FULL, "new.py", "cannot be written where commands run", "new.py"),
     ],
 )
-def test_a_workspace_outlives_what_its_agent_does(
-    tmp_path: Path, command: str, edited: str, answer: str, diff: str
+@in_loop
+async def test_a_workspace_outlives_what_its_agent_does(
+    sandboxes: Sandboxes, command: str, edited: str, answer: str, diff: str
 ) -> None:
-    async def run() -> None:
-        sandboxes = open_sandboxes(SandboxRecipe(), tmp_path)
-        try:
-            image = await sandboxes.add_image(dict(FILES))
-            limits = Limits(disk_mb=8, file_mb=64)
-            workspace = lazy_workspace(image, FILES, lambda: sandboxes.create(BoxSpec(image, limits=limits)))
-            await workspace.exec(command, timeout=60)
-            await _still_works(workspace, edited, answer, diff)
-            await workspace.close()
-        finally:
-            await sandboxes.close()
-
-    asyncio.run(run())
-
-
-async def _still_works(workspace: OverlayWorkspace, edited: str, answer: str, diff: str) -> None:
+    image = await sandboxes.add_image(dict(FILES))
+    limits = Limits(disk_mb=8, file_mb=64)
+    workspace = lazy_workspace(image, FILES, lambda: sandboxes.create(BoxSpec(image, limits=limits)))
+    await workspace.exec(command, timeout=60)
     await workspace.write(edited, b"z = 1\n" * 2000)
     said = await workspace.exec("ls", timeout=60)
     assert answer in said.stderr.decode()

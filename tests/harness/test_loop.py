@@ -3,36 +3,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.harness.parts import SAMPLE
+from tests.harness.parts import COMPACT, SAMPLE, run
 
-from etude.harness import (
-    Budgets,
-    Conversation,
-    Outcome,
-    OverlayWorkspace,
-    Role,
-    ScriptedPolicy,
-    Toolbox,
-    ToolLimits,
-    load_profile,
-    run_agent,
-)
+from etude.harness import Budgets, Conversation, OverlayWorkspace, Role
 from etude.sandbox.contract import ExecResult
 from etude.trace import StopCause
-
-PROFILE = load_profile("compact")
-
-
-def act(steps, budgets=None, *, profile=PROFILE, workspace=None, outcome=None):
-    workspace = workspace or OverlayWorkspace(SAMPLE)
-    toolbox = Toolbox(profile.schemas(), workspace, ToolLimits(), profile)
-    conversation = outcome.conversation if outcome else profile.open("make check pass")
-    policy = ScriptedPolicy(steps, profile)
-    return run_agent(conversation, policy, toolbox, budgets or Budgets(), profile, outcome=outcome)
-
-
-def run(steps, budgets=None, **options) -> Outcome:
-    return asyncio.run(act(steps, budgets, **options))
 
 
 def test_an_agent_that_works_and_finishes():
@@ -50,11 +25,6 @@ def test_an_agent_that_works_and_finishes():
     ]
     assert "+    return max(a, b)" in asyncio.run(workspace.diff())
     assert (outcome.usage.turns, outcome.usage.tool_calls, outcome.usage.invalid_calls) == (4, 4, 0)
-
-
-def test_an_answer_without_a_call_ends_the_task():
-    outcome = run(["it is fine as it is"])
-    assert (outcome.stop, outcome.final_text) == (StopCause.REPLIED, "it is fine as it is")
 
 
 def test_several_calls_of_one_turn_are_answered_in_order_and_finish_ends_the_turn():
@@ -81,12 +51,6 @@ def test_budgets_are_the_models(budgets, stop, turns):
     assert not outcome.failed_by_us
 
 
-def test_a_refused_call_is_not_malformed():
-    outcome = run(["> read nothing.py", "> read ../secret", "> edit calc.py 99 x", "> finish"])
-    assert [(e.ok, e.valid) for e in outcome.tools[:3]] == [(False, True)] * 3
-    assert outcome.usage.invalid_calls == 0
-
-
 def test_a_burst_of_calls_shares_one_bound():
     outcome = run(["\n".join(["> read calc.py"] * 20), "> finish"], Budgets(output_tokens=30))
     assert outcome.usage.output_tokens <= 30
@@ -98,22 +62,22 @@ def test_a_self_summary_starts_a_new_context_from_what_is_carried():
     new = outcome.conversation
     assert (outcome.stop, outcome.usage.summaries, outcome.usage.turns) == (StopCause.FINISHED, 1, 3)
     assert (new.summaries, new.id, new.task) == (1, "conversation#1", "make check pass")
-    assert new.messages[0].text == PROFILE.system_text()
+    assert new.messages[0].text == COMPACT.system_text()
     assert new.messages[1].text == "make check pass\nnote 1 next run the check\nedit calc.py\nturns 7"
     old = new.parent
     assert old is not None
-    assert [m.text for m in old.messages[-2:]] == [PROFILE.summary_request, "next run the check"]
+    assert [m.text for m in old.messages[-2:]] == [COMPACT.summary_request, "next run the check"]
     assert [event.segment for event in outcome.tools] == [0, 0, 1]
 
 
-class _Slow(OverlayWorkspace):
+class Slow(OverlayWorkspace):
     async def exec(self, command: str, *, timeout: float) -> ExecResult:
         await asyncio.sleep(60)
         raise AssertionError
 
 
 def test_the_wall_clock_is_our_error():
-    outcome = run(["> shell ls"], Budgets(wall_seconds=0.05), workspace=_Slow(SAMPLE))
+    outcome = run(["> shell ls"], Budgets(wall_seconds=0.05), workspace=Slow(SAMPLE))
     assert outcome.stop is StopCause.WALL_CLOCK
     assert outcome.failed_by_us
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contract.sandbox.support import in_loop
 
 from etude.harness.parallel import CallScope, collide, run_in_call_order
 
@@ -85,52 +86,48 @@ def test_results_and_files_are_those_of_one_after_the_other(calls: list[tuple[Ca
         assert files == expected_files
 
 
-def test_what_cannot_collide_runs_at_the_same_time() -> None:
-    async def run() -> None:
-        everybody = asyncio.Barrier(3)
+@in_loop
+async def test_what_cannot_collide_runs_at_the_same_time() -> None:
+    everybody = asyncio.Barrier(3)
 
-        async def carry_out(place: int) -> int:
-            async with asyncio.timeout(30):
-                await everybody.wait()
-            return place
+    async def carry_out(place: int) -> int:
+        async with asyncio.timeout(30):
+            await everybody.wait()
+        return place
 
-        scopes = [CallScope("read", "a"), CallScope("write", "b"), CallScope("none")]
-        assert await collected(scopes, carry_out) == [0, 1, 2]
-
-    asyncio.run(run())
+    scopes = [CallScope("read", "a"), CallScope("write", "b"), CallScope("none")]
+    assert await collected(scopes, carry_out) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("how", ["failure", "cancelled", "closed"])
-def test_nothing_runs_on_after_the_end(how: str) -> None:
-    async def run() -> None:
-        ended: list[int] = []
+@in_loop
+async def test_nothing_runs_on_after_the_end(how: str) -> None:
+    ended: list[int] = []
 
-        async def carry_out(place: int) -> int:
-            try:
-                if place == 0 and how == "failure":
-                    await asyncio.sleep(0)
-                    raise RuntimeError("the box is gone")
-                if place == 0 and how == "closed":
-                    return place
-                await asyncio.sleep(60)
-            finally:
-                ended.append(place)
-            return place
+    async def carry_out(place: int) -> int:
+        try:
+            if place == 0 and how == "failure":
+                await asyncio.sleep(0)
+                raise RuntimeError("the box is gone")
+            if place == 0 and how == "closed":
+                return place
+            await asyncio.sleep(60)
+        finally:
+            ended.append(place)
+        return place
 
-        work = asyncio.ensure_future(
-            collected([CallScope("read")] * 3, carry_out, lambda place: how == "closed" and place == 0)
-        )
-        await asyncio.sleep(0.01)
-        if how == "cancelled":
-            work.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await work
-        elif how == "failure":
-            with pytest.raises(RuntimeError, match="the box"):
-                await work
-        else:
-            assert await work == [0]
-        assert sorted(ended) == [0, 1, 2]
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(run())
+    work = asyncio.ensure_future(
+        collected([CallScope("read")] * 3, carry_out, lambda place: how == "closed" and place == 0)
+    )
+    await asyncio.sleep(0.01)
+    if how == "cancelled":
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+    elif how == "failure":
+        with pytest.raises(RuntimeError, match="the box"):
+            await work
+    else:
+        assert await work == [0]
+    assert sorted(ended) == [0, 1, 2]
+    assert len(asyncio.all_tasks()) == 1

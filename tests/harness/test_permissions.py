@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.contract.sandbox.support import in_loop
 
 from etude.harness import Answer, Denied, Permissions, PermissionsError, RequestedAction, Rule
 from etude.harness.external_services import FixtureWeb
@@ -101,38 +102,36 @@ def test_input_to_a_command_is_no_command() -> None:
     assert Permissions(allow=[Rule("execute")]).verdict(typed) == "allow"
 
 
-def test_the_answers_and_what_the_agent_is_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        answers = [
-            Answer(True),
-            Answer(False, reason="use make"),
-            Answer(True, instead="ls -a"),
-            Answer(True, always=True, remember=True),
-        ]
-        asked: list[RequestedAction] = []
+@in_loop
+async def test_the_answers_and_what_the_agent_is_told(tmp_path: Path) -> None:
+    answers = [
+        Answer(True),
+        Answer(False, reason="use make"),
+        Answer(True, instead="ls -a"),
+        Answer(True, always=True, remember=True),
+    ]
+    asked: list[RequestedAction] = []
 
-        async def ask(wish: RequestedAction) -> Answer:
-            asked.append(wish)
-            return answers.pop(0)
+    async def ask(wish: RequestedAction) -> Answer:
+        asked.append(wish)
+        return answers.pop(0)
 
-        store = RememberedRules(tmp_path / "rules.json")
-        permissions = Permissions(ask, remember=lambda rules: store.add(tmp_path, rules))
-        wish = RequestedAction("execute", "ls -l")
-        assert await permissions.agree(wish) == wish
-        with pytest.raises(Denied, match="the user said no to the command 'ls -l': use make"):
-            await permissions.agree(wish)
-        assert (await permissions.agree(wish)).what == "ls -a"
-        # Two at once: the answer to the first holds for the second.
-        assert await asyncio.gather(permissions.agree(wish), permissions.agree(wish)) == [wish, wish]
-        assert len(asked) == 4
-        assert store.of(tmp_path) == [Rule("execute", "ls -l")]
-        assert store.of(tmp_path / "other") == []
-        with pytest.raises(Denied, match="nobody can be asked"):
-            await Permissions().agree(wish)
-        with pytest.raises(Denied, match="a rule of the user's"):
-            await Permissions(ask, deny=[Rule("execute", "ls")]).agree(wish)
-
-    asyncio.run(main())
+    store = RememberedRules(tmp_path / "rules.json")
+    permissions = Permissions(ask, remember=lambda rules: store.add(tmp_path, rules))
+    wish = RequestedAction("execute", "ls -l")
+    assert await permissions.agree(wish) == wish
+    with pytest.raises(Denied, match="the user said no to the command 'ls -l': use make"):
+        await permissions.agree(wish)
+    assert (await permissions.agree(wish)).what == "ls -a"
+    # Two at once: the answer to the first holds for the second.
+    assert await asyncio.gather(permissions.agree(wish), permissions.agree(wish)) == [wish, wish]
+    assert len(asked) == 4
+    assert store.of(tmp_path) == [Rule("execute", "ls -l")]
+    assert store.of(tmp_path / "other") == []
+    with pytest.raises(Denied, match="nobody can be asked"):
+        await Permissions().agree(wish)
+    with pytest.raises(Denied, match="a rule of the user's"):
+        await Permissions(ask, deny=[Rule("execute", "ls")]).agree(wish)
 
 
 @pytest.mark.parametrize("text", ["", "run:ls", "ls", ":ls"])
@@ -147,14 +146,11 @@ def test_a_damaged_file_of_rules_is_said(tmp_path: Path) -> None:
         RememberedRules(tmp_path / "rules.json").of(tmp_path)
 
 
-def test_pages_of_the_web_are_asked_for(tmp_path: Path) -> None:
+@in_loop
+async def test_pages_of_the_web_are_asked_for(tmp_path: Path) -> None:
     (tmp_path / "pages.json").write_text('[{"url": "https://a.org/x", "title": "x", "text": "hello"}]')
-
-    async def main() -> None:
-        web = AskedWeb(FixtureWeb(tmp_path), Permissions(allow=[Rule("fetch", "a.org")]))
-        assert await web.fetch("https://a.org/x") == "hello"
-        for refused in (web.fetch("https://b.org/x"), web.search("hello")):
-            with pytest.raises(Denied):
-                await refused
-
-    asyncio.run(main())
+    web = AskedWeb(FixtureWeb(tmp_path), Permissions(allow=[Rule("fetch", "a.org")]))
+    assert await web.fetch("https://a.org/x") == "hello"
+    for refused in (web.fetch("https://b.org/x"), web.search("hello")):
+        with pytest.raises(Denied):
+            await refused

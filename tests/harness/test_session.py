@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from pathlib import Path
 
 import pytest
-from tests.harness.parts import open_boxes
+from tests.contract.sandbox.support import in_loop
 
-from etude.harness import ApplyConflict, ChatSession, ScriptedPolicy, load_profile, write_sample
+from etude.harness import ChatSession, ScriptedPolicy, load_profile, write_sample
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.trace import StopCause
 
@@ -21,49 +20,42 @@ def session(folder, steps, sandboxes=None) -> ChatSession:
     return ChatSession(folder, policy, HARNESS, SandboxRecipe.model_validate({}), sandboxes)
 
 
-def test_the_sample_repository_fails_its_check_until_the_agent_mends_it(tmp_path, images):
+@in_loop
+async def test_the_sample_repository_fails_its_check_until_the_agent_mends_it(tmp_path, sandboxes):
     folder = write_sample(tmp_path / "sample")
     assert sorted(path.name for path in folder.iterdir()) == ["check.py", "shop.py", "travel.py"]
-
-    async def main() -> None:
-        sandboxes = open_boxes(images)
-        steps = ["> shell python check.py", "> edit shop.py 5 if total > 20:", "> shell python check.py", "> finish"]
-        async with session(folder, steps, sandboxes) as chat:
-            outcome = await chat.run("make check pass")
-            assert outcome.stop is StopCause.FINISHED
-            assert outcome.tools[0].output == "FAIL add_cost(18, 9) gave 27, expected 32\nexit 1"
-            assert outcome.tools[2].output == "ok"
-            assert "+    if total > 20:" in await chat.diff()
-            assert "total < 20" in (folder / "shop.py").read_text()
-            assert await chat.apply() == ["shop.py"]
-            assert "total > 20" in (folder / "shop.py").read_text()
-            assert await chat.diff() == ""
-        await sandboxes.close()
-
-    asyncio.run(main())
+    steps = ["> shell python check.py", "> edit shop.py 5 if total > 20:", "> shell python check.py", "> finish"]
+    async with session(folder, steps, sandboxes) as chat:
+        outcome = await chat.run("make check pass")
+        assert outcome.stop is StopCause.FINISHED
+        assert outcome.tools[0].output == "FAIL add_cost(18, 9) gave 27, expected 32\nexit 1"
+        assert outcome.tools[2].output == "ok"
+        assert "+    if total > 20:" in await chat.diff()
+        assert "total < 20" in (folder / "shop.py").read_text()
+        assert await chat.apply() == ["shop.py"]
+        assert "total > 20" in (folder / "shop.py").read_text()
+        assert await chat.diff() == ""
 
 
-def test_a_second_request_goes_on_in_the_same_conversation(tmp_path):
+@in_loop
+async def test_a_second_request_goes_on_in_the_same_conversation(tmp_path):
     folder = write_sample(tmp_path)
-
-    async def main() -> None:
-        async with session(folder, ["hello", "> edit travel.py 2 # a greeting", "done"]) as chat:
-            await chat.run("hi")
-            outcome = await chat.run("shorten the comment in travel.py")
-            assert [m.text for m in outcome.conversation.messages if m.role == "user"] == [
-                "hi",
-                "shorten the comment in travel.py",
-            ]
-            assert (outcome.usage.turns, outcome.conversation.task) == (2, "shorten the comment in travel.py")
-            (folder / "travel.py").chmod(0o755)
-            await chat.apply()
-            assert (folder / "travel.py").stat().st_mode & 0o777 == 0o755
-            assert sorted(path.name for path in folder.iterdir()) == ["check.py", "shop.py", "travel.py"]
-
-    asyncio.run(main())
+    async with session(folder, ["hello", "> edit travel.py 2 # a greeting", "done"]) as chat:
+        await chat.run("hi")
+        outcome = await chat.run("shorten the comment in travel.py")
+        assert [m.text for m in outcome.conversation.messages if m.role == "user"] == [
+            "hi",
+            "shorten the comment in travel.py",
+        ]
+        assert (outcome.usage.turns, outcome.conversation.task) == (2, "shorten the comment in travel.py")
+        (folder / "travel.py").chmod(0o755)
+        await chat.apply()
+        assert (folder / "travel.py").stat().st_mode & 0o777 == 0o755
+        assert sorted(path.name for path in folder.iterdir()) == ["check.py", "shop.py", "travel.py"]
 
 
-def test_what_was_written_in_part_is_written_whole_by_the_same_call(tmp_path, monkeypatch):
+@in_loop
+async def test_what_was_written_in_part_is_written_whole_by_the_same_call(tmp_path, monkeypatch):
     folder = write_sample(tmp_path)
     replacing = Path.replace
 
@@ -72,52 +64,19 @@ def test_what_was_written_in_part_is_written_whole_by_the_same_call(tmp_path, mo
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(target))
         return replacing(self, target)
 
-    async def main() -> None:
-        edits = "> edit shop.py 1 y\n> edit travel.py 1 x"
-        async with session(folder, [edits, "done"]) as chat:
-            await chat.run("change them")
-            with monkeypatch.context() as patched:
-                patched.setattr(Path, "replace", last_fails)
-                with pytest.raises(OSError, match="Input/output"):
-                    await chat.apply()
-            assert not list(folder.glob(".etude-*"))
-            first = (folder / "shop.py").stat().st_ino
-            assert (folder / "shop.py").read_text().startswith("y\n")
-            assert sorted(await chat.apply()) == ["shop.py", "travel.py"]
-            assert (folder / "travel.py").read_text().startswith("x\n")
-            assert (folder / "shop.py").stat().st_ino == first, "what is there already is not written again"
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("meanwhile", ["deleted", "made", "linked", "folder in the way", "file in the way"])
-def test_whatever_lies_in_the_way_is_left_alone(tmp_path, images, meanwhile):
-    folder, elsewhere = write_sample(tmp_path / "sample"), tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    name = {"deleted": "travel.py", "folder in the way": "new.txt", "made": "new.txt"}.get(meanwhile, "sub/new.txt")
-
-    async def main() -> None:
-        sandboxes = open_boxes(images)
-        async with session(folder, [f"> shell mkdir -p sub; echo hi > {name}", "done"], sandboxes) as chat:
-            await chat.run("go")
-            if meanwhile == "deleted":
-                (folder / name).unlink()
-            elif meanwhile == "made":
-                (folder / name).write_text("of the user\n")
-            elif meanwhile == "linked":
-                (folder / "sub").symlink_to(elsewhere)
-            elif meanwhile == "folder in the way":
-                (folder / name).mkdir()
-            else:
-                (folder / "sub").write_text("of the user\n")
-            before = tree(folder)
-            with pytest.raises(ApplyConflict, match=name):
+    edits = "> edit shop.py 1 y\n> edit travel.py 1 x"
+    async with session(folder, [edits, "done"]) as chat:
+        await chat.run("change them")
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", last_fails)
+            with pytest.raises(OSError, match="Input/output"):
                 await chat.apply()
-            assert tree(folder) == before
-            assert list(elsewhere.iterdir()) == []
-        await sandboxes.close()
-
-    asyncio.run(main())
+        assert not list(folder.glob(".etude-*"))
+        first = (folder / "shop.py").stat().st_ino
+        assert (folder / "shop.py").read_text().startswith("y\n")
+        assert sorted(await chat.apply()) == ["shop.py", "travel.py"]
+        assert (folder / "travel.py").read_text().startswith("x\n")
+        assert (folder / "shop.py").stat().st_ino == first, "what is there already is not written again"
 
 
 def tree(folder: Path) -> dict[str, object]:
@@ -128,7 +87,8 @@ def tree(folder: Path) -> dict[str, object]:
     }
 
 
-def test_apply_writes_what_the_diff_named_and_nothing_else(tmp_path, images):
+@in_loop
+async def test_apply_writes_what_the_diff_named_and_nothing_else(tmp_path, sandboxes):
     folder = write_sample(tmp_path / "sample")
     (folder / "logo.png").write_bytes(b"\x89PNG\0old")
     (folder / "big.bin").write_bytes(b"x" * 1_000_001)
@@ -140,24 +100,18 @@ def test_apply_writes_what_the_diff_named_and_nothing_else(tmp_path, images):
         "done",
     ]
     before = tree(folder)
-
-    async def main() -> None:
-        sandboxes = open_boxes(images)
-        async with session(folder, commands, sandboxes) as chat:
-            await chat.run("go")
-            diff = await chat.diff()
-            assert "--- a/travel.py\n+++ /dev/null\n" in diff
-            assert "--- /dev/null\n+++ b/made/deep/note.txt\n@@ -0,0 +1 @@\n+hi\n" in diff
-            assert "Binary files a/logo.png and b/logo.png differ\n" in diff
-            assert await chat.left_out() == ["log.txt", "other.bin"]
-            assert "log.txt" not in diff
-            assert "other.bin" not in diff
-            assert tree(folder) == before
-            assert await chat.apply() == ["logo.png", "made/deep/note.txt", "travel.py"]
-            assert await chat.diff() == ""
-        await sandboxes.close()
-
-    asyncio.run(main())
+    async with session(folder, commands, sandboxes) as chat:
+        await chat.run("go")
+        diff = await chat.diff()
+        assert "--- a/travel.py\n+++ /dev/null\n" in diff
+        assert "--- /dev/null\n+++ b/made/deep/note.txt\n@@ -0,0 +1 @@\n+hi\n" in diff
+        assert "Binary files a/logo.png and b/logo.png differ\n" in diff
+        assert await chat.left_out() == ["log.txt", "other.bin"]
+        assert "log.txt" not in diff
+        assert "other.bin" not in diff
+        assert tree(folder) == before
+        assert await chat.apply() == ["logo.png", "made/deep/note.txt", "travel.py"]
+        assert await chat.diff() == ""
     del before["travel.py"]
     made = {"made": False, "made/deep": False, "made/deep/note.txt": b"hi\n", "logo.png": b"\x89PNG\0new"}
     assert tree(folder) == before | made

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contract.sandbox.support import in_loop
 from tests.harness.parts import SAMPLE, repository
 from tests.harness.test_sessions import BOX, HARNESS, Following
 
@@ -106,7 +107,8 @@ def test_a_session_whose_files_were_replaced_waits_for_a_request(tmp_path: Path)
     asyncio.run(session.close())
 
 
-def test_the_first_piece_of_an_answer_is_timed(tmp_path: Path) -> None:
+@in_loop
+async def test_the_first_piece_of_an_answer_is_timed(tmp_path: Path) -> None:
     class Streaming(Following):
         on_piece = None
 
@@ -119,19 +121,16 @@ def test_the_first_piece_of_an_answer_is_timed(tmp_path: Path) -> None:
     policy = Streaming(STEPS)
     policy.on_piece = heard.append
     folder = repository(tmp_path / "repository")
-
-    async def main() -> None:
-        record = SessionRecord.begin(tmp_path / "session")
-        async with ChatSession(folder, policy, HARNESS, BOX, record=record) as session:
-            await session.run("shorten it")
-
-    asyncio.run(main())
+    record = SessionRecord.begin(tmp_path / "session")
+    async with ChatSession(folder, policy, HARNESS, BOX, record=record) as session:
+        await session.run("shorten it")
     (latency,) = of(load_session(tmp_path / "session"), "latency")
     assert heard == ["a", "b"] * 2
     assert 0 <= latency["first_piece_seconds"] <= latency["first_turn_seconds"]
 
 
-def test_an_interrupt_is_told(tmp_path: Path) -> None:
+@in_loop
+async def test_an_interrupt_is_told(tmp_path: Path) -> None:
     folder, asked = repository(tmp_path / "repository"), asyncio.Event()
 
     class NeverAnswers(Following):
@@ -139,16 +138,13 @@ def test_an_interrupt_is_told(tmp_path: Path) -> None:
             asked.set()
             return await asyncio.get_running_loop().create_future()
 
-    async def main() -> None:
-        record = SessionRecord.begin(tmp_path / "session")
-        async with ChatSession(folder, NeverAnswers(), HARNESS, BOX, record=record) as session:
-            running = asyncio.create_task(session.run("shorten it"))
-            await asked.wait()
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-
-    asyncio.run(main())
+    record = SessionRecord.begin(tmp_path / "session")
+    async with ChatSession(folder, NeverAnswers(), HARNESS, BOX, record=record) as session:
+        running = asyncio.create_task(session.run("shorten it"))
+        await asked.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
     saved = load_session(tmp_path / "session")
     assert [signal["what"] for signal in saved.signals] == ["interrupted", "latency"]
     assert saved.stop == "cancelled"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.contract.sandbox.support import in_loop
 from tests.harness.parts import ScriptedEngine, compact_format, playing, repository, written
 
 from etude.harness import ChatSession, TokenPolicy, TokenSampling, load_profile
@@ -98,19 +99,16 @@ def test_cut_off_anywhere_it_holds_the_ids_of_whole_turns(
     assert sampled == sum(len(generation.tokens) for generation in engine.generations[: saved.turns])
 
 
-def test_one_that_goes_on_repeats_what_was_said_as_given(
+@in_loop
+async def test_one_that_goes_on_repeats_what_was_said_as_given(
     played: tuple[Path, Path, ScriptedEngine], tmp_path: Path
 ) -> None:
     folder, place, first = played
     shutil.copytree(place, tmp_path / "session")
     engine = ScriptedEngine(playing([written(text="once more")]))
-
-    async def play() -> None:
-        saved = load_session(tmp_path / "session")
-        async with ChatSession(folder, policy(engine), HARNESS, BOX, saved=saved) as session:
-            await session.run("thanks")
-
-    asyncio.run(play())
+    saved = load_session(tmp_path / "session")
+    async with ChatSession(folder, policy(engine), HARNESS, BOX, saved=saved) as session:
+        await session.run("thanks")
     one, two = as_trace(load_session(tmp_path / "session")).segments
     assert (two.kind, two.parent) == (SegmentKind.REWRITTEN, one.id)
     assert two.tokens[~two.sampled].tolist() == engine.requests[0].prompt.tolist()

@@ -17,6 +17,7 @@ from etude.harness import (
     ApplyConflict,
     ChatSession,
     Conversation,
+    Message,
     Role,
     ScriptedPolicy,
     Turn,
@@ -66,9 +67,14 @@ class Following:
         while chain[-1].parent is not None:
             chain.append(chain[-1].parent)
         for link in chain:
-            turns = [message for message in link.messages if message.role is Role.ASSISTANT]
-            done += len(turns) - (link is not conversation)  # the last of an older context is its summary
+            turns = [place for place, message in enumerate(link.messages) if message.role is Role.ASSISTANT]
+            # The last of an older context is its summary.
+            turns = turns if link is conversation else turns[:-1]
+            done += sum(self.counts(link.messages, place) for place in turns)
         return await ScriptedPolicy([self._steps[done]], FULL).act(conversation, max_tokens=max_tokens)
+
+    def counts(self, messages: Sequence[Message], place: int) -> bool:
+        return True
 
     def tokens(self, conversation: Conversation) -> int:
         return self._words.tokens(conversation)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from tests.harness.parts import SAMPLE, ScriptedEngine, compact_format, playing, written
+from tests.contract.sandbox.support import in_loop
+from tests.harness import parts
+from tests.harness.parts import COMPACT, FULL, ScriptedEngine, act, compact_format, playing, written
 
 from etude.engine.protocol import EngineError
 from etude.harness import (
@@ -21,38 +24,30 @@ from etude.harness import (
     ScriptedPolicy,
     TokenPolicy,
     TokenSampling,
-    Toolbox,
-    ToolLimits,
     Turn,
-    load_profile,
     profile_of,
-    run_agent,
 )
 from etude.harness.context.profile import MOST_READ, compaction_request
 from etude.recipe.acting import HarnessRecipe
 from etude.trace import SegmentKind, StopCause, TraceBuilder
 
-FULL, COMPACT = load_profile("full"), load_profile("compact")
 FORM = compact_format()
+run = partial(parts.run, profile=FULL)
 
 
-def run(steps, budgets, profile=FULL, *, files=SAMPLE, observer=None) -> Outcome:
-    toolbox = Toolbox(profile.schemas(), OverlayWorkspace(files), ToolLimits(), profile)
-    opened = profile.open("make check pass")
-    return asyncio.run(run_agent(opened, ScriptedPolicy(steps, profile), toolbox, budgets, profile, observer=observer))
+def trigger(more: int) -> int:
+    return ScriptedPolicy([], FULL).tokens(FULL.open("make check pass")) + more
 
 
-def trigger(more: int, profile=FULL) -> int:
-    return ScriptedPolicy([], profile).tokens(profile.open("make check pass")) + more
+def token_policy(engine, recorder, context=1 << 16) -> TokenPolicy:
+    return TokenPolicy(engine, FORM, COMPACT.schemas(), TokenSampling(context), recorder, conversation="r")
 
 
-def tokens_of(turns, budgets, *, context=1 << 16, profile=COMPACT):
+def tokens_of(turns, budgets, *, context=1 << 16):
     """The loop over sampled turns; `turns` are ids."""
     engine, recorder = ScriptedEngine(playing(turns)), TraceBuilder()
-    policy = TokenPolicy(engine, FORM, profile.schemas(), TokenSampling(context), recorder, conversation="r")
-    toolbox = Toolbox(profile.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), profile)
-    outcome = asyncio.run(run_agent(profile.open("make check pass"), policy, toolbox, budgets, profile))
-    return outcome, recorder.segments(), engine
+    policy = token_policy(engine, recorder, context)
+    return parts.run(policy, budgets), recorder.segments(), engine
 
 
 def test_the_new_context_names_what_was_read_and_what_was_edited():
@@ -66,7 +61,11 @@ def test_the_new_context_names_what_was_read_and_what_was_edited():
 def test_of_very_many_files_the_last_ones_are_named():
     files = {f"f{number}.py": b"x = 1\n" for number in range(MOST_READ + 5)}
     steps = ["\n".join(f"> read {path}" for path in files), "so far", "> finish"]
-    said = run(steps, Budgets(summary_trigger=trigger(20)), files=files).conversation.messages[1].text
+    said = (
+        run(steps, Budgets(summary_trigger=trigger(20)), workspace=OverlayWorkspace(files))
+        .conversation.messages[1]
+        .text
+    )
     assert f" f{MOST_READ + 4}.py (and 5 before)." in said
     assert " f4.py" not in said
 
@@ -91,7 +90,7 @@ def test_an_empty_summary_goes_on_and_is_seen():
     outcome = run(["> read calc.py", "", "> finish"], Budgets(summary_trigger=trigger(10)))
     assert (outcome.stop, outcome.usage.empty_summaries) == (StopCause.FINISHED, 1)
     assert "so far:\n(you wrote none)\n" in outcome.conversation.messages[1].text
-    compact = run(["> read calc.py", "", "> finish"], Budgets(summary_trigger=20), COMPACT)
+    compact = run(["> read calc.py", "", "> finish"], Budgets(summary_trigger=20), profile=COMPACT)
     assert compact.conversation.messages[1].text.startswith("make check pass\nnote 1 \nedit none\n")
 
 
@@ -141,9 +140,7 @@ class _Narrow(ScriptedPolicy):
 def test_a_summary_longer_than_the_window_ends_with_a_typed_stop():
     policy = _Narrow(["> read calc.py", "line " * 300, "> finish"], FULL)
     policy.window = trigger(200)
-    toolbox = Toolbox(FULL.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), FULL)
-    budgets = Budgets(summary_trigger=trigger(10))
-    outcome = asyncio.run(run_agent(FULL.open("make check pass"), policy, toolbox, budgets, FULL))
+    outcome = run(policy, Budgets(summary_trigger=trigger(10)))
     assert (outcome.stop, outcome.usage.summaries) == (StopCause.CONTEXT, 1)
     assert outcome.stop.truncated
     assert outcome.usage.compression < 1, "it is seen that it was no compression"
@@ -177,7 +174,9 @@ def test_the_baseline_asks_with_a_long_instruction_and_changes_nothing_else():
     assert profile == replace(FULL, summary_request=compaction_request())
     assert profile_of(HarnessRecipe(profile="full")) is FULL
     assert len(compaction_request()) > 5 * len(FULL.summary_request)
-    outcome = run(["> read calc.py", "1. Task: check", "> finish"], Budgets(summary_trigger=trigger(10)), profile)
+    outcome = run(
+        ["> read calc.py", "1. Task: check", "> finish"], Budgets(summary_trigger=trigger(10)), profile=profile
+    )
     old = outcome.conversation.parent
     assert old is not None
     assert old.messages[-2].text == compaction_request()
@@ -192,26 +191,18 @@ class _Cancelling(Observer):
             raise asyncio.CancelledError
 
 
-def test_an_interrupted_summary_leaves_the_conversation_as_it_was():
-    profile = COMPACT
+@in_loop
+async def test_an_interrupted_summary_leaves_the_conversation_as_it_was():
     engine = ScriptedEngine(playing([written("read calc.py"), written(text="seen"), written("finish")]))
     recorder = TraceBuilder()
-    policy = TokenPolicy(engine, FORM, profile.schemas(), TokenSampling(1 << 16), recorder, conversation="r")
-    toolbox = Toolbox(profile.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), profile)
-    outcome = Outcome(profile.open("make check pass"))
-
-    async def play() -> None:
-        budgets = Budgets(summary_trigger=40)
-        with pytest.raises(asyncio.CancelledError):
-            await run_agent(
-                outcome.conversation, policy, toolbox, budgets, profile, observer=_Cancelling(), outcome=outcome
-            )
-        conversation = outcome.conversation
-        assert [message.role for message in conversation.messages[2:]] == [Role.ASSISTANT, Role.TOOL]
-        conversation.messages += [Message(Role.USER, "go on"), Message(Role.USER, "please")]
-        await run_agent(conversation, policy, toolbox, Budgets(), profile)
-
-    asyncio.run(play())
+    policy = token_policy(engine, recorder)
+    outcome = Outcome(COMPACT.open("make check pass"))
+    with pytest.raises(asyncio.CancelledError):
+        await act(policy, Budgets(summary_trigger=40), observer=_Cancelling(), outcome=outcome)
+    messages = outcome.conversation.messages
+    assert [message.role for message in messages[2:]] == [Role.ASSISTANT, Role.TOOL]
+    messages += [Message(Role.USER, "go on"), Message(Role.USER, "please")]
+    await act(policy, outcome=outcome)
     first, second = recorder.segments()
     # The ids of the summary stay where they were sampled; what goes on without it is a context of its own.
     assert (first.kind, second.kind, second.parent) == (SegmentKind.START, SegmentKind.FORK, first.id)
@@ -230,15 +221,9 @@ def test_a_summary_whose_engine_fails_can_be_asked_for_again():
 
     turns = iter([written("read calc.py"), written(text="seen"), written("finish")])
     engine, recorder = ScriptedEngine(fail), TraceBuilder()
-    policy = TokenPolicy(engine, FORM, COMPACT.schemas(), TokenSampling(1 << 16), recorder, conversation="r")
-    toolbox = Toolbox(COMPACT.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), COMPACT)
-
-    async def play() -> tuple[Outcome, Outcome]:
-        budgets = Budgets(summary_trigger=40)
-        lost = await run_agent(COMPACT.open("make check pass"), policy, toolbox, budgets, COMPACT)
-        return lost, await run_agent(lost.conversation, policy, toolbox, budgets, COMPACT)
-
-    lost, again = asyncio.run(play())
+    policy = token_policy(engine, recorder)
+    lost = parts.run(policy, Budgets(summary_trigger=40))
+    again = parts.run(policy, Budgets(summary_trigger=40), outcome=Outcome(lost.conversation))
     assert (lost.stop, lost.usage.summaries) == (StopCause.ERROR, 0)
     assert (again.stop, again.usage.summaries) == (StopCause.FINISHED, 1)
     assert [segment.kind for segment in recorder.segments()] == [SegmentKind.START, SegmentKind.SUMMARY]

@@ -22,7 +22,6 @@ from etude.harness.workspaces.folder_files import FolderTooLarge
 from etude.harness.workspaces.user_folder import FolderWorkspace
 from etude.harness.workspaces.workspace import (
     WORKDIR,
-    BoxWorkspace,
     NoShell,
     OutsideWorkspace,
     OverlayWorkspace,
@@ -33,7 +32,6 @@ __all__ = [
     "WORKDIR",
     "Answer",
     "ApplyConflict",
-    "BoxWorkspace",
     "Budgets",
     "ChatPolicy",
     "ChatSession",

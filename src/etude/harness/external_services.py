@@ -17,18 +17,14 @@ if TYPE_CHECKING:
     from etude.harness.chunks.embedder import Embedder
 
 Ask = Callable[[str], Awaitable[str]]
-"""Function that asks the user a question and returns the answer."""
 
 
 class WebError(Exception):
-    """A web search or the fetch of a page failed (no such page, no connection). The message is written for the
-    model."""
+    """A web search or fetch failed (no such page, no connection). The message is written for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One result of a web search."""
-
     title: str
     url: str
     excerpt: str = ""
@@ -40,9 +36,7 @@ class Web(Protocol):
 
     async def search(self, query: str) -> list[Hit]: ...
 
-    async def fetch(self, url: str) -> str:
-        """Fetch a page as text."""
-        ...
+    async def fetch(self, url: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,6 @@ class ExternalServices:
     ask: Ask | None = None
     web: Web | None = None
     embedder: Embedder | None = None
-    """Embedder for search by meaning; without one the search tool compares words only."""
 
 
 class FixtureWeb:

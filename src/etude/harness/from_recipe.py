@@ -39,7 +39,6 @@ def tool_limits(recipe: SandboxRecipe, *, edits: int | None = None, strict: bool
 
 
 def limits_text(recipe: SandboxRecipe) -> str:
-    """Return the line that tells the agent which limits commands have."""
     seconds, memory = recipe.command_seconds, recipe.memory_mb
     return f"a command has {seconds:g} seconds, {memory} MB of memory, {recipe.processes} processes and no network"
 
@@ -51,16 +50,12 @@ def profile_of(recipe: HarnessRecipe, without: Collection[str] = ()) -> Profile:
 
 
 def session_schemas(recipe: HarnessRecipe) -> tuple[ToolSchema, ...]:
-    """Return the schemas of the tools that a policy must offer to the model."""
     return profile_of(recipe).schemas()
 
 
 def format_of(recipe: HarnessRecipe, tokenizer: Path) -> Format:
-    """Return the format in which a token policy writes prompts.
-
-    `tokenizer` is the path of the run's own tokenizer, used if the recipe names no other. Raises TokenizerError if
-    format and tokenizer do not fit together.
-    """
+    """Return the format in which a token policy writes prompts. `tokenizer` is the run's own tokenizer, used if the
+    recipe names no other. Raises TokenizerError if format and tokenizer do not fit together."""
     if recipe.format == "compact":
         return CompactFormat(Tokenizer.load(tokenizer))
     published = PretrainedTokenizer.load(Path(recipe.tokenizer).expanduser() if recipe.tokenizer else tokenizer)

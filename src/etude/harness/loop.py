@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from etude.harness.context.nudges import Nudges
@@ -78,36 +78,29 @@ async def run_agent(
     return outcome
 
 
+@dataclass(slots=True)
 class _Run:
-    """State of one run of the agent loop."""
+    conversation: Conversation
+    policy: Policy
+    toolbox: Toolbox
+    budgets: Budgets
+    profile: Profile
+    observer: Observer
+    outcome: Outcome
+    usage: TraceUsage = field(init=False)
+    nudges: Nudges = field(init=False)
+    told: int = field(init=False)
+    """Number of tool events that were already passed to `Observer.answered`."""
+    open: Turn | None = None
+    """The turn in progress; None once it is completed."""
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        policy: Policy,
-        toolbox: Toolbox,
-        budgets: Budgets,
-        profile: Profile,
-        observer: Observer,
-        outcome: Outcome,
-    ) -> None:
-        self.conversation = conversation
-        self.policy = policy
-        self.toolbox = toolbox
-        self.budgets = budgets
-        self.profile = profile
-        self.observer = observer
-        self.outcome = outcome
-        self.usage = outcome.usage
-        self.nudges = Nudges(profile)
-        self.told = len(outcome.tools)
-        """Number of tool events that were already passed to `Observer.answered`."""
-        self.open: Turn | None = None
-        """The turn in progress; None once it is completed."""
-        toolbox.context = conversation.summaries
+    def __post_init__(self) -> None:
+        self.usage = self.outcome.usage
+        self.nudges = Nudges(self.profile)
+        self.told = len(self.outcome.tools)
+        self.toolbox.context = self.conversation.summaries
 
     async def until_stopped(self) -> StopCause:
-        """Run turns until the agent finishes or a budget is spent."""
         last = self.conversation.messages[-1].turn
         if last is not None and not last.calls and not last.cut_off:
             # The interrupted run had already sampled its final answer.
@@ -135,7 +128,6 @@ class _Run:
                 await self.interrupted(self.open)
 
     def spent(self) -> StopCause | None:
-        """Return the StopCause of the first budget that is used up, or None."""
         budgets, usage = self.budgets, self.usage
         if usage.turns >= budgets.turns:
             return StopCause.TURNS
@@ -171,11 +163,8 @@ class _Run:
         return turn
 
     async def run_calls(self, turn: Turn) -> StopCause | None:
-        """Run the turn's calls, in parallel if they cannot conflict, and append their results in call order.
-
-        All results of a turn share one token limit, so that many calls cannot flood the context. Return why the run
-        ends; None if it continues.
-        """
+        """Run the turn's calls, in parallel if they cannot conflict, and append their results in call order. Return why
+        the run ends, if it does. The results share one token limit, so that many calls cannot flood the context."""
         room = self.budgets.output_tokens
         calls = turn.calls[: max(0, self.budgets.tool_calls - self.usage.tool_calls)]
         scopes = [self.toolbox.scope(call) for call in calls]
@@ -213,19 +202,15 @@ class _Run:
         return StopCause.TOOL_CALLS if len(calls) < len(turn.calls) else None
 
     async def timed(self, call: ToolCall) -> tuple[Output, float]:
-        """Run a call and return its output and the seconds it took."""
         begun = time.monotonic()
         return await self.toolbox.carry_out(call), time.monotonic() - begun
 
     def summary_due(self) -> bool:
-        """Return whether to ask for a self-summary now. This is so if the context has reached `Budgets.summary_trigger`
-        tokens and the conversation contains a turn of the model."""
         trigger = self.budgets.summary_trigger
         acted = any(message.role is Role.ASSISTANT for message in self.conversation.messages)
         return bool(trigger) and acted and self.policy.tokens(self.conversation) >= trigger
 
     async def summarise(self) -> None:
-        """Ask the model for a self-summary, and continue in a new conversation that begins with the summary."""
         old, usage = self.conversation, self.usage
         size, before = len(old.messages), self.policy.tokens(old)
         self.tell(self.profile.summary_request)
@@ -256,7 +241,6 @@ class _Run:
         await self.observer.summary(self.conversation, turn, usage)
 
     def tell(self, text: str) -> Message:
-        """Append a message from the harness to the conversation, in the user role."""
         message = Message(Role.USER, text)
         self.conversation.messages.append(message)
         return message
@@ -290,10 +274,7 @@ class _Run:
 
     async def answered(self, turn: Turn, interrupted: Sequence[ToolEvent] = (), *, over: bool = False) -> bool:
         """Complete a turn: append nudges, unless `over` says that the run ends now, and call the observer.
-
-        `interrupted` are the tool events of calls that the end of the run interrupted. Return whether nudges were
-        appended.
-        """
+        `interrupted` are the events of calls without a result. Return whether nudges were appended."""
         tools, self.told = [*self.outcome.tools[self.told :], *interrupted], len(self.outcome.tools)
         told = [] if over else [self.tell(text) for text in self.nudges.after(turn, tools)]
         self.open = None

@@ -24,7 +24,6 @@ class Prices:
     output: float = 0.0
 
     def of(self, turn: Turn) -> float:
-        """Return the cost of a turn's prompt and sampled tokens."""
         fresh = turn.prompt_tokens - turn.cached_tokens
         cost = fresh * self.input + turn.cached_tokens * self.cached + turn.sampled_tokens * self.output
         return cost / _MILLION
@@ -32,8 +31,6 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Limits of one run of the agent loop."""
-
     turns: int = 50
     """Maximum number of turns. Summaries do not count as turns, but their tokens count."""
     tool_calls: int = 100
@@ -58,21 +55,19 @@ class Budgets:
 
 @dataclass(slots=True)
 class Outcome:
-    """Result of a run. It is filled in during the run, so that it is also available if the run is cancelled."""
+    """Result of a run, filled in during the run, so that it is also available if the run is cancelled."""
 
     conversation: Conversation
-    """The run's latest conversation; after self-summaries, its chain of parents holds the earlier ones."""
+    """The latest conversation; its chain of parents holds those before self-summaries."""
     stop: StopCause = StopCause.CANCELLED
     error: str = ""
-    """What made the run fail, if `stop` is StopCause.ERROR or WALL_CLOCK; otherwise empty."""
+    """What made the run fail, if `stop` is StopCause.ERROR or WALL_CLOCK."""
     final_text: str = ""
-    """The agent's final message to the user."""
     usage: TraceUsage = field(default_factory=TraceUsage)
     tools: list[ToolEvent] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"policy": 0.0, "tools": 0.0})
 
     @property
     def failed_by_us(self) -> bool:
-        """Whether infrastructure, the wall clock or the caller ended the run, so that it says nothing about the
-        model."""
+        """Whether infrastructure, the wall clock or the caller ended the run, not the model."""
         return self.stop.ours

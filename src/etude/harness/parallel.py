@@ -22,15 +22,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CallScope:
-    """The files that a call may read or write."""
-
     access: Access = "all"
     path: str = "."
     """File or folder that the call reads or writes; "." is the whole workspace."""
 
 
 def collide(one: CallScope, other: CallScope) -> bool:
-    """Return whether two calls could conflict over files."""
     if "none" in (one.access, other.access):
         return False
     if "all" in (one.access, other.access):
@@ -43,12 +40,9 @@ def collide(one: CallScope, other: CallScope) -> bool:
 async def run_in_call_order(
     scopes: Sequence[CallScope], carry_out: Callable[[int], Awaitable[T]], ends: Callable[[T], bool]
 ) -> AsyncGenerator[T, None]:
-    """Run a turn's calls, in parallel if possible, and yield their results in call order. The first result for which
-    `ends` returns true is the last.
-
-    `scopes` has the scope of each call; `carry_out` runs the call with a given index. If the iteration ends early, even
-    by an exception, the remaining calls are cancelled.
-    """
+    """Run a turn's calls, in parallel if possible, and yield their results in call order, up to the first for which
+    `ends` returns true. `carry_out` runs the call with a given index. If the iteration ends early, even by an
+    exception, the remaining calls are cancelled."""
     if len(scopes) == 1:
         yield await carry_out(0)
         return

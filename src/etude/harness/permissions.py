@@ -39,8 +39,6 @@ class Denied(RequestRefused):
 
 @dataclass(frozen=True, slots=True)
 class RequestedAction:
-    """An action of the agent for which permission is checked."""
-
     kind: Kind
     what: str
     """What the action is about. "write": the path within the folder. "execute": the complete command, or the text typed
@@ -53,18 +51,13 @@ class RequestedAction:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The user's answer to a question for permission."""
-
     allowed: bool
     always: bool = False
     """Whether to add the rules from `always_rules`, which allow similar actions for the rest of the session."""
     remember: bool = False
-    """Whether the rules that `always` adds are also stored, for later sessions on this folder. Without `always` this
-    has no effect."""
+    """With `always`: whether these rules are also stored, for later sessions on this folder."""
     instead: str = ""
-    """The command as the user rewrote it; empty if unchanged."""
     reason: str = ""
-    """The user's reason for refusing, which is passed on to the agent; may be empty."""
 
 
 AskUser: TypeAlias = Callable[[RequestedAction], Awaitable[Answer]]
@@ -134,8 +127,6 @@ class Rule:
 
 @dataclass(slots=True)
 class Permissions:
-    """The permission rules of one session, and the callback that asks the user."""
-
     ask: AskUser | None = None
     """Callback that asks the user. If None, actions that need a question are denied."""
     allow: list[Rule] = field(default_factory=list)
@@ -147,7 +138,6 @@ class Permissions:
     _one_question: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def verdict(self, action: RequestedAction) -> Verdict:
-        """Return whether the rules allow an action, deny it, or require that the user is asked."""
         if any(rule.touches(action) for rule in self.deny):
             return "deny"
         if any(rule.touches(action) for rule in self.asked):
@@ -160,11 +150,8 @@ class Permissions:
         return "ask"
 
     async def agree(self, action: RequestedAction) -> RequestedAction:
-        """Check an action against the rules, and ask the user if they require it.
-
-        Return the allowed action, whose command may be one that the user rewrote. Raises Denied if the action is not
-        allowed.
-        """
+        """Check an action against the rules, and ask the user if they require it. Return the allowed action, whose
+        command the user may have rewritten. Raises Denied."""
         async with self._one_question:
             return await self._agree(action)
 
@@ -192,8 +179,6 @@ class Permissions:
 
 
 class AskedWeb:
-    """Web access (`ExternalServices.web`) that needs permission for each page and each search."""
-
     def __init__(self, web: Web, permissions: Permissions) -> None:
         self._web, self._permissions = web, permissions
 
@@ -248,7 +233,6 @@ def commands_in(command: str) -> list[list[str]] | None:
 
 
 def rules_of(texts: Iterable[str]) -> list[Rule]:
-    """Parse the texts of permission rules. Raises PermissionsError."""
     return [Rule.parse(text) for text in texts]
 
 
@@ -266,7 +250,6 @@ rules for a command's first words do not apply to the line."""
 
 
 def _address(pattern: str, address: str) -> bool:
-    """Return whether a URL matches the pattern of a fetch rule."""
     if "/" in pattern:
         wanted, found = urlsplit(pattern), urlsplit(address)
         return wanted[:2] == found[:2] and found.path.startswith(wanted.path)
@@ -274,7 +257,6 @@ def _address(pattern: str, address: str) -> bool:
 
 
 def _named(action: RequestedAction) -> str:
-    """Return a short description of an action, for messages."""
     if action.kind == "write":
         return f"changing {action.what}"
     if action.kind == "fetch":

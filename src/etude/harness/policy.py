@@ -29,16 +29,13 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One tool call of a turn."""
-
     id: str
     name: str
     arguments: dict[str, object] | None
     """The parsed arguments by name; None if the call did not parse."""
     raw: str
-    """The call exactly as the model wrote it, even if it is malformed."""
     problem: str = ""
-    """Why the call did not parse, as a text for the agent; empty if the call parsed."""
+    """Why the call did not parse, as a text for the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +52,18 @@ class Turn:
     cut_off: bool = False
     """Whether the turn was cut off by its token budget or the context limit."""
     prompt_tokens: int = 0
-    """Number of tokens of the prompt; 0 if the policy does not know it."""
+    """0 if the policy does not know it."""
     cached_tokens: int = 0
-    """Number of the turn's prompt tokens that came from the prefix cache of the engine or endpoint."""
+    """Prompt tokens that came from the prefix cache of the engine or endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation."""
-
     role: Role
     text: str = ""
     turn: Turn | None = None
     """For assistant messages: the turn with its calls, so that the text need not be parsed again."""
     call: ToolCall | None = None
-    """For tool messages: the call that this message answers."""
 
 
 @dataclass(slots=True)
@@ -83,7 +77,6 @@ class Conversation:
     parent: Conversation | None = None
     """The conversation that was summarised into this one; None before the first self-summary."""
     summaries: int = 0
-    """Number of self-summaries before this conversation."""
 
 
 @runtime_checkable
@@ -104,5 +97,5 @@ class Policy(Protocol):
     def tokens(self, conversation: Conversation) -> int: ...
 
     def count(self, text: str) -> int:
-        """Return the number of tokens in a text. The loop uses it to limit tool output."""
+        """Return the number of tokens in a text, with which the loop limits tool output."""
         ...

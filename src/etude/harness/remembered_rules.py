@@ -16,18 +16,14 @@ FORMAT = "etude-permissions/1"
 
 
 class RememberedRules:
-    """The remembered permission rules of all folders, stored in one file."""
-
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def of(self, folder: Path) -> list[Rule]:
-        """Return the rules stored for a folder. Raises PermissionsError if the file that stores the rules cannot be
-        read."""
+        """Return the rules stored for a folder. Raises PermissionsError if the file cannot be read."""
         return rules_of(self._read().get(str(folder.resolve()), []))
 
     def add(self, folder: Path, rules: list[Rule]) -> None:
-        """Add rules to those stored for a folder."""
         known = self._read()
         texts = known.setdefault(str(folder.resolve()), [])
         texts += [str(rule) for rule in rules if str(rule) not in texts]

@@ -29,8 +29,6 @@ ToolKind: TypeAlias = Literal["word", "int", "line", "numbered", "rest", "text",
 
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
-    """One parameter of a tool."""
-
     name: str
     kind: ToolKind
     """"word": text without spaces. "int": a whole number. "line": text up to the end of the line. "rest": all text that
@@ -43,15 +41,13 @@ class ToolParameter:
 
 @dataclass(frozen=True, slots=True)
 class ToolSchema:
-    """Name, description and parameters of a tool."""
-
     name: str
     description: str
     parameters: tuple[ToolParameter, ...] = ()
     access: Access = "all"
     """How a call uses files, which decides which calls can run in parallel."""
     place: str = ""
-    """Name of the parameter with the file or folder that a call uses; empty if calls use the whole workspace."""
+    """The parameter with the file or folder that a call uses; empty if calls use the whole workspace."""
 
     def call_schema(self) -> CallSchema:
         """Return the schema for the compact call grammar. Parameters that this grammar cannot express are left out."""
@@ -63,7 +59,6 @@ class ToolSchema:
         return CallSchema(self.name, tuple(positional))
 
     def openai(self) -> dict[str, Any]:
-        """Return the schema as a function of the OpenAI chat protocol."""
         properties = {
             p.name: {"type": _JSON_TYPES.get(p.kind, "string"), "description": p.description} for p in self.parameters
         }
@@ -75,15 +70,12 @@ class ToolSchema:
         }
 
     def usage(self) -> str:
-        """Return the tool's line in the system prompt."""
         arguments = "".join(f" {p.name}" if p.required else f" [{p.name}]" for p in self.parameters)
         return f"{self.name}{arguments}: {self.description}"
 
     def check(self, arguments: Mapping[str, object], *, strict: bool = False) -> dict[str, Any]:
-        """Check the names and types of a call's arguments, and return the arguments. Raises BadArguments.
-
-        A value of `null` counts as an absent argument, because many models write it; with `strict` it is an error.
-        """
+        """Check the names and types of a call's arguments, and return the arguments. Raises BadArguments. `null` counts
+        as an absent argument, because many models write it; with `strict` it is an error."""
         known = {p.name: p for p in self.parameters}
         for name in arguments:
             if name not in known:
@@ -105,7 +97,6 @@ _JSON_TYPES = {"int": "integer", "number": "integer", "flag": "boolean"}
 
 
 def _typed(name: str, kind: ToolKind, value: object) -> str | int:
-    """Check the type of an argument and return its value. Raises BadArguments."""
     if kind == "flag":
         if not isinstance(value, bool):
             raise BadArguments(f"{name} must be true or false")

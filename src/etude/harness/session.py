@@ -27,7 +27,7 @@ from etude.harness.sessions.log import SessionLog
 from etude.harness.sessions.record import SessionRecord
 from etude.harness.sessions.replay import REBASED, SavedSession
 from etude.harness.toolbox import Toolbox
-from etude.harness.workspaces.box_runner import MAX_READ_BYTES, MAX_READ_FILES, hold_for_commands, lazy_workspace
+from etude.harness.workspaces.box_runner import MAX_READ_BYTES, MAX_READ_FILES, lazy_workspace
 from etude.harness.workspaces.folder_files import FolderFiles, differing, pinned
 from etude.harness.workspaces.folder_grep import searcher_of
 from etude.harness.workspaces.large_folder import FolderRunner
@@ -39,8 +39,7 @@ from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 from etude.trace.trace import StopCause, TraceUsage
 
 ON_THE_HOST = "commands run on the user's own machine, in the user's own files; the user is asked before each change"
-"""Line of the system prompt about the limits of the agent's commands, used when the agent works in the user's folder
-itself."""
+"""Line of the system prompt, for an agent that works in the user's folder itself."""
 
 
 class ChatSession:
@@ -84,9 +83,9 @@ class ChatSession:
         self._permissions = permissions
         self._outside = outside
         self._before: Mapping[str, bytes] | None = None
-        """The files when the last request began; None before the first request."""
+        """The files when the last request began."""
         self._note = _reverted_note(saved.reverted) if saved else ""
-        """Text about changes that the user reverted, which is put before the next request."""
+        """Text about reverted changes, which is put before the next request."""
 
     async def __aenter__(self) -> ChatSession:
         await self._open()
@@ -109,8 +108,6 @@ class ChatSession:
         return self._workspace
 
     async def _place(self) -> OverlayWorkspace:
-        """Create the workspace. With `permissions` it is the user's folder itself, otherwise a copy-on-write view of
-        the folder."""
         if self._permissions is not None:
             return await asyncio.to_thread(FolderWorkspace, self.folder, self._permissions)
         files = await asyncio.to_thread(FolderFiles, self.folder)
@@ -118,28 +115,26 @@ class ChatSession:
 
     @property
     def place(self) -> Path | None:
-        """Folder that the session is recorded in; None if it is not recorded."""
+        """Folder that the session is recorded in, if it is recorded."""
         return self._record.folder if self._record is not None else None
 
     def contents(self) -> Mapping[str, bytes]:
-        """Return the current files. If two calls return the same object, no file has changed in between."""
+        """If two calls return the same object, no file has changed in between."""
         return self._workspace.contents() if self._workspace is not None else {}
 
     @property
     def todo(self) -> list[str]:
-        """The agent's to-do list."""
         return list(self._toolbox.todo) if self._toolbox else []
 
     @property
     def interrupted(self) -> bool:
-        """Whether the saved session was killed during a request. If so, `resume` must be called before the next
-        `run`."""
+        """Whether the saved session was killed during a request: call `resume` before the next `run`."""
         return self._saved is not None and self.conversation is not None and not self._saved.stop
 
     @property
     def unfinished(self) -> bool:
-        """Whether `resume` can continue the last request, because a kill, the user, the wall clock or an infrastructure
-        failure ended it."""
+        """Whether `resume` can continue the last request, which a kill, the user, the wall clock or infrastructure
+        ended."""
         ended = self._saved.stop if self._saved is not None else ""
         return self.interrupted or (ended not in ("", REBASED) and StopCause(ended).ours)
 
@@ -168,7 +163,6 @@ class ChatSession:
         return await self._act(self.conversation, self._saved.usage)
 
     async def _act(self, conversation: Conversation, usage: TraceUsage) -> Outcome:
-        """Run the agent loop on the conversation and record it. `usage` is what the request has already used."""
         workspace, toolbox, observer = await self._open(), self._toolbox, self._observer
         assert toolbox is not None
         if self._record is not None:
@@ -204,14 +198,13 @@ class ChatSession:
         )
 
     async def diff(self) -> str:
-        """Return the diff of all changes that `apply` would write. For files that are not text, it contains only the
-        names."""
+        """Return the diff of all changes that `apply` would write; of files that are not text, only the names."""
         workspace = await self._open()
         before, after = _sides(workspace, _known(workspace.changed()))
         return unified_diff(before, after) + binary_changes(before, after)
 
     async def changes(self) -> dict[str, str]:
-        """Return, by path, the diff of each changed file that `apply` would write."""
+        """Return the parts of `diff` by path."""
         workspace = await self._open()
         shown = {}
         for path, data in _known(workspace.changed()).items():
@@ -225,11 +218,8 @@ class ChatSession:
         return sorted(changed.keys() - _known(changed).keys())
 
     async def apply(self, paths: Collection[str] | None = None) -> list[str]:
-        """Write all changes, or those of the given files, into the folder, and return their paths.
-
-        Later diffs are relative to the written files. If the agent works in the folder itself, the changes are only
-        recorded as accepted.
-        """
+        """Write all changes, or those of the given files, and return their paths. Later diffs start from the written
+        files. If the agent works in the folder itself, the changes are only recorded as accepted."""
         workspace = await self._open()
         changed = _chosen(_known(workspace.changed()), paths)
         if not isinstance(workspace, FolderWorkspace):
@@ -247,19 +237,16 @@ class ChatSession:
             self._record.signal("edits_rejected", files=list(_known((await self._open()).changed())))
 
     def agree_to_training(self) -> None:
-        """Log, in a resumed session, the consent to training that the user has given for all sessions. Nothing is
-        logged if this session has the consent already, or if the user has answered for this session."""
+        """Log in a resumed session the consent to training that the user has given for all sessions, unless the session
+        has it already or the user has answered for this session."""
         saved = self._saved
         if self._record is not None and saved is not None and not saved.consent and saved.training_answer is None:
             self._record.signal("consent", given=True)
 
     async def revert(self, paths: Collection[str] | None = None) -> list[str]:
-        """Revert all changed files, or only the given ones, to their original or last applied contents, and return
-        their paths.
-
-        The next request tells the agent about it. If the agent works in the folder itself, ApplyConflict is raised if
-        the user has changed one of the files after the agent.
-        """
+        """Restore the original or last applied contents of all changed files, or of the given ones. The next request
+        tells the agent. Raises ApplyConflict if the agent works in the folder itself and the user has changed a file
+        after it."""
         workspace = await self._open()
         changed = _chosen(workspace.changed(), paths)
         await self._put_back(workspace, {path: workspace.start.get(path) for path in changed})
@@ -299,8 +286,7 @@ class ChatSession:
 
 
 async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: SandboxRecipe) -> OverlayWorkspace:
-    """Create a copy-on-write view of the folder. If there are sandboxes, its commands run in a box; otherwise it has no
-    shell."""
+    """Create a copy-on-write view of the folder, whose commands run in a box; without sandboxes it has no shell."""
     searcher = searcher_of(files)
     if sandboxes is None:
         return OverlayWorkspace(files, searcher=searcher)
@@ -310,16 +296,16 @@ async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: Sandbox
 
     if len(files) > MAX_READ_FILES or files.size() > MAX_READ_BYTES:
         return OverlayWorkspace(files, FolderRunner(files, sandboxes, open_box), searcher=searcher)
-    await asyncio.to_thread(hold_for_commands, files)
+    await asyncio.to_thread(files.keep_all)
     image = await sandboxes.add_image(dict(files), workdir=WORKDIR)
     return lazy_workspace(image, files, lambda: open_box(image), searcher=searcher)
 
 
 async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
-    """Apply the saved session's changes to the workspace, which is a view of the folder or the folder itself.
+    """Apply the saved session's changes to the workspace.
 
     In a view, raises ApplyConflict if a changed file in the folder has neither its original contents nor those of the
-    session. In the folder itself nothing is written; changes that the folder no longer contains are ignored.
+    session. In the folder itself nothing is written; changes that it no longer contains are ignored.
     """
     changed = saved.changed()
     if isinstance(workspace, FolderWorkspace):
@@ -336,14 +322,12 @@ async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
 
 
 def _reverted_note(paths: Collection[str]) -> str:
-    """Return the text that tells the agent which files the user reverted; "" if there are none."""
     return f"(The user took back your changes to {', '.join(sorted(paths))}.)\n\n" if paths else ""
 
 
 def _sides(
     workspace: OverlayWorkspace, changed: Mapping[str, bytes | None]
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """Return the original and the current contents of the changed files, as the two inputs of a diff."""
     before = {path: workspace.start[path] for path in changed if path in workspace.start}
     return before, {path: data for path, data in changed.items() if data is not None}
 
@@ -353,15 +337,12 @@ def _chosen(changed: Mapping[str, bytes | None], paths: Collection[str] | None) 
 
 
 def _known(changed: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
-    """Return the changes, leaving out files that are too large to read."""
     return {path: data for path, data in changed.items() if data != TOO_LARGE}
 
 
 def write_sample(folder: Path) -> Path:
-    """Write the sample micro-repository (two modules and a failing check) into a folder.
-
-    It resembles the training tasks of `recipes/tiny.toml`, so that an agent trained by this recipe can solve it.
-    """
+    """Write the sample micro-repository (two modules and a failing check) into a folder. It resembles the training
+    tasks of `recipes/tiny.toml`, so that an agent trained by this recipe can solve it."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in (resources.files("etude.harness") / "sample").iterdir():
         if file.name.endswith(".txt"):

@@ -24,20 +24,15 @@ from etude.sandbox.contract import RequestRefused
 
 @dataclass(slots=True)
 class ToolResult:
-    """The result of a tool call, in the form that the model reads."""
-
     output: str
     ok: bool = True
-    """Whether the call succeeded."""
     valid: bool = True
     """False if the call itself was malformed: unknown tool, or arguments that do not parse."""
     finished: bool = False
-    """Whether this call ends the run."""
 
 
 class Toolbox(ToolContext):
-    """The tools of one run on one workspace. The argument `tools` has implementations, by name, of tools that are not
-    built in."""
+    """The tools of one run on one workspace. `tools` has implementations of tools that are not built in."""
 
     def __init__(
         self,
@@ -58,7 +53,7 @@ class Toolbox(ToolContext):
         self.schemas = {schema.name: schema for schema in schemas}
 
     def scope(self, call: ToolCall) -> CallScope:
-        """Return, before a call runs, which files it may use. Its tool's schema and its arguments determine this."""
+        """Return, before a call runs, which files it may use."""
         schema = self.schemas.get(call.name)
         if schema is None or call.arguments is None:
             return CallScope("none")
@@ -71,12 +66,12 @@ class Toolbox(ToolContext):
             return CallScope("none")
 
     async def run(self, call: ToolCall, *, max_tokens: int, count: Count) -> ToolResult:
-        """Run a call and limit its output to `max_tokens`; `count` counts the tokens of a text."""
+        """Run a call and limit its output."""
         return self.bounded(await self.carry_out(call), max_tokens=max_tokens, count=count)
 
     async def carry_out(self, call: ToolCall) -> Output:
-        """Run a call and return its complete output. The caller then cuts the output with `bounded`, since all calls of
-        a turn share one token limit."""
+        """Run a call and return its complete output, which the caller then cuts with `bounded`, since all calls of a
+        turn share one token limit."""
         schema = self.schemas.get(call.name)
         if schema is None:
             return _refusal(self.say("unknown_tool", name=call.name, tools=", ".join(self.schemas)), valid=False)
@@ -98,12 +93,10 @@ class Toolbox(ToolContext):
             return _refusal(self.say("no_shell"))
 
     def bounded(self, output: Output, *, max_tokens: int, count: Count) -> ToolResult:
-        """Cut an output to at most `max_tokens` tokens; `count` returns the number of tokens of a text."""
         cut = cut_middle if output.keep_end else cut_end
         text = cut(output.lines, max_tokens, count, lambda lines: self.say("cut", lines=lines), self.say("cut_text"))
         return ToolResult(text, output.ok, output.valid, output.finished)
 
 
 def _refusal(text: str, *, valid: bool = True) -> Output:
-    """Return the output of a call that was not run."""
     return Output(text.split("\n"), ok=False, valid=valid)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
 import numpy as np
-import uvicorn
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from tests.harness.chat_server import Served
 
 from etude.harness.chunks.embedder import EmbeddingFailed, Vectors, unit
 from etude.harness.chunks.terms import terms
@@ -45,8 +42,10 @@ class WordEmbedder:
         return unit(np.array([vector_of(text) for text in texts], np.float32))
 
 
-class EmbeddingServer:
+class EmbeddingServer(Served):
     """Answers with `vector_of`, or with what `answers` holds first: a status, or a body."""
+
+    path = "/v1/embeddings"
 
     def __init__(self, *answers: int | str | dict[str, Any]) -> None:
         self.answers = list(answers)
@@ -64,19 +63,3 @@ class EmbeddingServer:
             return Response(answer) if isinstance(answer, str) else JSONResponse(answer)
         data = [{"index": n, "embedding": vector_of(text)} for n, text in enumerate(body["input"])]
         return JSONResponse({"data": data[::-1]})
-
-    async def __aenter__(self) -> EmbeddingServer:
-        app = Starlette(routes=[Route("/v1/embeddings", self.answer, methods=["POST"])])
-        self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
-        self._server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
-        self._task = asyncio.create_task(self._server.serve())
-        while not self._server.started:
-            assert not self._task.done()
-            await asyncio.sleep(0)
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/v1"
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._server.should_exit = True
-        await self._task

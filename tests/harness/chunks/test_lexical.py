@@ -28,14 +28,6 @@ def plain_scores(held: dict[int, list[str]], query: list[str]) -> dict[int, floa
     return scores
 
 
-@given(st.dictionaries(st.integers(0, 40), SAID, max_size=12), SAID)
-def test_scores_are_the_formula(held: dict[int, list[str]], query: list[str]) -> None:
-    lexical = Lexical()
-    for number, said in held.items():
-        lexical.add(number, said)
-    assert lexical.scores(query) == pytest.approx(plain_scores(held, query))
-
-
 @given(st.lists(st.tuples(st.integers(0, 8), st.one_of(st.none(), SAID)), max_size=40), SAID)
 def test_changes_end_where_a_fresh_index_is(steps: list[tuple[int, list[str] | None]], query: list[str]) -> None:
     lexical, held = Lexical(), dict[int, list[str]]()

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.contract.sandbox.support import in_loop
 from tests.harness.parts import SAMPLE
 
 from etude.harness import (
@@ -118,21 +119,18 @@ def test_where_there_is_no_repository_or_no_git_nothing_is_known(
     assert asyncio.run(git_status(repository)) == []
 
 
-def test_a_git_that_hangs_ends_with_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_a_git_that_hangs_ends_with_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = tmp_path / "pid"
     (tmp_path / "git").write_text(f"#!/bin/sh\necho $$ >{pid}.new; mv {pid}.new {pid}\nexec sleep 600\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-
-    async def cancelled() -> None:
-        asking = asyncio.create_task(git_status(tmp_path))
-        while not pid.exists():  # noqa: ASYNC110 - another process makes it
-            await asyncio.sleep(0.01)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        assert asking.cancelled()
-
-    asyncio.run(cancelled())
+    asking = asyncio.create_task(git_status(tmp_path))
+    while not pid.exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.01)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert asking.cancelled()
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
 

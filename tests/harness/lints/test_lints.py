@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.harness.lints.parts import FULL, LINTER, SCRIPT, lints, shouting
+from tests.contract.sandbox.support import in_loop
+from tests.harness.lints.parts import LINTER, SCRIPT, lints, shouting
+from tests.harness.parts import Bench
 
 from etude.harness import (
     Answer,
@@ -19,7 +21,6 @@ from etude.harness import (
     RequestedAction,
     Toolbox,
     ToolCall,
-    ToolLimits,
 )
 from etude.harness.lints import Diagnostic
 from etude.harness.lints.compare import sorted_problems
@@ -46,79 +47,77 @@ class Host:
         return Answer(True)
 
 
-def on_host(folder: Path, files: Mapping[str, bytes], play: Callable[[Host, Toolbox], Awaitable[None]]) -> None:
-    async def main() -> None:
-        host = Host(folder, files)
-        try:
-            await play(host, shouting(host.workspace))
-        finally:
-            await host.workspace.close()
-
-    asyncio.run(main())
+Lay = Callable[[Mapping[str, bytes]], tuple[Host, Toolbox]]
 
 
-def real(host: Host) -> Toolbox:
-    return Toolbox(FULL.schemas(), host.workspace, ToolLimits(), FULL)
+@pytest.fixture
+def lay(tmp_path: Path) -> Iterator[Lay]:
+    """Makes the files the user's folder, and a toolbox with our linter over it."""
+    hosts: list[Host] = []
+
+    def laid(files: Mapping[str, bytes]) -> tuple[Host, Toolbox]:
+        hosts.append(Host(tmp_path, files))
+        return hosts[0], shouting(hosts[0].workspace)
+
+    yield laid
+    for host in hosts:
+        asyncio.run(host.workspace.close())
 
 
-def test_new_ones_are_told_first_and_equal_files_are_not_looked_at_again(tmp_path: Path) -> None:
-    async def play(host: Host, toolbox: Toolbox) -> None:
-        await host.workspace.write("a.txt", b"good\n\nbad one\nbad two\n")
-        told = "New problems: 1\na.txt:4:1 error bad two [shout bad]\n"
-        older = "Older problems, which were there when you began: 1 in 1 files"
-        assert await lints(toolbox) == told + older
-        assert len(host.asked) == 1, "both states, asked once"
-        assert await lints(toolbox, older=True) == f"{told}{older}\na.txt:3:1 error bad one [shout bad]"
-        assert len(host.asked) == 1
-        await host.workspace.write("a.txt", b"good\n")
-        assert await lints(toolbox) == "No new problems from shout."
-        assert await host.workspace.files() == ["a.txt", "in/b.txt", "lint.sh"], "what it left is not seen"
-
-    on_host(tmp_path, FILES, play)
-
-
-def test_a_path_narrows_what_is_looked_at(tmp_path: Path) -> None:
-    async def play(host: Host, toolbox: Toolbox) -> None:
-        await host.workspace.write("in/b.txt", b"bad three\n")
-        await host.workspace.write("in/new.txt", b"bad four\n")
-        assert await lints(toolbox, path="a.txt") == (
-            "No new problems from shout.\nOlder problems, which were there when you began: 1 in 1 files"
-        )
-        assert (await lints(toolbox, path="in")).split("\n") == [
-            "New problems: 2",
-            "in/b.txt:1:1 error bad three [shout bad]",
-            "in/new.txt:1:1 error bad four [shout bad]",
-        ]
-        assert await lints(toolbox, path="in/new.txt") == "New problems: 1\nin/new.txt:1:1 error bad four [shout bad]"
-        assert await lints(toolbox, path="in/no.txt") == "There is no file 'in/no.txt'."
-        assert await lints(toolbox, path="../..") == "'../..' is not a path inside the workspace."
-
-        await host.workspace.write("in/other.md", b"bad five\n")
-        assert (await lints(toolbox, path="in/other.md")).startswith("Nothing for in/other.md configures a linter")
-
-    on_host(tmp_path, FILES, play)
+@in_loop
+async def test_new_ones_are_told_first_and_equal_files_are_not_looked_at_again(lay: Lay) -> None:
+    host, toolbox = lay(FILES)
+    await host.workspace.write("a.txt", b"good\n\nbad one\nbad two\n")
+    told = "New problems: 1\na.txt:4:1 error bad two [shout bad]\n"
+    older = "Older problems, which were there when you began: 1 in 1 files"
+    assert await lints(toolbox) == told + older
+    assert len(host.asked) == 1, "both states, asked once"
+    assert await lints(toolbox, older=True) == f"{told}{older}\na.txt:3:1 error bad one [shout bad]"
+    assert len(host.asked) == 1
+    await host.workspace.write("a.txt", b"good\n")
+    assert await lints(toolbox) == "No new problems from shout."
+    assert await host.workspace.files() == ["a.txt", "in/b.txt", "lint.sh"], "what it left is not seen"
 
 
-def test_a_linter_of_projects_sees_what_broke_elsewhere(tmp_path: Path) -> None:
-    async def play(host: Host, _: Toolbox) -> None:
-        toolbox = shouting(host.workspace, LINTER.replace('"files"', '"project"'))
-        await host.workspace.write("in/b.txt", b"bad three\n")
-        assert (await lints(toolbox, path="a.txt")).split("\n") == [
-            "No new problems from shout.",
-            "New problems outside of a.txt: 1",
-            "Older problems, which were there when you began: 1 in 1 files",
-        ]
+@in_loop
+async def test_a_path_narrows_what_is_looked_at(lay: Lay) -> None:
+    host, toolbox = lay(FILES)
+    await host.workspace.write("in/b.txt", b"bad three\n")
+    await host.workspace.write("in/new.txt", b"bad four\n")
+    assert await lints(toolbox, path="a.txt") == (
+        "No new problems from shout.\nOlder problems, which were there when you began: 1 in 1 files"
+    )
+    assert (await lints(toolbox, path="in")).split("\n") == [
+        "New problems: 2",
+        "in/b.txt:1:1 error bad three [shout bad]",
+        "in/new.txt:1:1 error bad four [shout bad]",
+    ]
+    assert await lints(toolbox, path="in/new.txt") == "New problems: 1\nin/new.txt:1:1 error bad four [shout bad]"
+    assert await lints(toolbox, path="in/no.txt") == "There is no file 'in/no.txt'."
+    assert await lints(toolbox, path="../..") == "'../..' is not a path inside the workspace."
 
-    on_host(tmp_path, FILES, play)
+    await host.workspace.write("in/other.md", b"bad five\n")
+    assert (await lints(toolbox, path="in/other.md")).startswith("Nothing for in/other.md configures a linter")
 
 
-def test_configured_since_the_start_makes_everything_new(tmp_path: Path) -> None:
-    async def play(host: Host, toolbox: Toolbox) -> None:
-        assert (await lints(toolbox)).startswith("Nothing for . configures a linter that is known here (shout).")
-        await host.workspace.write("lint.sh", SCRIPT)
-        assert await lints(toolbox) == "New problems: 1\na.txt:2:1 error bad one [shout bad]"
+@in_loop
+async def test_a_linter_of_projects_sees_what_broke_elsewhere(lay: Lay) -> None:
+    host, _ = lay(FILES)
+    toolbox = shouting(host.workspace, LINTER.replace('"files"', '"project"'))
+    await host.workspace.write("in/b.txt", b"bad three\n")
+    assert (await lints(toolbox, path="a.txt")).split("\n") == [
+        "No new problems from shout.",
+        "New problems outside of a.txt: 1",
+        "Older problems, which were there when you began: 1 in 1 files",
+    ]
 
-    on_host(tmp_path, {"a.txt": FILES["a.txt"]}, play)
+
+@in_loop
+async def test_configured_since_the_start_makes_everything_new(lay: Lay) -> None:
+    host, toolbox = lay({"a.txt": FILES["a.txt"]})
+    assert (await lints(toolbox)).startswith("Nothing for . configures a linter that is known here (shout).")
+    await host.workspace.write("lint.sh", SCRIPT)
+    assert await lints(toolbox) == "New problems: 1\na.txt:2:1 error bad one [shout bad]"
 
 
 @pytest.mark.parametrize(
@@ -137,60 +136,55 @@ def test_configured_since_the_start_makes_everything_new(tmp_path: Path) -> None
         ("echo '../../x:1:1: error: outside'; exit 1", "No new problems from shout."),
     ],
 )  # fmt: skip
-def test_whatever_a_linter_does_is_told(tmp_path: Path, script: str, told: str) -> None:
-    async def play(host: Host, _: Toolbox) -> None:
-        toolbox = shouting(host.workspace, LINTER.replace("20.0", "1.0"))
-        await host.workspace.write("lint.sh", script.encode())
-        output = await lints(toolbox)
-        assert output.split("\n")[-1 if "New problems" in output else 0].startswith(told)
-
-    on_host(tmp_path, {**FILES, "a.txt": b"good\n", "lint.sh": b"exit 0\n"}, play)
-
-
-def test_without_an_answer_for_the_start_older_problems_may_count_as_new(tmp_path: Path) -> None:
-    async def play(host: Host, toolbox: Toolbox) -> None:
-        await host.workspace.write("lint.sh", SCRIPT)
-        assert (await lints(toolbox)).split("\n") == [
-            "shout gave no answer for the files as you found them, so older problems count as new: exit code 3.",
-            "New problems: 1",
-            "a.txt:2:1 error bad one [shout bad]",
-        ]
-
-    on_host(tmp_path, {**FILES, "lint.sh": b"exit 3\n"}, play)
+@in_loop
+async def test_whatever_a_linter_does_is_told(lay: Lay, script: str, told: str) -> None:
+    host, _ = lay({**FILES, "a.txt": b"good\n", "lint.sh": b"exit 0\n"})
+    toolbox = shouting(host.workspace, LINTER.replace("20.0", "1.0"))
+    await host.workspace.write("lint.sh", script.encode())
+    output = await lints(toolbox)
+    assert output.split("\n")[-1 if "New problems" in output else 0].startswith(told)
 
 
-def test_a_linter_that_stops_at_a_problem_is_told(tmp_path: Path) -> None:
-    async def play(host: Host, _: Toolbox) -> None:
-        toolbox = shouting(host.workspace, LINTER.replace("found = [1]", "found = []\nstopped = [1]"))
-        assert (await lints(toolbox)).startswith("shout stopped at these problems and did not check the rest.\n")
-        await host.workspace.write("a.txt", b"good\n")
-        assert (await lints(toolbox)).split("\n") == [
-            "shout did not check all of the files as you found them, so older problems may count as new.",
-            "No new problems from shout.",
-        ]
-
-    on_host(tmp_path, FILES, play)
+@in_loop
+async def test_without_an_answer_for_the_start_older_problems_may_count_as_new(lay: Lay) -> None:
+    host, toolbox = lay({**FILES, "lint.sh": b"exit 3\n"})
+    await host.workspace.write("lint.sh", SCRIPT)
+    assert (await lints(toolbox)).split("\n") == [
+        "shout gave no answer for the files as you found them, so older problems count as new: exit code 3.",
+        "New problems: 1",
+        "a.txt:2:1 error bad one [shout bad]",
+    ]
 
 
-def test_floods_of_problems_are_bounded_and_keep_their_order(tmp_path: Path) -> None:
-    async def play(host: Host, toolbox: Toolbox) -> None:
-        await host.workspace.write("a.txt", b"bad\n" * 9_000)
-        output = (await lints(toolbox)).split("\n")
-        assert output[0] == "New problems: 8999"
-        assert [line.partition(" ")[0] for line in output[1:101]] == [f"a.txt:{number}:1" for number in range(2, 102)]
-        assert output[101].endswith("more)")
+@in_loop
+async def test_a_linter_that_stops_at_a_problem_is_told(lay: Lay) -> None:
+    host, _ = lay(FILES)
+    toolbox = shouting(host.workspace, LINTER.replace("found = [1]", "found = []\nstopped = [1]"))
+    assert (await lints(toolbox)).startswith("shout stopped at these problems and did not check the rest.\n")
+    await host.workspace.write("a.txt", b"good\n")
+    assert (await lints(toolbox)).split("\n") == [
+        "shout did not check all of the files as you found them, so older problems may count as new.",
+        "No new problems from shout.",
+    ]
 
-    on_host(tmp_path, {**FILES, "a.txt": b"bad\n"}, play)
+
+@in_loop
+async def test_floods_of_problems_are_bounded_and_keep_their_order(lay: Lay) -> None:
+    host, toolbox = lay({**FILES, "a.txt": b"bad\n"})
+    await host.workspace.write("a.txt", b"bad\n" * 9_000)
+    output = (await lints(toolbox)).split("\n")
+    assert output[0] == "New problems: 8999"
+    assert [line.partition(" ")[0] for line in output[1:101]] == [f"a.txt:{number}:1" for number in range(2, 102)]
+    assert output[101].endswith("more)")
 
 
-def test_a_user_who_refuses_and_a_workspace_without_commands(tmp_path: Path) -> None:
-    async def play(host: Host, _: Toolbox) -> None:
-        assert await lints(shouting(OverlayWorkspace(FILES))) == "There is no shell in this workspace."
-        said = await lints(shouting(FolderWorkspace(tmp_path, Permissions())))
-        assert said.startswith("The workspace refused: the command ")
-        assert "needs the user's permission" in said
-
-    on_host(tmp_path, FILES, play)
+@in_loop
+async def test_a_user_who_refuses_and_a_workspace_without_commands(tmp_path: Path, lay: Lay) -> None:
+    lay(FILES)
+    assert await lints(shouting(OverlayWorkspace(FILES))) == "There is no shell in this workspace."
+    said = await lints(shouting(FolderWorkspace(tmp_path, Permissions())))
+    assert said.startswith("The workspace refused: the command ")
+    assert "needs the user's permission" in said
 
 
 def test_calls_beside_it_may_read_but_not_write(tmp_path: Path) -> None:
@@ -217,41 +211,39 @@ PYTHON = {
 }
 
 
-def test_ruff_and_mypy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_ruff_and_mypy(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
-
-    async def play(host: Host, _: Toolbox) -> None:
-        toolbox = real(host)
-        text = b"# first\n" + PYTHON["a.py"] + b"\n\nimport sys\nsum = add('1', 2)\n"
-        await host.workspace.write("a.py", text)
-        assert (await lints(toolbox)).split("\n") == [
-            "New problems: 3",
-            "a.py:9:1 warning Module level import not at top of file [ruff E402]",
-            "a.py:9:8 warning `sys` imported but unused [ruff F401]",
-            'a.py:10:11 error Argument 1 to "add" has incompatible type "str"; expected "int" [mypy arg-type]',
-            "Older problems, which were there when you began: 2 in 1 files",
-        ]
-        # As many bytes as before, within the same second: a cache that trusts sizes and times would not see it.
-        await host.workspace.write("a.py", text.replace(b"'1', 2", b"11 , 2"))
-        assert "mypy" not in await lints(toolbox)
-
-    on_host(tmp_path, PYTHON, play)
+    host, _ = lay(PYTHON)
+    toolbox = Bench(host.workspace).toolbox
+    text = b"# first\n" + PYTHON["a.py"] + b"\n\nimport sys\nsum = add('1', 2)\n"
+    await host.workspace.write("a.py", text)
+    assert (await lints(toolbox)).split("\n") == [
+        "New problems: 3",
+        "a.py:9:1 warning Module level import not at top of file [ruff E402]",
+        "a.py:9:8 warning `sys` imported but unused [ruff F401]",
+        'a.py:10:11 error Argument 1 to "add" has incompatible type "str"; expected "int" [mypy arg-type]',
+        "Older problems, which were there when you began: 2 in 1 files",
+    ]
+    # As many bytes as before, within the same second: a cache that trusts sizes and times would not see it.
+    await host.workspace.write("a.py", text.replace(b"'1', 2", b"11 , 2"))
+    assert "mypy" not in await lints(toolbox)
 
 
-def test_settings_that_are_broken_are_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_settings_that_are_broken_are_told_in_one_line(
+    tmp_path: Path, lay: Lay, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
-
-    async def play(host: Host, _: Toolbox) -> None:
-        toolbox = real(host)
-        await host.workspace.write("ruff.toml", b"line-length = 'long'\n")
-        output = await lints(toolbox)
-        assert output.startswith(
-            "ruff gave no answer: exit code 2: ruff failed Cause: Failed to load configuration `ruff.toml`"
-        )
-        assert output.count("\n") == 0
-        assert str(tmp_path) not in output
-
-    on_host(tmp_path, {"a.py": b"x = 1\n", "ruff.toml": b""}, play)
+    host, _ = lay({"a.py": b"x = 1\n", "ruff.toml": b""})
+    toolbox = Bench(host.workspace).toolbox
+    await host.workspace.write("ruff.toml", b"line-length = 'long'\n")
+    output = await lints(toolbox)
+    assert output.startswith(
+        "ruff gave no answer: exit code 2: ruff failed Cause: Failed to load configuration `ruff.toml`"
+    )
+    assert output.count("\n") == 0
+    assert str(tmp_path) not in output
 
 
 OTHERS = {
@@ -284,20 +276,18 @@ OTHERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", OTHERS)
-def test_linters_of_other_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+@in_loop
+async def test_linters_of_other_languages(lay: Lay, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     monkeypatch.setenv("PATH", str(NODE), prepend=":")
     monkeypatch.setenv("PATH", str(Path("~/.cargo/bin").expanduser()), prepend=":")
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
     files, (path, added), told = OTHERS[program]
-
-    async def play(host: Host, _: Toolbox) -> None:
-        toolbox = real(host)
-        assert (await lints(toolbox)).startswith("No new problems from")
-        await host.workspace.write(path, added + files.get(path, b""))
-        output = (await lints(toolbox)).split("\n")
-        assert output[0] == "New problems: 1"
-        assert told in output[1]
-        assert output[2] == "Older problems, which were there when you began: 1 in 1 files"
-
-    on_host(tmp_path, files, play)
+    host, _ = lay(files)
+    toolbox = Bench(host.workspace).toolbox
+    assert (await lints(toolbox)).startswith("No new problems from")
+    await host.workspace.write(path, added + files.get(path, b""))
+    output = (await lints(toolbox)).split("\n")
+    assert output[0] == "New problems: 1"
+    assert told in output[1]
+    assert output[2] == "Older problems, which were there when you began: 1 in 1 files"

@@ -5,29 +5,16 @@ import time
 
 import pytest
 from tests.harness.chat_server import ChatServer, completion
-from tests.harness.parts import SAMPLE
+from tests.harness.parts import FULL, SAMPLE, act
 
-from etude.harness import (
-    Budgets,
-    ChatPolicy,
-    ContextFull,
-    Endpoint,
-    OverlayWorkspace,
-    PolicyError,
-    Toolbox,
-    ToolLimits,
-    load_profile,
-    run_agent,
-)
+from etude.harness import ChatPolicy, ContextFull, Endpoint, OverlayWorkspace, PolicyError
 from etude.trace import StopCause
-
-PROFILE = load_profile("full")
 
 
 def run(server: ChatServer, play, **endpoint):
     async def main():
         async with server:
-            policy = ChatPolicy(Endpoint(server.url, "tiny", pause_seconds=0.01, **endpoint), PROFILE.schemas())
+            policy = ChatPolicy(Endpoint(server.url, "tiny", pause_seconds=0.01, **endpoint), FULL.schemas())
             try:
                 return await play(policy)
             finally:
@@ -48,8 +35,7 @@ def test_a_whole_run_over_http():
     workspace = OverlayWorkspace(SAMPLE)
 
     async def play(policy):
-        toolbox = Toolbox(PROFILE.schemas(), workspace, ToolLimits(), PROFILE)
-        return await run_agent(PROFILE.open("make check pass"), policy, toolbox, Budgets(), PROFILE)
+        return await act(policy, profile=FULL, workspace=workspace)
 
     outcome = run(server, play, api_key="key", seed=5)
     assert outcome.stop is StopCause.FINISHED
@@ -64,7 +50,7 @@ def test_a_whole_run_over_http():
     ]  # fmt: skip
     assert last["messages"][5]["tool_calls"][0]["function"]["arguments"] == "{not json"
     assert last["messages"][3]["tool_call_id"] == last["messages"][2]["tool_calls"][0]["id"]
-    assert {tool["function"]["name"] for tool in last["tools"]} == {schema.name for schema in PROFILE.schemas()}
+    assert {tool["function"]["name"] for tool in last["tools"]} == {schema.name for schema in FULL.schemas()}
     assert (last["seed"], server.headers[-1]["authorization"]) == (5, "Bearer key")
     assert outcome.usage.sampled_tokens == 28
 
@@ -73,7 +59,7 @@ def test_an_endpoint_is_not_asked_again_before_it_wants_to_be():
     server = ChatServer([completion(text="hi")], statuses=[429], retry_after="1")
 
     async def play(policy):
-        await policy.act(PROFILE.open("x"), max_tokens=5)
+        await policy.act(FULL.open("x"), max_tokens=5)
 
     begun = time.monotonic()
     run(server, play)
@@ -89,7 +75,7 @@ def test_an_endpoint_that_knows_the_bound_by_another_name():
     server = ChatServer([completion(text="hi"), completion(text="you")], refusals=[REFUSED_BOUND])
 
     async def play(policy):
-        return [(await policy.act(PROFILE.open("x"), max_tokens=5)).text for _ in range(2)]
+        return [(await policy.act(FULL.open("x"), max_tokens=5)).text for _ in range(2)]
 
     assert run(server, play, attempts=1) == ["hi", "you"]
     bounds = [{name: value for name, value in body.items() if name.startswith("max_")} for body in server.requests]
@@ -111,8 +97,7 @@ def test_what_it_thought_goes_back_under_the_name_it_came(name):
     ]
 
     async def play(policy):
-        toolbox = Toolbox(PROFILE.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), PROFILE)
-        return await run_agent(PROFILE.open("x"), policy, toolbox, Budgets(), PROFILE)
+        return await act(policy, profile=FULL)
 
     server = ChatServer(answers)
     assert run(server, play).stop is StopCause.REPLIED
@@ -136,7 +121,7 @@ def test_what_it_thought_goes_back_under_the_name_it_came(name):
 def test_a_full_context_in_the_words_of_others(words):
     async def play(policy):
         with pytest.raises(ContextFull):
-            await policy.act(PROFILE.open("x"), max_tokens=5)
+            await policy.act(FULL.open("x"), max_tokens=5)
 
     server = ChatServer([], refusals=[words])
     run(server, play)
@@ -147,7 +132,7 @@ def test_a_full_context_in_the_words_of_others(words):
 def test_an_answer_that_is_no_completion(answer):
     async def play(policy):
         with pytest.raises(PolicyError):
-            await policy.act(PROFILE.open("x"), max_tokens=5)
+            await policy.act(FULL.open("x"), max_tokens=5)
 
     run(ChatServer([answer]), play)
 
@@ -156,8 +141,7 @@ def test_half_a_surrogate_pair_can_be_sent_back():
     answers = [completion(text="\ud800", calls=[("read", {"path": "\udfff"})]), completion(text="fine")]
 
     async def play(policy):
-        toolbox = Toolbox(PROFILE.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), PROFILE)
-        return await run_agent(PROFILE.open("x"), policy, toolbox, Budgets(), PROFILE)
+        return await act(policy, profile=FULL)
 
     outcome = run(ChatServer(answers), play)
     assert outcome.final_text == "fine"
@@ -166,7 +150,7 @@ def test_half_a_surrogate_pair_can_be_sent_back():
 
 def test_thinking_and_cut_off_turns():
     async def play(policy):
-        return await policy.act(PROFILE.open("x"), max_tokens=5)
+        return await policy.act(FULL.open("x"), max_tokens=5)
 
     turn = run(ChatServer([completion(text="so", finish="length", reasoning_content="hmm hmm")]), play)
     assert (turn.text, turn.thinking, turn.cut_off) == ("so", "hmm hmm", True)

@@ -8,13 +8,14 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contract.sandbox.support import in_loop
 from tests.harness.chat_server import ChatServer, completion, pieces
+from tests.harness.parts import FULL
 
-from etude.harness import ChatPolicy, ContextFull, Endpoint, PolicyError, Turn, load_profile
+from etude.harness import ChatPolicy, ContextFull, Endpoint, PolicyError, Turn
 from etude.harness.policies.chat import _turn
 from etude.harness.policies.chat_stream import Assembly, Piece, StreamBroken, events
 
-PROFILE = load_profile("full")
 ANSWER = completion(
     text="Two files: é and 💡.",
     calls=[("read", {"path": "calc.py"}), ("grep", {"pattern": "a b"})],
@@ -27,10 +28,10 @@ ANSWER = completion(
 def act(server: ChatServer, told: list[Piece] | None, **endpoint) -> tuple[Turn, int]:
     async def main() -> tuple[Turn, int]:
         async with server:
-            policy = ChatPolicy(Endpoint(server.url, "tiny", pause_seconds=0.01, **endpoint), PROFILE.schemas())
+            policy = ChatPolicy(Endpoint(server.url, "tiny", pause_seconds=0.01, **endpoint), FULL.schemas())
             policy.on_piece = told.append if told is not None else None
             try:
-                conversation = PROFILE.open("x")
+                conversation = FULL.open("x")
                 turn = await policy.act(conversation, max_tokens=50)
                 return turn, policy.tokens(conversation)
             finally:
@@ -91,22 +92,20 @@ def test_a_busy_endpoint_and_a_full_context_are_told_as_ever() -> None:
         act(ChatServer([], status=400), [])
 
 
-def test_who_goes_away_in_the_middle_closes_the_stream() -> None:
-    async def main() -> None:
-        async with ChatServer([ANSWER], holds=9) as server:
-            policy = ChatPolicy(Endpoint(server.url, "tiny"), PROFILE.schemas())
-            begun = asyncio.Event()
-            policy.on_piece = lambda piece: begun.set()
-            acting = asyncio.create_task(policy.act(PROFILE.open("x"), max_tokens=5))
-            await begun.wait()
-            acting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await acting
-            async with asyncio.timeout(30):
-                await server.closed.wait()
-            await policy.aclose()
-
-    asyncio.run(main())
+@in_loop
+async def test_who_goes_away_in_the_middle_closes_the_stream() -> None:
+    async with ChatServer([ANSWER], holds=9) as server:
+        policy = ChatPolicy(Endpoint(server.url, "tiny"), FULL.schemas())
+        begun = asyncio.Event()
+        policy.on_piece = lambda piece: begun.set()
+        acting = asyncio.create_task(policy.act(FULL.open("x"), max_tokens=5))
+        await begun.wait()
+        acting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acting
+        async with asyncio.timeout(30):
+            await server.closed.wait()
+        await policy.aclose()
 
 
 @pytest.mark.parametrize("line", ["data: {", "data: [1]", "data: nothing"])

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contract.sandbox.support import in_loop
 from tests.harness.parts import ScriptedEngine, compact_format, playing, written
 
-from etude.harness import ContextFull, Message, Role, TokenPolicy, TokenSampling, load_profile
+from etude.harness import Message, Role, TokenPolicy, TokenSampling, load_profile
 from etude.trace import SegmentKind, TraceBuilder
 
 FORM = compact_format()
@@ -103,19 +104,16 @@ def test_each_prompt_extends_the_last_one_exactly_and_all_is_recorded(turns, mos
         assert (segment.experts[-1] == 0xFFFF).all()
 
 
-def test_the_engine_is_asked_only_for_experts_that_are_missing():
+@in_loop
+async def test_the_engine_is_asked_only_for_experts_that_are_missing():
     engine = ScriptedEngine(playing([written("list")]))
     policy = make(engine)
     conversation = PROFILE.open("make check pass")
-
-    async def play() -> None:
-        for _ in range(3):
-            turn = await policy.act(conversation, max_tokens=20)
-            conversation.messages.append(Message(Role.ASSISTANT, turn=turn))
-            conversation.messages.append(Message(Role.TOOL, "calc.py", call=turn.calls[0]))
-        await policy.close()
-
-    asyncio.run(play())
+    for _ in range(3):
+        turn = await policy.act(conversation, max_tokens=20)
+        conversation.messages.append(Message(Role.ASSISTANT, turn=turn))
+        conversation.messages.append(Message(Role.TOOL, "calc.py", call=turn.calls[0]))
+    await policy.close()
     assert [r.experts_from for r in engine.requests] == [
         0,
         *(len(r.prompt) + len(g.tokens) - 1 for r, g in zip(engine.requests[:2], engine.generations, strict=False)),
@@ -135,40 +133,25 @@ def test_the_same_seed_asks_for_the_same_draws():
     assert asyncio.run(seeds(3)) == asyncio.run(seeds(3)) != asyncio.run(seeds(4))
 
 
-def test_a_conversation_that_does_not_fit_is_context_full():
-    engine = ScriptedEngine(playing([written("list")]), context=16)
-    with pytest.raises(ContextFull):
-        asyncio.run(make(engine, context=16).act(PROFILE.open("make " * 30), max_tokens=5))
-    assert not engine.requests
-
-
-def test_room_in_the_context_bounds_the_turn():
-    engine = ScriptedEngine(playing([[SPECIAL.think] * 99]))
-    policy = make(engine, context=len(FORM.opening(PROFILE.system_text(), "x")) + 3)
-    assert asyncio.run(policy.act(PROFILE.open("x"), max_tokens=50)).sampled_tokens == 3
-
-
-def test_a_cancelled_turn_is_aborted_on_the_engine_and_can_be_asked_again():
+@in_loop
+async def test_a_cancelled_turn_is_aborted_on_the_engine_and_can_be_asked_again():
     engine = ScriptedEngine(playing([written("list")]))
     generate = engine.generate
 
     async def slow(request):
         await asyncio.sleep(60)
 
-    async def play() -> None:
-        policy = make(engine)
-        conversation = PROFILE.open("x")
-        engine.generate = slow
-        task = asyncio.create_task(policy.act(conversation, max_tokens=5))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert engine.aborted == ["r:0"]
-        engine.generate = generate
-        assert (await policy.act(conversation, max_tokens=9)).calls[0].name == "list"
-
-    asyncio.run(play())
+    policy = make(engine)
+    conversation = PROFILE.open("x")
+    engine.generate = slow
+    task = asyncio.create_task(policy.act(conversation, max_tokens=5))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert engine.aborted == ["r:0"]
+    engine.generate = generate
+    assert (await policy.act(conversation, max_tokens=9)).calls[0].name == "list"
 
 
 def test_a_history_that_was_not_witnessed_is_given_but_not_trained_on():

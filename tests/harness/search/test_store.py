@@ -7,11 +7,12 @@ import tempfile
 import threading
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.search.trees import FILES, RIPGREP, write
 
-from etude.harness.search import Grep, Pattern
+from etude.harness.search import Pattern
 from etude.harness.search.index import Index
 from etude.harness.search.query import need_of
 from etude.harness.search.store import load, save
@@ -28,7 +29,7 @@ def told(index: Index) -> tuple[object, ...]:
     return index.paths, index.states, index.always, index.linked, index.ids, shards
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(FILES)
 def test_what_is_loaded_is_what_was_saved(files):
     with tempfile.TemporaryDirectory() as place:
@@ -46,21 +47,26 @@ def test_what_is_loaded_is_what_was_saved(files):
         assert again.candidates(need_of(PROBE)) == index.candidates(need_of(PROBE))
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
+    """A folder's name, and the index file of it."""
+    root = tmp_path_factory.mktemp("saved") / "tree"
+    write(root, {"a": b"probe\n", "b": b"none\n"})
+    save(built(root), os.fsencode(root), root.parent / "index")
+    assert load(os.fsencode(root), root.parent / "index") is not None
+    return os.fsencode(root), (root.parent / "index").read_bytes()
+
+
 @settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_a_torn_file_is_no_index_and_is_built_anew(data):
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place) / "tree"
-        root.mkdir()
-        write(root, {"a": b"probe\n", "b": b"none\n"})
-        with Grep(root, cache=Path(place), least_files=0) as grep:
-            grep.build()
-        whole = grep.place.read_bytes()
-        at = data.draw(st.integers(0, len(whole) - 1))
-        torn = whole[:at] if data.draw(st.booleans()) else whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
-        grep.place.write_bytes(torn)
-        assert load(os.fsencode(root), grep.place) is None
-    assert load(os.fsencode(root), grep.place) is None
+@given(st.floats(0, 1, exclude_max=True), st.booleans())
+def test_a_torn_file_is_no_index(saved, tmp_path_factory, where, cut):
+    root, whole = saved
+    at = int(where * len(whole))
+    place = tmp_path_factory.getbasetemp() / "torn"
+    assert load(root, place) is None
+    place.write_bytes(whole[:at] if cut else whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    assert load(root, place) is None
+    place.unlink()
 
 
 def test_an_index_of_another_folder_is_none(tmp_path):

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.harness.parts import SAMPLE
+from tests.harness import parts
+from tests.harness.parts import COMPACT, SAMPLE
 
-from etude.harness import OverlayWorkspace, Toolbox, ToolCall, ToolLimits, ToolResult, load_profile
-
-FULL = load_profile("full")
+from etude.harness import OverlayWorkspace, Toolbox, ToolCall, ToolLimits, ToolResult
 
 
-class Bench:
+class Bench(parts.Bench):
     def __init__(self, files: dict[str, bytes] = SAMPLE, **limits: Any) -> None:
-        self.workspace = OverlayWorkspace(files)
-        self.toolbox = Toolbox(FULL.schemas(), self.workspace, ToolLimits(**limits), FULL)
+        super().__init__(OverlayWorkspace(files), **limits)
 
     def call(self, name: str, **arguments: object) -> ToolResult:
-        call = ToolCall("1", name, arguments, json.dumps(arguments))
-        return asyncio.run(self.toolbox.run(call, max_tokens=10_000, count=len))
+        return asyncio.run(super().call(name, **arguments))
 
     def files(self) -> dict[str, bytes]:
         changed = self.workspace.changed()
@@ -158,8 +154,7 @@ def test_strictly_calls_say_exactly_what_they_mean() -> None:
 
 
 def test_a_profile_without_words_for_it_refuses() -> None:
-    compact = load_profile("compact")
-    toolbox = Toolbox(compact.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(strict=True), compact)
+    toolbox = Toolbox(COMPACT.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(strict=True), COMPACT)
     call = ToolCall("1", "edit", {"path": "calc.py", "lines": "1 x"}, "")
     assert asyncio.run(toolbox.run(call, max_tokens=100, count=len)).output == "no"
 

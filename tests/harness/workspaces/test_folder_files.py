@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.parts import open_boxes
+from tests.contract.sandbox.support import in_loop
 from tests.harness.search.trees import write
 
 from etude.harness import (
@@ -84,7 +84,8 @@ def test_no_more_is_held_than_was_allowed_but_what_was_changed_is(tmp_path):
     assert len(view.put("b", None)) == 3
 
 
-def test_a_folder_is_not_read_before_it_is_asked_for(tmp_path, monkeypatch):
+@in_loop
+async def test_a_folder_is_not_read_before_it_is_asked_for(tmp_path, monkeypatch):
     write(tmp_path, {"a.py": b"x = 1\n", "b.py": b"y = 1\n", "c.py": b"z = 1\n"})
     opened: list[str] = []
     opening = os.open
@@ -93,96 +94,82 @@ def test_a_folder_is_not_read_before_it_is_asked_for(tmp_path, monkeypatch):
         opened.append(Path(path).name)
         return opening(path, *how)
 
-    async def main() -> None:
-        view = folder_workspace(tmp_path)
-        monkeypatch.setattr(os, "open", open_and_tell)
-        assert await view.files() == ["a.py", "b.py", "c.py"]
-        await view.write("b.py", b"y = 2\n")
-        await view.delete("c.py")
-        await view.write("new/d.py", b"")
-        assert await view.files() == ["a.py", "b.py", "new/d.py"]
-        assert "+y = 2" in await view.diff()
-        assert view.changed() == {"b.py": b"y = 2\n", "c.py": None, "new/d.py": b""}
-        assert set(opened) == {"b.py", "c.py"}
-        view.rebase(view.changed())
-        assert view.changed() == {}
-        assert await view.diff() == ""
-        assert await view.files() == ["a.py", "b.py", "new/d.py"]
-        await view.write("b.py", b"y = 1\n")
-        assert list(view.changed()) == ["b.py"]
-
-    asyncio.run(main())
+    view = folder_workspace(tmp_path)
+    monkeypatch.setattr(os, "open", open_and_tell)
+    assert await view.files() == ["a.py", "b.py", "c.py"]
+    await view.write("b.py", b"y = 2\n")
+    await view.delete("c.py")
+    await view.write("new/d.py", b"")
+    assert await view.files() == ["a.py", "b.py", "new/d.py"]
+    assert "+y = 2" in await view.diff()
+    assert view.changed() == {"b.py": b"y = 2\n", "c.py": None, "new/d.py": b""}
+    assert set(opened) == {"b.py", "c.py"}
+    view.rebase(view.changed())
+    assert view.changed() == {}
+    assert await view.diff() == ""
+    assert await view.files() == ["a.py", "b.py", "new/d.py"]
+    await view.write("b.py", b"y = 1\n")
+    assert list(view.changed()) == ["b.py"]
 
 
-def test_a_conflict_is_known_by_what_the_agent_had_read(tmp_path):
+@in_loop
+async def test_a_conflict_is_known_by_what_the_agent_had_read(tmp_path):
     write(tmp_path, {"a.py": b"x = 1\n", "b.py": b"y = 1\n"})
-
-    async def main() -> None:
-        async with session(tmp_path, ["> read a.py", "read", "> edit a.py 1 x = 3", "> finish"]) as chat:
-            await chat.run("read")
-            write(tmp_path, {"a.py": b"x = 2\n", "b.py": b"y = 2\n"})
-            await chat.run("change")
-            assert "-x = 1\n+x = 3" in await chat.diff()
-            with pytest.raises(ApplyConflict, match=r"a\.py"):
-                await chat.apply()
-            write(tmp_path, {"a.py": b"x = 1\n"})
-            assert await chat.apply() == ["a.py"]
-        assert (tmp_path / "a.py").read_bytes() == b"x = 3\n"
-
-    asyncio.run(main())
+    async with session(tmp_path, ["> read a.py", "read", "> edit a.py 1 x = 3", "> finish"]) as chat:
+        await chat.run("read")
+        write(tmp_path, {"a.py": b"x = 2\n", "b.py": b"y = 2\n"})
+        await chat.run("change")
+        assert "-x = 1\n+x = 3" in await chat.diff()
+        with pytest.raises(ApplyConflict, match=r"a\.py"):
+            await chat.apply()
+        write(tmp_path, {"a.py": b"x = 1\n"})
+        assert await chat.apply() == ["a.py"]
+    assert (tmp_path / "a.py").read_bytes() == b"x = 3\n"
 
 
 @pytest.mark.slow
-def test_a_large_folder_is_opened_searched_and_changed(tmp_path, images, monkeypatch):
+@in_loop
+async def test_a_large_folder_is_opened_searched_and_changed(tmp_path, sandboxes, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = tmp_path / "tree"
     for number in range(25_000):
         write(root, {f"{number % 100}/{number}.c": b"int value_%d = %d;\n" % (number, number)})
-
-    async def main() -> None:
-        steps = [
-            "> grep value_12345",
-            "> edit 45/12345.c 1 int value_54321 = 0;",
-            "> grep value_12345",
-            "> grep /value_5432[01] /",
-            "> read 45/12354.c",
-            "> bash cat 45/12345.c; echo int value_77777\\; >> 1/1.c; rm 2/2.c",
-            "> grep /value_(77777|2) *[;=]/",
-            "> finish",
-        ]
-        sandboxes = open_boxes(images)
-        async with session(root, steps, sandboxes) as chat:
-            outcome = await chat.run("go")
-            said = [event.output for event in outcome.tools]
-            assert said[0] == "45/12345.c:1 int value_12345 = 12345;"
-            assert said[2:4] == ["No line matches.", "45/12345.c:1 int value_54321 = 0;"]
-            assert said[4].endswith("Did you mean 54/12354.c?")
-            assert said[5:7] == ["int value_54321 = 0;", "1/1.c:2 int value_77777;"]
-            assert await chat.apply() == ["1/1.c", "2/2.c", "45/12345.c"]
-            assert await chat.diff() == ""
-        await sandboxes.close()
-        monkeypatch.setattr("etude.harness.workspaces.large_folder.MOST_FILES", 24_000)
-        with pytest.raises(FolderTooLarge, match=r"has 24999 files .*: work without a shell"):
-            await session(root, [], sandboxes=object()).run("go")
-
-    asyncio.run(main())
+    steps = [
+        "> grep value_12345",
+        "> edit 45/12345.c 1 int value_54321 = 0;",
+        "> grep value_12345",
+        "> grep /value_5432[01] /",
+        "> read 45/12354.c",
+        "> bash cat 45/12345.c; echo int value_77777\\; >> 1/1.c; rm 2/2.c",
+        "> grep /value_(77777|2) *[;=]/",
+        "> finish",
+    ]
+    async with session(root, steps, sandboxes) as chat:
+        outcome = await chat.run("go")
+        said = [event.output for event in outcome.tools]
+        assert said[0] == "45/12345.c:1 int value_12345 = 12345;"
+        assert said[2:4] == ["No line matches.", "45/12345.c:1 int value_54321 = 0;"]
+        assert said[4].endswith("Did you mean 54/12354.c?")
+        assert said[5:7] == ["int value_54321 = 0;", "1/1.c:2 int value_77777;"]
+        assert await chat.apply() == ["1/1.c", "2/2.c", "45/12345.c"]
+        assert await chat.diff() == ""
+    monkeypatch.setattr("etude.harness.workspaces.large_folder.MOST_FILES", 24_000)
+    with pytest.raises(FolderTooLarge, match=r"has 24999 files .*: work without a shell"):
+        await session(root, [], sandboxes=object()).run("go")
 
 
-def test_states_of_a_folder_are_compared_by_what_was_changed(tmp_path):
+@in_loop
+async def test_states_of_a_folder_are_compared_by_what_was_changed(tmp_path):
     write(tmp_path, {"a.py": b"x = 1\n", "b.py": b"y = 1\n", "c.py": b"z = 1\n"})
-
-    async def main() -> None:
-        view = folder_workspace(tmp_path)
-        before = view.contents()
-        await view.write("a.py", b"x = 2\n")
-        await view.delete("b.py")
-        await view.write("c.py", b"z = 1\n")
-        assert differing(before, view.contents()) == ["a.py", "b.py"]
-        before = pinned(before, view.changed())
-        view.rebase(view.changed())
-        assert view.changed() == {}
-        assert differing(before, view.contents()) == ["a.py", "b.py"], "what is applied can still be taken back"
-        assert before["a.py"] == b"x = 1\n"
-        assert differing({"a": b"1", "b": b"2"}, {"b": b"2", "c": b"3"}) == ["a", "c"]
-
-    asyncio.run(main())
+    view = folder_workspace(tmp_path)
+    before = view.contents()
+    await view.write("a.py", b"x = 2\n")
+    await view.delete("b.py")
+    await view.write("c.py", b"z = 1\n")
+    assert differing(before, view.contents()) == ["a.py", "b.py"]
+    before = pinned(before, view.changed())
+    view.rebase(view.changed())
+    assert view.changed() == {}
+    assert differing(before, view.contents()) == ["a.py", "b.py"], "what is applied can still be taken back"
+    assert before["a.py"] == b"x = 1\n"
+    assert differing({"a": b"1", "b": b"2"}, {"b": b"2", "c": b"3"}) == ["a", "c"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.contract.sandbox.support import in_loop
 from tests.harness.parts import SAMPLE
 from tests.harness.search.trees import FILES, NAMES, PATTERNS, RIPGREP, RULE_FILES, TEXTS, write
 
@@ -61,7 +62,7 @@ class Folder:
         self.commands = Commands()
         files = FolderFiles(root)
         if commands:
-            files.keep_all(max_files=100, max_bytes=1_000_000, why="")
+            files.keep_all()
         self.search = FolderSearch(
             root, RIPGREP, moved=dict if here else files.moved, cache=root.parent / "cache", least_files=0
         )
@@ -217,24 +218,21 @@ def test_edits_commands_and_the_users_changes_are_seen(tmp_path):
     asyncio.run(equals_ripgrep(root, changes, asked, here=True))
 
 
-def test_in_the_folder_itself_files_that_it_does_not_show_are_not_found_either(tmp_path, monkeypatch):
+@in_loop
+async def test_in_the_folder_itself_files_that_it_does_not_show_are_not_found_either(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = tmp_path / "tree"
     write(root, {"a.py": b"probe\n", "large.py": b"probe\n" + b"x" * 1_000_000})
     (root / os.fsdecode(b"b\xff.py")).write_text("probe\n")
     (root / "link.py").symlink_to("a.py")
-
-    async def main() -> None:
-        view = FolderWorkspace(root, Permissions())
-        toolbox = Toolbox(FULL.schemas(), view, ToolLimits(), FULL)
-        said = await toolbox.carry_out(ToolCall("1", "grep", {"pattern": "probe"}, ""))
-        assert list(said.lines) == ["a.py:1 probe"]
-        assert isinstance(view.searcher, FolderSearch)
-        assert view.searcher._grep is not None
-        await view.close()
-        assert view.searcher._grep is None
-
-    asyncio.run(main())
+    view = FolderWorkspace(root, Permissions())
+    toolbox = Toolbox(FULL.schemas(), view, ToolLimits(), FULL)
+    said = await toolbox.carry_out(ToolCall("1", "grep", {"pattern": "probe"}, ""))
+    assert list(said.lines) == ["a.py:1 probe"]
+    assert isinstance(view.searcher, FolderSearch)
+    assert view.searcher._grep is not None
+    await view.close()
+    assert view.searcher._grep is None
 
 
 ARGUMENTS: list[dict[str, Any]] = [
@@ -259,37 +257,31 @@ ARGUMENTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
-def test_in_memory_and_on_disk_the_tool_says_the_same(tmp_path, monkeypatch, arguments):
+@in_loop
+async def test_in_memory_and_on_disk_the_tool_says_the_same(tmp_path, monkeypatch, arguments):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write(tmp_path / "tree", SAMPLE)
     call = ToolCall("1", "grep", arguments, "")
-
-    async def main() -> None:
-        said = []
-        folder = tmp_path / "tree"
-        for view in (OverlayWorkspace(SAMPLE), folder_workspace(folder), FolderWorkspace(folder, Permissions())):
-            path = call.arguments.get("path", ".").replace(WORKDIR, view.workdir)
-            asked = replace(call, arguments={**call.arguments, "path": path})
-            said.append(await Toolbox(FULL.schemas(), view, ToolLimits(), FULL).carry_out(asked))
-            await view.close()
-        assert said[0] == said[1] == said[2]
-
-    asyncio.run(main())
+    said = []
+    folder = tmp_path / "tree"
+    for view in (OverlayWorkspace(SAMPLE), folder_workspace(folder), FolderWorkspace(folder, Permissions())):
+        path = call.arguments.get("path", ".").replace(WORKDIR, view.workdir)
+        asked = replace(call, arguments={**call.arguments, "path": path})
+        said.append(await Toolbox(FULL.schemas(), view, ToolLimits(), FULL).carry_out(asked))
+        await view.close()
+    assert said[0] == said[1] == said[2]
 
 
-def test_context_is_told_as_ripgrep_does(tmp_path):
+@in_loop
+async def test_context_is_told_as_ripgrep_does(tmp_path):
     write(tmp_path / "tree", {"a.txt": b"1\nx\n3\n4\n5\nx\nx\n8\n9"})
-
-    async def main() -> None:
-        folder = Folder(tmp_path / "tree")
-        assert await folder.say(pattern="x", context=1) == (
-            ["a.txt-1 1", "a.txt:2 x", "a.txt-3 3", "--", "a.txt-5 5", "a.txt:6 x", "a.txt:7 x", "a.txt-8 8"]
-        )
-        assert await folder.say(pattern="x", most=2) == ["a.txt:2 x", "a.txt:6 x", FULL.say("cut_text")]
-        assert (await folder.say(pattern="/(/"))[0].startswith("The pattern is not a regular expression")
-        await folder.search.close()
-
-    asyncio.run(main())
+    folder = Folder(tmp_path / "tree")
+    assert await folder.say(pattern="x", context=1) == (
+        ["a.txt-1 1", "a.txt:2 x", "a.txt-3 3", "--", "a.txt-5 5", "a.txt:6 x", "a.txt:7 x", "a.txt-8 8"]
+    )
+    assert await folder.say(pattern="x", most=2) == ["a.txt:2 x", "a.txt:6 x", FULL.say("cut_text")]
+    assert (await folder.say(pattern="/(/"))[0].startswith("The pattern is not a regular expression")
+    await folder.search.close()
 
 
 def test_without_ripgrep_the_files_are_searched_in_memory(tmp_path, monkeypatch):

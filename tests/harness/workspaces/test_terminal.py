@@ -2,90 +2,76 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.harness.parts import SAMPLE, open_boxes
+from tests.contract.sandbox.support import in_loop
+from tests.harness.parts import SAMPLE
 
 from etude.harness.workspaces.terminal import FOLDER, Terminals, plain
-from etude.sandbox import BoxSpec
+from etude.sandbox import BoxSpec, Sandboxes
 
 
-def in_a_box(images: Path, play: Callable[[Terminals], Awaitable[None]]) -> None:
-    async def main() -> None:
-        sandboxes = open_boxes(images)
-        try:
-            box = await sandboxes.create(BoxSpec(await sandboxes.add_image(dict(SAMPLE))))
-            await play(Terminals(box, {}))
-        finally:
-            await sandboxes.close()
-
-    asyncio.run(main())
+async def in_a_box(sandboxes: Sandboxes) -> Terminals:
+    return Terminals(await sandboxes.create(BoxSpec(await sandboxes.add_image(dict(SAMPLE)))), {})
 
 
-def test_folders_variables_and_codes_last(images: Path) -> None:
-    async def play(terminals: Terminals) -> None:
-        async def said(command: str) -> tuple[str, int | None]:
-            heard = await terminals.run(command, seconds=20)
-            return heard.text, heard.code
+@in_loop
+async def test_folders_variables_and_codes_last(sandboxes: Sandboxes) -> None:
+    terminals = await in_a_box(sandboxes)
 
-        assert await said("cd pack && x=3; pwd") == ("/work/pack", 0)
-        assert await said("echo $x; pwd; ls") == ("3\n/work/pack\nother.py", 0)
-        assert await said("false") == ("", 1)
-        assert await said("echo to stderr >&2; (exit 7)") == ("to stderr", 7)
-        assert await said("double() { echo $(($1 * 2)); }") == ("", 0)
-        assert await said("double 21") == ("42", 0)
-        assert await said("for i in 1 2; do\n  echo $i\ndone\ncat <<'END'\nit's \"quoted\"\nEND") == (
-            '1\n2\nit\'s "quoted"',
-            0,
-        )
-        text, code = await said("if then")
-        assert "syntax error" in text
-        assert code
-        assert await said("echo $x") == ("3", 0), "a mistake does not cost the shell"
+    async def said(command: str) -> tuple[str, int | None]:
+        heard = await terminals.run(command, seconds=20)
+        return heard.text, heard.code
 
-    in_a_box(images, play)
-
-
-def test_a_command_that_ends_the_shell_costs_what_it_knew_but_not_the_folder(images: Path) -> None:
-    async def play(terminals: Terminals) -> None:
-        await terminals.run("cd pack; x=3", seconds=20)
-        ended = await terminals.run("echo bye; exit 4", seconds=20)
-        assert (ended.text, ended.code) == ("bye", 4)
-        again = await terminals.run("echo $x; pwd", seconds=20)
-        assert (again.text, again.code) == ("/work/pack", 0)
-
-    in_a_box(images, play)
+    assert await said("cd pack && x=3; pwd") == ("/work/pack", 0)
+    assert await said("echo $x; pwd; ls") == ("3\n/work/pack\nother.py", 0)
+    assert await said("false") == ("", 1)
+    assert await said("echo to stderr >&2; (exit 7)") == ("to stderr", 7)
+    assert await said("double() { echo $(($1 * 2)); }") == ("", 0)
+    assert await said("double 21") == ("42", 0)
+    assert await said("for i in 1 2; do\n  echo $i\ndone\ncat <<'END'\nit's \"quoted\"\nEND") == (
+        '1\n2\nit\'s "quoted"',
+        0,
+    )
+    text, code = await said("if then")
+    assert "syntax error" in text
+    assert code
+    assert await said("echo $x") == ("3", 0), "a mistake does not cost the shell"
 
 
-def test_floods_paint_and_bytes_that_are_no_text(images: Path) -> None:
-    async def play(terminals: Terminals) -> None:
-        flood = await terminals.run("seq 2000000", seconds=60)
-        assert flood.code == 0
-        assert flood.text.endswith("\n1999999\n2000000")
-        assert flood.skipped > 0
-        painted = await terminals.run("printf '\\033[31mred\\033[0m 10%%\\r 99%%\\rdone\\n\\377\\000x'", seconds=20)
-        assert painted.text == "done\n\N{REPLACEMENT CHARACTER}x"
-        assert (await terminals.run("git --no-pager log 2>&1 | cat; echo $PAGER $TERM", seconds=20)).text.endswith(
-            "cat dumb"
-        )
-
-    in_a_box(images, play)
+@in_loop
+async def test_a_command_that_ends_the_shell_costs_what_it_knew_but_not_the_folder(sandboxes: Sandboxes) -> None:
+    terminals = await in_a_box(sandboxes)
+    await terminals.run("cd pack; x=3", seconds=20)
+    ended = await terminals.run("echo bye; exit 4", seconds=20)
+    assert (ended.text, ended.code) == ("bye", 4)
+    again = await terminals.run("echo $x; pwd", seconds=20)
+    assert (again.text, again.code) == ("/work/pack", 0)
 
 
-def test_what_a_command_prints_is_not_taken_for_its_end(images: Path) -> None:
-    async def play(terminals: Terminals) -> None:
-        fake = await terminals.run("printf '\\n\\001%s 0 /\\002' 0123456789abcdef; echo; echo more; false", seconds=20)
-        assert fake.text.endswith("more")
-        assert fake.code == 1
-        listed = await terminals.run(f"ls {FOLDER}/* | wc -l", seconds=20)
-        assert listed.text == "2", "one file per command"
+@in_loop
+async def test_floods_paint_and_bytes_that_are_no_text(sandboxes: Sandboxes) -> None:
+    terminals = await in_a_box(sandboxes)
+    flood = await terminals.run("seq 700000", seconds=60)
+    assert flood.code == 0
+    assert flood.text.endswith("\n699999\n700000")
+    assert flood.skipped > 0
+    painted = await terminals.run("printf '\\033[31mred\\033[0m 10%%\\r 99%%\\rdone\\n\\377\\000x'", seconds=20)
+    assert painted.text == "done\n\N{REPLACEMENT CHARACTER}x"
+    assert (await terminals.run("git --no-pager log 2>&1 | cat; echo $PAGER $TERM", seconds=20)).text.endswith(
+        "cat dumb"
+    )
 
-    in_a_box(images, play)
+
+@in_loop
+async def test_what_a_command_prints_is_not_taken_for_its_end(sandboxes: Sandboxes) -> None:
+    terminals = await in_a_box(sandboxes)
+    fake = await terminals.run("printf '\\n\\001%s 0 /\\002' 0123456789abcdef; echo; echo more; false", seconds=20)
+    assert fake.text.endswith("more")
+    assert fake.code == 1
+    listed = await terminals.run(f"ls {FOLDER}/* | wc -l", seconds=20)
+    assert listed.text == "2", "one file per command"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The three workspaces mean the same; the lazy one proves it against a real box."""
+"""The workspace in memory proves against a real box that it means the same; paths, and the files of a folder."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.contract.sandbox.support import in_loop
 from tests.harness.parts import SAMPLE, open_boxes
 
-from etude.harness import (
-    BoxWorkspace,
-    ExecMemo,
-    FolderTooLarge,
-    NoShell,
-    OutsideWorkspace,
-    OverlayWorkspace,
-    lazy_workspace,
-)
+from etude.harness import ExecMemo, FolderTooLarge, NoShell, OutsideWorkspace, OverlayWorkspace, lazy_workspace
+from etude.harness.editing.diff import unified_diff
 from etude.harness.workspaces.folder_files import CurrentFiles
-from etude.harness.workspaces.workspace import clean_path
-from etude.sandbox import BoxSpec
+from etude.harness.workspaces.workspace import AGENT_ENV, clean_path, delete_file, read_tree
+from etude.sandbox import Box, BoxSpec, Sandboxes
 
 
 @pytest.mark.parametrize(
@@ -50,144 +44,137 @@ def test_an_overlay_without_a_runner_has_no_shell():
 
 
 LEAVING = ["echo 1 > new.txt", "touch /tmp/left", "mkdir d", "chmod +x calc.py", "ln -s a b"]
-COMMANDS = ["cat *.py", "python check.py", "echo 1 >> made.txt", "rm -f calc.py", "mkdir -p d; ls", "ls", *LEAVING]
-COMMANDS += ["touch /tmp/t; ls /tmp"]
+SHARED = [
+    "cat *.py",
+    "python check.py",
+    "echo 1 >> made.txt",
+    "rm -f calc.py",
+    "mkdir -p d; ls",
+    "touch /tmp/t; ls /tmp",
+]
+COMMANDS = [*SHARED, "ls", *LEAVING]
 """What the tests say depends on the files alone."""
 
 
 class Boxes:
     """Counts the boxes that workspaces of one image really made."""
 
-    def __init__(self, folder: Path) -> None:
-        self.sandboxes = open_boxes(folder)
+    def __init__(self, sandboxes: Sandboxes) -> None:
+        self.sandboxes = sandboxes
         self.made = 0
 
-    async def lazy(self, memo: ExecMemo | None = None, files=SAMPLE, deterministic=COMMANDS) -> OverlayWorkspace:
-        image = await self.sandboxes.add_image(dict(files))
+    async def lazy(self, memo: ExecMemo | None = None, deterministic=COMMANDS) -> OverlayWorkspace:
+        image = await self.sandboxes.add_image(dict(SAMPLE))
 
         async def open_box():
             self.made += 1
             return await self.sandboxes.create(BoxSpec(image))
 
-        return lazy_workspace(image, files, open_box, memo, deterministic)
-
-    async def eager(self, files=SAMPLE) -> BoxWorkspace:
-        image = await self.sandboxes.add_image(dict(files))
-        return BoxWorkspace(await self.sandboxes.create(BoxSpec(image)), files)
+        return lazy_workspace(image, SAMPLE, open_box, memo, deterministic)
 
 
-def in_boxes(folder: Path, play) -> None:
-    async def main() -> None:
-        boxes = Boxes(folder)
-        try:
-            await play(boxes)
-        finally:
-            await boxes.sandboxes.close()
-
-    asyncio.run(main())
-
-
+PATHS = [*SAMPLE, "pack", "nothing", "calc.py/x", "made.txt"]
 actions = st.one_of(
-    st.tuples(
-        st.just("write"), st.sampled_from(sorted(SAMPLE)), st.sampled_from([b"", b"x = 1\n", b"no end", b"\n\n"])
-    ),
-    st.tuples(st.just("delete"), st.sampled_from([*SAMPLE, "pack", "nothing", "calc.py/x", "made.txt"]), st.just(b"")),
-    st.tuples(st.just("read"), st.sampled_from([*SAMPLE, "pack", "nothing", "calc.py/x", "made.txt"]), st.just(b"")),
-    st.tuples(
-        st.just("exec"),
-        st.sampled_from(
-            [
-                "cat *.py",
-                "python check.py",
-                "echo 1 >> made.txt",
-                "rm -f calc.py",
-                "mkdir -p d; ls",
-                "touch /tmp/t; ls /tmp",
-                "pwd",
-            ]
-        ),
-        st.just(b""),
-    ),
+    st.tuples(st.just("write"), st.sampled_from([*SAMPLE]), st.sampled_from([b"", b"x = 1\n", b"no end", b"\n\n"])),
+    st.tuples(st.sampled_from(["delete", "read"]), st.sampled_from(PATHS), st.just(b"")),
+    st.tuples(st.just("exec"), st.sampled_from([*SHARED, "pwd"]), st.just(b"")),
 )
+
+
+async def done(workspace: OverlayWorkspace, verb: str, what: str, data: bytes) -> object:
+    try:
+        match verb:
+            case "write":
+                return await workspace.write(what, data)
+            case "read":
+                return await workspace.read(what)
+            case "delete":
+                return await workspace.delete(what)
+        result = await workspace.exec(what, timeout=20)
+        return result.code, result.stdout, result.stderr, await workspace.files()
+    except (FileNotFoundError, IsADirectoryError) as error:
+        return type(error)
+
+
+async def done_in(box: Box, verb: str, what: str, data: bytes) -> object:
+    """The same in a box alone."""
+    try:
+        match verb:
+            case "write":
+                return await box.write_file(what, data)
+            case "read":
+                return await box.read_file(what, max_bytes=1_000_000)
+            case "delete":
+                return await delete_file(box, what)
+        result = await box.exec(what, timeout=20, env=AGENT_ENV)
+        return result.code, result.stdout, result.stderr, [*await read_tree(box, {})]
+    except NotADirectoryError:
+        return FileNotFoundError
+    except (FileNotFoundError, IsADirectoryError) as error:
+        return type(error)
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(plays=st.lists(st.lists(actions, max_size=6), min_size=2, max_size=4))
 def test_lazy_workspaces_with_a_shared_memo_do_what_a_box_does(tmp_path_factory, plays):
-    async def do(workspace, action):
-        verb, what, data = action
-        try:
-            if verb == "write":
-                return await workspace.write(what, data)
-            if verb == "read":
-                return await workspace.read(what)
-            if verb == "delete":
-                return await workspace.delete(what)
-            result = await workspace.exec(what, timeout=20)
-            return result.code, result.stdout, result.stderr, await workspace.files()
-        except (FileNotFoundError, IsADirectoryError) as error:
-            return type(error)
-
-    async def play(boxes: Boxes) -> None:
-        memo = ExecMemo()
+    @in_loop
+    async def play(sandboxes: Sandboxes) -> None:
+        boxes, memo = Boxes(sandboxes), ExecMemo()
+        image = await sandboxes.add_image(dict(SAMPLE))
         for actions in plays:
-            lazy, eager = await boxes.lazy(memo), await boxes.eager()
+            lazy, box = await boxes.lazy(memo), await sandboxes.create(BoxSpec(image))
             for action in actions:
-                assert await do(lazy, action) == await do(eager, action)
-            assert await lazy.diff() == await eager.diff()
+                assert await done(lazy, *action) == await done_in(box, *action)
+            assert await lazy.diff() == unified_diff(SAMPLE, await read_tree(box, SAMPLE))
             await lazy.close()
-            await eager.close()
+            await box.destroy()
 
-    in_boxes(tmp_path_factory.mktemp("boxes"), play)
-
-
-def test_equal_commands_over_equal_files_run_once_in_a_group(images):
-    async def play(boxes: Boxes) -> None:
-        memo = ExecMemo()
-        group = [await boxes.lazy(memo) for _ in range(6)]
-        results = await asyncio.gather(*[w.exec("python check.py", timeout=10) for w in group])
-        assert {(r.code, r.stdout) for r in results} == {(1, b"FAIL larger\n")}
-        assert (boxes.made, memo.stats.hits, memo.stats.misses) == (1, 5, 1)
-        for workspace in group:
-            await workspace.write("calc.py", b"larger = max\n")
-        assert {(await w.exec("python check.py", timeout=10)).stdout for w in group} == {b"ok\n"}
-        assert (memo.stats.misses, memo.stats.refused) == (2, 0)
-        for workspace in group:
-            await workspace.close()
-
-    in_boxes(images, play)
+    play(sandboxes=open_boxes(tmp_path_factory.mktemp("boxes")))
 
 
-def test_a_command_that_nobody_vouches_for_is_run_by_each_rollout(images):
+@in_loop
+async def test_equal_commands_over_equal_files_run_once_in_a_group(sandboxes):
+    boxes = Boxes(sandboxes)
+    memo = ExecMemo()
+    group = [await boxes.lazy(memo) for _ in range(6)]
+    results = await asyncio.gather(*[w.exec("python check.py", timeout=10) for w in group])
+    assert {(r.code, r.stdout) for r in results} == {(1, b"FAIL larger\n")}
+    assert (boxes.made, memo.stats.hits, memo.stats.misses) == (1, 5, 1)
+    for workspace in group:
+        await workspace.write("calc.py", b"larger = max\n")
+    assert {(await w.exec("python check.py", timeout=10)).stdout for w in group} == {b"ok\n"}
+    assert (memo.stats.misses, memo.stats.refused) == (2, 0)
+    for workspace in group:
+        await workspace.close()
+
+
+@in_loop
+async def test_a_command_that_nobody_vouches_for_is_run_by_each_rollout(sandboxes):
     """Six rollouts that ask for random bytes get six answers; that they did does not end the sharing of the rest."""
-
-    async def play(boxes: Boxes) -> None:
-        memo = ExecMemo()
-        group = [await boxes.lazy(memo, deterministic=["python check.py"]) for _ in range(6)]
-        drawn = [(await w.exec("od -An -N8 -x /dev/urandom", timeout=10)).stdout for w in group]
-        assert len(set(drawn)) == boxes.made == 6
-        checked = [(await w.exec("python check.py", timeout=10)).stdout for w in group]
-        assert set(checked) == {b"FAIL larger\n"}
-        assert (memo.stats.hits, memo.stats.misses, memo.stats.refused) == (5, 7, 6)
-        for workspace in group:
-            await workspace.close()
-
-    in_boxes(images, play)
+    boxes = Boxes(sandboxes)
+    memo = ExecMemo()
+    group = [await boxes.lazy(memo, deterministic=["python check.py"]) for _ in range(6)]
+    drawn = [(await w.exec("od -An -N8 -x /dev/urandom", timeout=10)).stdout for w in group]
+    assert len(set(drawn)) == boxes.made == 6
+    checked = [(await w.exec("python check.py", timeout=10)).stdout for w in group]
+    assert set(checked) == {b"FAIL larger\n"}
+    assert (memo.stats.hits, memo.stats.misses, memo.stats.refused) == (5, 7, 6)
+    for workspace in group:
+        await workspace.close()
 
 
 @pytest.mark.parametrize("command", LEAVING)
-def test_a_command_that_leaves_something_behind_is_never_shared(images, command):
-    async def play(boxes: Boxes) -> None:
-        memo = ExecMemo()
-        for _ in range(2):
-            workspace = await boxes.lazy(memo)
-            await workspace.exec(command, timeout=10)
-            # What follows may depend on what was left: it is not shared either.
-            await workspace.exec("ls", timeout=10)
-            await workspace.close()
-        assert (boxes.made, memo.stats.hits, memo.stats.refused) == (2, 0, 2)
-
-    in_boxes(images, play)
+@in_loop
+async def test_a_command_that_leaves_something_behind_is_never_shared(sandboxes, command):
+    boxes = Boxes(sandboxes)
+    memo = ExecMemo()
+    for _ in range(2):
+        workspace = await boxes.lazy(memo)
+        await workspace.exec(command, timeout=10)
+        # What follows may depend on what was left: it is not shared either.
+        await workspace.exec("ls", timeout=10)
+        await workspace.close()
+    assert (boxes.made, memo.stats.hits, memo.stats.refused) == (2, 0, 2)
 
 
 def test_a_folder_too_large_for_memory_is_refused_and_the_limit_is_said(tmp_path):

@@ -25,14 +25,11 @@ from etude.trace import StopCause
 
 
 class AgentState(StrEnum):
-    """Whether an agent waits, runs or has ended, and whether its changes were applied."""
-
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
     """The agent finished, or a budget ended it."""
     STOPPED = "stopped"
-    """The user stopped the agent."""
     FAILED = "failed"
     """A failure of the endpoint, a box or the disk ended the agent."""
     INTERRUPTED = "interrupted"
@@ -57,8 +54,7 @@ _REVIEWED = {"accepted": AgentState.APPLIED, "rejected": AgentState.REJECTED}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Size of an agent's changes: how many files it changed, and how many lines it added and removed. Only changes that
-    are not applied yet are counted. If there are none, the applied changes are counted."""
+    """Size of the changes that are not applied yet or, if there are none, of the applied ones."""
 
     files: int
     added: int
@@ -70,7 +66,6 @@ class Agent:
     """Snapshot of a background agent, as `read_agent` read it from its folder."""
 
     place: Path
-    """Folder of the agent's session."""
     order: Order
     state: AgentState
     ahead: int
@@ -78,12 +73,10 @@ class Agent:
     ended: Ended
     """How the agent ended; all fields are empty while it runs."""
     session: SavedSession | None
-    """The agent's saved session; None until the session has begun."""
 
     @property
     def changes(self) -> Changes:
-        """The agent's changes that are neither applied nor reverted. Files that became too large to read are left
-        out."""
+        """The changes that are neither applied nor reverted, without files that became too large to read."""
         return _open_changes(self.session) if self.session is not None else {}
 
     @property
@@ -94,7 +87,6 @@ class Agent:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """The user's prompts that the agent's session has not received yet."""
         return self.order.prompts[self.session.requests if self.session else 0 :]
 
     @property
@@ -103,8 +95,7 @@ class Agent:
         return bool(self.pending) or self.state in (AgentState.STOPPED, AgentState.FAILED, AgentState.INTERRUPTED)
 
     def change(self) -> Change:
-        """Count the files and lines of the changes that are not applied yet or, if there are none, of the applied
-        ones."""
+        """Count the files and lines of `changes` or, if there are none, of the applied changes."""
         counted = [count_lines(*pair) for pair in self.changes.values()]
         if counted or self.session is None:
             return Change(len(counted), sum(added for added, _ in counted), sum(removed for _, removed in counted))
@@ -148,11 +139,7 @@ def read_all_agents(sessions: Path) -> tuple[list[Agent], list[str]]:
 
 @contextmanager
 def lock_agent(place: Path, doing: str) -> Iterator[None]:
-    """Context manager that holds the agent's lock, so that its process cannot be started.
-
-    Raises SessionError if the agent or another command holds the lock. `doing` is the verb that completes the error
-    message, such as "apply".
-    """
+    """Context manager that holds the agent's lock, so that its process cannot be started (see `take_agent_lock`)."""
     descriptor = take_agent_lock(place, doing)
     try:
         yield
@@ -170,7 +157,6 @@ def take_agent_lock(place: Path, doing: str) -> int:
 
 
 def has_begun(place: Path) -> bool:
-    """Return whether the agent's session has begun, that is, whether its log has a complete first line."""
     log = place / LOG
     if not log.exists():
         return False
@@ -179,13 +165,10 @@ def has_begun(place: Path) -> bool:
 
 
 def _open_changes(session: SavedSession) -> Changes:
-    """Return the changes that are neither applied nor reverted. Files that became too large to read are left out."""
     return {path: pair for path, pair in session.changed().items() if pair[1] != TOO_LARGE}
 
 
 def _end_of(session: SavedSession | None) -> Ended:
-    """Return how an agent without an `ended.json` ended, according to its session's log. If `session` is None,
-    the cause is unknown, and the result's `stop` is empty."""
     if session is None:
         return Ended(stop="")
     return Ended(stop=session.stop, text=last_message(session))

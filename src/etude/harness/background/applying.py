@@ -22,23 +22,18 @@ file."""
 
 
 class Fit(StrEnum):
-    """Whether an agent's version of a file can be written to the user's folder, where the file may have changed
-    meanwhile."""
+    """Whether an agent's version of a file can be written to the user's folder, where the file may have changed."""
 
     WRITES = "writes"
     """The file in the folder is unchanged since the agent started, so the agent's version replaces it."""
     THERE = "there"
-    """The folder already has the agent's version."""
     MERGES = "merges"
     """The user and the agent both changed the file, and their changes can be merged."""
     CONFLICTS = "conflicts"
-    """The user and the agent changed the file in ways that cannot be merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The planned action for one file when an agent's changes are applied."""
-
     path: str
     fit: Fit
     found: bytes | None = None
@@ -86,8 +81,7 @@ def _step(folder: Path, path: str, before: bytes | None, now: bytes | None) -> S
 
 
 def preview(planned: Collection[Step]) -> str:
-    """Return a diff from the folder's current contents to those that the steps plan. For a conflict it shows the
-    agent's version, which is never written."""
+    """Return a diff from the folder's contents to the planned ones. For a conflict, it shows the agent's version."""
     before = {step.path: step.found for step in planned}
     after = {step.path: step.result for step in planned}
     old = {path: data for path, data in before.items() if data is not None}
@@ -96,11 +90,8 @@ def preview(planned: Collection[Step]) -> str:
 
 
 def write_steps(folder: Path, planned: Collection[Step], *, merging: bool) -> list[str]:
-    """Write all planned steps, each of which is the change of one file. If a step conflicts with a change by the user
-    or, without `merging`, must be merged with one, ApplyConflict is raised and nothing is written.
-
-    Return the paths of all steps, including those whose file was already up to date.
-    """
+    """Write all planned steps and return their paths, including those of files that were already up to date. Raises
+    ApplyConflict, before anything is written, if a step conflicts or, without `merging`, must be merged."""
     if conflicts := [f"{step.path} {step.why}" for step in planned if step.fit is Fit.CONFLICTS]:
         raise ApplyConflict(
             f"nothing was written: {'; '.join(conflicts)}; apply only other files, undo your change, or let the agent "

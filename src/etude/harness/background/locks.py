@@ -38,7 +38,6 @@ def take_lock(path: Path) -> int | None:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether any process holds the lock on this file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

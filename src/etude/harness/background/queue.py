@@ -36,8 +36,7 @@ class Queue:
             self._place(last + 1).symlink_to(agent)
 
     def before(self, agent: str) -> int:
-        """Return the number of living agents whose ticket, the number of their place in the queue, is earlier than this
-        agent's. It is 0 if the agent is not in the queue."""
+        """Return the number of living agents with an earlier ticket than this agent's; 0 if it is not in the queue."""
         found = 0
         for _, name in self._tickets():
             if name == agent:
@@ -46,7 +45,6 @@ class Queue:
         return 0  # the agent has left the queue, or was never in it
 
     def leave(self, agent: str) -> None:
-        """Remove an agent from the queue."""
         for number, name in self._tickets():
             if name == agent:
                 self._place(number).unlink(missing_ok=True)

@@ -29,10 +29,8 @@ class Order(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    """The agent's id: six hexadecimal digits. In commands, users may give any prefix that no other agent's id
-    shares."""
+    """Six hexadecimal digits. In commands, users may give any prefix that no other agent's id shares."""
     name: str
-    """Name given by the user; may be empty."""
     folder: Path
     model: str
     prompts: tuple[str, ...]
@@ -41,7 +39,6 @@ class Order(BaseModel):
     at_once: int
     """The agent may run as soon as fewer than this many agents are before it in the queue."""
     begun: float
-    """Unix time at which the agent was created."""
 
 
 class Ended(BaseModel):
@@ -53,7 +50,6 @@ class Ended(BaseModel):
     """Value of the StopCause with which the agent ended; empty if unknown."""
     error: str = ""
     text: str = ""
-    """The agent's last message to the user."""
 
 
 def new_agent_folder(sessions: Path) -> tuple[str, Path]:
@@ -65,7 +61,6 @@ def new_agent_folder(sessions: Path) -> tuple[str, Path]:
 
 
 def agent_folders(sessions: Path) -> Iterator[Path]:
-    """Yield the folders of all agents."""
     return (path.parent for path in sessions.glob(f"*/{ORDER}"))
 
 
@@ -74,8 +69,7 @@ def is_agent(place: Path) -> bool:
 
 
 def readable_orders(sessions: Path) -> dict[Path, Order]:
-    """Return `agent.json` of all agents, by folder. Unreadable files are skipped, so that they do not hide the
-    others."""
+    """Return `agent.json` of all agents, by folder. Unreadable files are skipped."""
     found = {}
     for place in agent_folders(sessions):
         with suppress(SessionError):

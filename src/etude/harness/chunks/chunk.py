@@ -18,9 +18,7 @@ from etude.harness.editing.diff import as_text
 MAX_FILE_BYTES = 500_000
 """Files larger than this get no chunks, since they are usually generated code or data."""
 LONGEST = 80
-"""Maximum number of lines of a definition's chunk; longer definitions are split."""
 PARAGRAPHS = 40
-"""Maximum number of lines of a chunk that is not a definition."""
 
 _NAMED = re.compile(
     r"(?:^|\s)(?:def|class|func|function|fn|struct|enum|trait|impl|interface|module|namespace|sub|procedure)\s+"
@@ -32,8 +30,6 @@ _CLOSES = re.compile(r"[\s)}\];,]*(?:end)?\s*")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive lines of one file that code search returns as one hit."""
-
     path: str
     first: int
     """Number of the chunk's first line, counting from 1."""
@@ -82,11 +78,8 @@ def _owners(found: list[Definition], lines: int) -> list[int]:
 
 
 def _runs(owner: list[int], lines: list[str]) -> list[tuple[int, int]]:
-    """Split a file's lines into runs: consecutive lines with the same owner. A line's owner is the definition that it
-    belongs to, given in `owner` as `_owners` returned it. Return the indexes of each run's first and last line.
-
-    Blank lines and lines of closing brackets belong to the run before them.
-    """
+    """Split the lines into runs of the same owner, and return the indexes of each run's first and last line. Blank
+    lines and lines of closing brackets belong to the run before them."""
     runs: list[tuple[int, int]] = []
     for number, line in enumerate(lines):
         if runs and (owner[number] == owner[runs[-1][0]] or _CLOSES.fullmatch(line)):
@@ -113,6 +106,5 @@ def _indent(line: str) -> int:
 
 
 def _name_in(piece: list[str]) -> str:
-    """Return the name in the first line that looks like a definition, or "". Used for files in which no definition was
-    recognised, for example because the language has no grammar."""
+    """Return the name in the first line that looks like a definition, or ""."""
     return next((match[1] for line in piece if len(line) < 500 and (match := _NAMED.search(line))), "")

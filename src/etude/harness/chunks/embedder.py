@@ -23,12 +23,9 @@ class EmbeddingFailed(Exception):
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Interface of an embedding model."""
-
     @property
     def name(self) -> str:
-        """Name of the model, under which its vectors are stored on disk. Vectors of different names cannot be
-        compared."""
+        """Name under which the model's vectors are stored on disk. Vectors of different names cannot be compared."""
         ...
 
     @property

@@ -14,8 +14,6 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A function or class in a file."""
-
     first: int
     """Index of the first line (counting from 0), including the comments, decorators and attributes directly before the
     definition."""
@@ -27,16 +25,11 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """The grammar of a language, and its node types for definitions."""
-
     module: str
-    """Python module of the grammar."""
     functions: frozenset[str]
-    """Node types of functions in the grammar."""
     classes: frozenset[str]
     """Node types of all other definitions in the grammar, such as classes, interfaces and types."""
     entry: str = "language"
-    """Name of the function in the grammar's module that returns the grammar."""
 
 
 def _language(module: str, functions: str, classes: str, entry: str = "language") -> Language:
@@ -129,7 +122,6 @@ def definitions(suffix: str, data: bytes) -> list[Definition]:
 
 @cache
 def _grammar(language: Language) -> tuple[Any, Any] | None:
-    """Return the tree-sitter module and the language's grammar; None if one of them is not installed."""
     try:
         core = importlib.import_module("tree_sitter")
         grammar = importlib.import_module(language.module)
@@ -139,7 +131,6 @@ def _grammar(language: Language) -> tuple[Any, Any] | None:
 
 
 def _kind(node: Any, language: Language) -> str | None:
-    """Return "function" or "class" for a node that is a definition, else None."""
     kind = node.type
     if kind in language.functions:
         return "function"
@@ -152,7 +143,6 @@ def _kind(node: Any, language: Language) -> str | None:
 
 
 def _begin(node: Any) -> int:
-    """Return the index of a definition's first line, including the comments and decorators directly before it."""
     first = int(node.start_point[0])
     if node.type == "variable_declarator" and node.parent is not None:
         node = node.parent
@@ -173,8 +163,7 @@ def _last(node: Any) -> int:
 
 
 def _name(node: Any) -> tuple[str, ...]:
-    """Return the parts of a definition's name. For a Go method or a C++ method outside its class, the type's name comes
-    first."""
+    """Return the parts of a name. For a Go method or a C++ method outside its class, the type's name comes first."""
     named = node.child_by_field_name("name")
     if named is None and (declarator := node.child_by_field_name("declarator")) is not None:
         named = _declared(declarator)
@@ -185,7 +174,6 @@ def _name(node: Any) -> tuple[str, ...]:
 
 
 def _declared(declarator: Any) -> Any:
-    """Return the name's node inside a C declarator, below pointers, references and argument lists."""
     for _ in range(_DEEPEST):
         inner = declarator.child_by_field_name("declarator")
         if inner is None and declarator.type in ("reference_declarator", "parenthesized_declarator"):
@@ -197,7 +185,6 @@ def _declared(declarator: Any) -> Any:
 
 
 def _receiver(node: Any) -> str:
-    """Return the type name of a Go method's receiver, or ""."""
     if node is None or node.type != "parameter_list" or not node.named_children:
         return ""
     kind = node.named_children[0].child_by_field_name("type")
@@ -205,7 +192,6 @@ def _receiver(node: Any) -> str:
 
 
 def _text(node: Any) -> str:
-    """Return a node's text without white space, cut to 120 characters."""
     if node is None:
         return ""
     return "".join(node.text[:200].decode("utf-8", "replace").split())[:120]

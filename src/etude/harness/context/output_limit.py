@@ -8,18 +8,11 @@ Count = Callable[[str], int]
 """Function that returns the number of tokens of a text."""
 
 
-def fits(text: str, limit: int, count: Count) -> bool:
-    return count(text) <= limit
-
-
 def cut_end(lines: Sequence[str], limit: int, count: Count, marker: Callable[[int], str], bare: str) -> str:
-    """Keep as many leading lines as fit into `limit` tokens, followed by `marker(number of lines left out)`.
-
-    This suits text that is read from the top. If not even one line fits, the text's first characters are kept, followed
-    by `bare`, a marker without a number.
-    """
+    """Keep as many leading lines as fit into `limit` tokens, followed by `marker(number of lines left out)`. If not
+    even one line fits, keep the text's first characters, followed by `bare`, a marker without a number."""
     text = "\n".join(lines)
-    if fits(text, limit, count):
+    if count(text) <= limit:
         return text
     return _most(len(lines) - 1, limit, count, lambda n: "\n".join([*lines[:n], marker(len(lines) - n)])) or _piece(
         text, limit, count, bare
@@ -27,14 +20,10 @@ def cut_end(lines: Sequence[str], limit: int, count: Count, marker: Callable[[in
 
 
 def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[[int], str], bare: str) -> str:
-    """Keep as many first and last lines as fit into `limit` tokens, with `marker(number of lines left out)` between
-    them.
-
-    This suits command output, whose end matters most. If not even one line fits, the text's first characters are kept,
-    followed by `bare`, a marker without a number.
-    """
+    """Like `cut_end`, but keep the first and the last lines, with the marker between them. This suits command output,
+    whose end matters most."""
     text = "\n".join(lines)
-    if fits(text, limit, count):
+    if count(text) <= limit:
         return text
 
     def kept(n: int) -> str:
@@ -45,16 +34,14 @@ def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[
 
 
 def _most(most: int, limit: int, count: Count, build: Callable[[int], str]) -> str:
-    """Return `build(n)` for the largest n from 1 to `most` that fits into `limit` tokens, or "" if none fits.
-
-    n is found by bisection, which assumes that a larger n never gives fewer tokens. In the rare cases where this is
-    false, a larger n than the found one may fit too. The returned text always fits.
-    """
+    """Return `build(n)` for the largest n from 1 to `most` that fits into `limit` tokens, or "" if none fits. Bisection
+    assumes that a larger n never gives fewer tokens. Where this is false, a larger n might fit too; the returned text
+    always fits."""
     low, high, best = 1, most, ""
     while low <= high:
         middle = (low + high) // 2
         candidate = build(middle)
-        if fits(candidate, limit, count):
+        if count(candidate) <= limit:
             best, low = candidate, middle + 1
         else:
             high = middle - 1

@@ -17,27 +17,22 @@ from etude.harness.policy import Conversation, Message, Role
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 
 MOST_READ = 40
-"""Maximum number of files that the message after a self-summary lists as read."""
 FACTS = frozenset({"system", "limits", "status", "recent", "rules"})
 """Names of the facts about the environment that a profile can include; each is a field of Surroundings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One profile: the tools that the model is offered and the texts that the harness sends it."""
-
     name: str
     tools: tuple[str, ...]
-    """Names of the tools' schema files, without `.toml`."""
     system: str
     """The system prompt. {tools} is replaced by one line per tool."""
     summary_request: str
-    """Message that asks the model for a self-summary."""
     summary_resume: str
     """Template of the user message that starts the conversation after a self-summary, with the fields {task},
     {summary}, {count}, {edited}, {turns}, {todo}, {jobs}, {read}."""
     nothing: str
-    """Text that stands for an empty list (edited files, to-do list, jobs) in the message after a self-summary."""
+    """Text for an empty list (edited files, to-do list, jobs) in the message after a self-summary."""
     cut_off: str
     """Message sent to the model after a turn that was cut off before it called a tool."""
     wording: dict[str, str]
@@ -46,7 +41,6 @@ class Profile:
     """Message sent to the model after the model sent an empty message. If `silent` is "", nothing is sent, and the
     model's empty message is its final answer."""
     repeated: str = ""
-    """Message sent to the model after the same calls gave the same results {count} times in a row."""
     facts: dict[str, str] = field(default_factory=dict)
     """Template for each fact in FACTS, with {text} and, for rules, {path}. A fact without a template is left out."""
 
@@ -67,19 +61,17 @@ class Profile:
         return self.system.format(tools="\n".join(schema.usage() for schema in self.schemas()))
 
     def say(self, occasion: str, **values: object) -> str:
-        """Return the template in `wording` for an occasion, filled in with `values`. If `wording` has no template for
-        this occasion, the template for "refused" is used."""
+        """Return the template in `wording` for an occasion, or else for "refused", filled in with `values`."""
         words = self.wording.get(occasion, self.wording["refused"])
         return words.format(**{"problem": occasion, **values})
 
     def say_if_known(self, occasion: str, otherwise: str, **values: object) -> str:
-        """Return the text of `wording` for an occasion, or `otherwise` if the profile has none."""
         return self.say(occasion, **values) if occasion in self.wording else otherwise
 
     def open(
         self, task: str, conversation_id: str = "conversation", surroundings: Surroundings | None = None
     ) -> Conversation:
-        """Start a conversation: the system prompt, with facts about the environment, and the task as the user's
+        """Start a conversation: the system prompt with facts about the environment, and the task as the user's
         message."""
         conversation = Conversation(conversation_id, task=task)
         system = "\n\n".join([self.system_text(), *self.fact_texts(surroundings or Surroundings())])
@@ -87,7 +79,6 @@ class Profile:
         return conversation
 
     def fact_texts(self, surroundings: Surroundings) -> Iterator[str]:
-        """Yield the text of each fact about the environment for which the profile has a template."""
         texts = {
             "system": surroundings.system,
             "limits": surroundings.limits,
@@ -113,11 +104,9 @@ class Profile:
         read: Sequence[str] = (),
         cut_off: bool = False,
     ) -> Conversation:
-        """Start the conversation that follows a self-summary: system prompt, task, summary without thinking, and state
-        such as edited files and the to-do list.
-
-        An empty summary, or one `cut_off` by its token limit, is marked as such if the profile has a text for that.
-        """
+        """Start the conversation that follows a self-summary, from system prompt, task, summary and state such as the
+        to-do list. A summary that is empty or `cut_off` by its token limit is marked as such if the profile has a text
+        for that."""
         count = old.summaries + 1
         if not summary:
             summary = self.say_if_known("no_summary", summary)
@@ -139,8 +128,6 @@ class Profile:
         return new
 
     def texts(self) -> list[str]:
-        """Return the names of the tools and all fixed texts, without their {placeholders}. They are added to the data
-        on which a tokenizer is trained."""
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
         templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
@@ -148,14 +135,12 @@ class Profile:
 
 
 def _latest(paths: Sequence[str]) -> str:
-    """Return the last MOST_READ paths as one line, with the number of paths that are left out."""
     more = len(paths) - MOST_READ
     shown = " ".join(paths[-MOST_READ:])
     return f"{shown} (and {more} before)" if more > 0 else shown
 
 
 def parse_profile(text: str, source: str) -> Profile:
-    """Parse a profile's TOML text; `source` names the file in error messages. Raises SchemaError."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -174,7 +159,6 @@ def parse_profile(text: str, source: str) -> Profile:
 
 @cache
 def load_profile(name: str) -> Profile:
-    """Return a profile that ships with the harness (`profiles/<name>.toml`)."""
     file = resources.files("etude.harness") / "profiles" / f"{name}.toml"
     if not file.is_file():
         raise SchemaError(f"there is no profile {name}.toml")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from etude.harness.context.output_limit import Count, cut_end
@@ -21,11 +21,9 @@ RULES = ("AGENTS.md", "CLAUDE.md", ".cursorrules", ".github/copilot-instructions
 """Names of the files in which repositories keep rules for agents. If several files of a folder have the same text, only
 the first is used."""
 RULES_FOLDER = ".cursor/rules"
-"""Folder whose .md and .mdc files also contain rules for agents."""
+"""Folder whose .md and .mdc files are rules files too."""
 RULE_TOKENS = 4_000
-"""Maximum number of tokens of one rules file in the system prompt."""
 STATUS_LINES = 40
-"""Maximum number of lines of the repository's status in the system prompt."""
 COMMAND_SECONDS = 10.0
 
 
@@ -34,19 +32,12 @@ class Surroundings:
     """Facts about an agent's environment. An empty field means that the fact is unknown."""
 
     system: str = ""
-    """One line with the operating system and the shell."""
     limits: str = ""
-    """One line with the limits of commands."""
     status: tuple[str, ...] = ()
     """Lines of `git status` for the working tree or the user's folder; empty without a repository."""
     recent: tuple[str, ...] = ()
-    """Files that recent commits changed, most recently changed first."""
-    rules: tuple[tuple[str, str], ...] = field(default=())
-    """Path and text of each rules file, those of outer folders first. Within a folder, its own rules override the outer
-    ones."""
-
-    def __bool__(self) -> bool:
-        return bool(self.system or self.limits or self.status or self.recent or self.rules)
+    rules: tuple[tuple[str, str], ...] = ()
+    """Path and text of each rules file, those of outer folders first. Inner ones override the outer ones."""
 
 
 async def collect_facts(
@@ -59,11 +50,8 @@ async def collect_facts(
     recent: Sequence[str] = (),
     commands: bool = True,
 ) -> Surroundings:
-    """Collect the facts about a workspace. Facts passed as arguments are used as they are.
-
-    With `commands`, a missing `system` or `status` is determined by running commands in the workspace. Callers pass
-    False if the user has to agree to each command.
-    """
+    """Collect the facts about a workspace; those passed as arguments are used as they are. With `commands`, a missing
+    `system` or `status` is found by running commands. Pass False if the user has to agree to each command."""
     if commands:
         system = system or " ".join(await _said(workspace, "uname -sm; echo ${SHELL:-/bin/sh}"))
         status = status or await _said(workspace, "git status --short --branch 2>/dev/null")
@@ -73,13 +61,12 @@ async def collect_facts(
 
 
 def host_system() -> str:
-    """Return the `system` fact (operating system and shell) for commands that run on the user's own machine."""
     host = os.uname()
     return f"{host.sysname} {host.machine} {os.environ.get('SHELL', '/bin/sh')}"
 
 
 async def find_rules(workspace: Workspace, count: Count) -> tuple[tuple[str, str], ...]:
-    """Return path and text of all rules files, outermost folder first. Each text is cut to RULE_TOKENS tokens."""
+    """Return path and text of all rules files, outermost folder first, each cut to RULE_TOKENS tokens."""
     found: list[tuple[str, str]] = []
     seen: set[tuple[str, str]] = set()
     paths = [path for path in await workspace.files() if _is_rules(path)]
@@ -115,8 +102,7 @@ def _depth(folder: str) -> int:
 
 
 def _rank(path: str) -> int:
-    """Return the sort key of a rules file among those of its folder: the index of its name in RULES. Files in
-    RULES_FOLDER, whose names are not in RULES, come last."""
+    """Sort key within a folder: the index of the file's name in RULES; files in RULES_FOLDER come last."""
     return next((index for index, name in enumerate(RULES) if f"/{path}".endswith(f"/{name}")), len(RULES))
 
 

@@ -17,10 +17,8 @@ class ApplyConflict(Exception):
 
 def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
     """Write all changes into the folder. `start` has the contents that the agent started from; None in `changed`
-    deletes a file.
-
-    If a file has neither its new contents nor those in `start`, ApplyConflict is raised and nothing is written.
-    """
+    deletes a file. Raises ApplyConflict, before anything is written, if a file has neither its new contents nor those
+    in `start`."""
     changed = {path: data for path, data in changed.items() if not _is_still(folder, path, data)}
     moved = [path for path in changed if not _is_still(folder, path, start.get(path))]
     if moved:
@@ -59,7 +57,6 @@ def write_obstacle(folder: Path, path: str) -> str:
 
 
 def has_symlink_parent(folder: Path, path: str) -> bool:
-    """Return whether one of the path's parent folders within `folder` is a symlink."""
     return any(parent.is_symlink() for parent in _above(folder, path))
 
 
@@ -80,7 +77,6 @@ def _beside(target: Path, data: bytes) -> Path:
 
 
 def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
-    """Return whether the file still has this content. None stands for a file that does not exist."""
     target = folder / path
     return not write_obstacle(folder, path) and (target.read_bytes() if target.is_file() else None) == content
 

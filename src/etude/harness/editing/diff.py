@@ -9,11 +9,9 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
 LEFT_OUT = frozenset({".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"})
-"""Names of folders whose files are left out of diffs."""
 
 
 def is_source(path: str) -> bool:
-    """Return whether diffs include this path."""
     return not LEFT_OUT.intersection(path.split("/"))
 
 
@@ -28,10 +26,8 @@ def as_text(data: bytes) -> str | None:
 
 
 def equal_ends(one: Sequence[str], other: Sequence[str]) -> tuple[int, int]:
-    """Return how many lines are equal at the start of both texts, and how many more at their end.
-
-    Callers compare only the other lines with difflib, which takes quadratic time.
-    """
+    """Return how many lines are equal at the start of both texts, and how many more at their end. Only the other lines
+    need difflib, which takes quadratic time."""
     shorter = min(len(one), len(other))
     head = next((n for n in range(shorter) if one[n] != other[n]), shorter)
     return head, next((n for n in range(shorter - head) if one[-1 - n] != other[-1 - n]), shorter - head)
@@ -61,7 +57,7 @@ def _changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterato
 
 
 def binary_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """Return one line, in git's format, for each changed file that `unified_diff` leaves out because it is not text."""
+    """Return a line in git's format for each changed file that `unified_diff` leaves out because it is not text."""
     lines = []
     for path in sorted(before.keys() | after.keys()):
         old, new = before.get(path), after.get(path)

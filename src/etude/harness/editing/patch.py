@@ -38,24 +38,19 @@ class BadPatch(Exception):
 
 @dataclass(slots=True)
 class Hunk:
-    """One hunk of a patch: lines that are kept, removed and added at one place of a file."""
-
     behind: list[str] = field(default_factory=list)
-    """Lines given after `@@`. The file must contain them in this order, and the hunk is searched for after the last of
-    them."""
+    """Lines given after `@@`. The file must contain them in this order, before the hunk."""
     lines: list[tuple[str, str]] = field(default_factory=list)
-    """Each line of the hunk as its sign and its text. The sign is STAYS (kept), GOES (removed) or COMES (added)."""
+    """Each line's sign and text. The sign is STAYS (kept), GOES (removed) or COMES (added)."""
     at_end: bool = False
-    """Whether the hunk must match at the end of the file."""
 
     @property
     def old(self) -> list[str]:
-        """The kept and removed lines, which the file must contain."""
         return [line for sign, line in self.lines if sign != COMES]
 
     def new(self, there: Sequence[str]) -> Iterator[str]:
-        """Yield the lines that replace `there`, the lines of the file that matched the hunk's kept and removed lines.
-        Kept lines are taken from the file, not from the patch, so that their white space does not change."""
+        """Yield the lines that replace `there`, the matched lines of the file. Kept lines are taken from the file, not
+        from the patch, so that their white space does not change."""
         left = iter(there)
         for sign, line in self.lines:
             if sign == COMES:
@@ -68,18 +63,14 @@ class Hunk:
 
 @dataclass(slots=True)
 class FileChange:
-    """The part of a patch for one file."""
-
     path: str
     target: str
     """Path of the file after the patch; empty for a deleted file."""
     hunks: list[Hunk] = field(default_factory=list)
     content: str | None = None
-    """Contents of an added file; None for other changes."""
 
 
 def parse_patch(text: str) -> list[FileChange]:
-    """Parse a patch. Raises BadPatch."""
     lines = text.strip("\n").split("\n")
     if lines[0].strip() != BEGIN:
         raise BadPatch(f"a patch begins with {BEGIN!r}")
@@ -140,11 +131,8 @@ def _take(change: FileChange, line: str) -> bool:
 def apply_patch(
     changes: Sequence[FileChange], files: Mapping[str, str], *, exactly: bool = False
 ) -> dict[str, str | None]:
-    """Return the new contents of each file that the patch changes; None for a removed file.
-
-    If a file occurs twice in the patch, the second change applies to the result of the first. With `exactly`, white
-    space must match exactly. Raises BadPatch if a change does not match the files.
-    """
+    """Return the new contents of each file that the patch changes; None for a removed file. Raises BadPatch. A second
+    change of a file applies to the result of the first. With `exactly`, white space must match exactly."""
     after: dict[str, str | None] = {}
 
     def now(path: str) -> str | None:
@@ -169,8 +157,6 @@ def apply_patch(
 
 
 def _updated(change: FileChange, text: str, likenesses: Sequence[Likeness]) -> str:
-    """Return a file's text after its hunks are applied. `likenesses` are the line comparisons to try, the strictest
-    first."""
     ended = text.endswith("\n") or not text
     lines = text.removesuffix("\n").split("\n") if text else []
     result: list[str] = []
@@ -189,7 +175,7 @@ def _updated(change: FileChange, text: str, likenesses: Sequence[Likeness]) -> s
 
 
 def _line_behind(lines: Sequence[str], wanted: str, start: int, path: str, likenesses: Sequence[Likeness]) -> int:
-    """Return the index of the line after the first line that matches `wanted`, searching from index `start` on."""
+    """Return the index after the first line from `start` on that matches `wanted`."""
     for likeness in likenesses:
         for number in range(start, len(lines)):
             if likeness(lines[number]) == likeness(wanted):
@@ -198,9 +184,8 @@ def _line_behind(lines: Sequence[str], wanted: str, start: int, path: str, liken
 
 
 def _place_of(hunk: Hunk, lines: Sequence[str], start: int, path: str, likenesses: Sequence[Likeness]) -> int:
-    """Find the place, at or after index `start`, where the file's lines match the hunk's kept and removed lines, and
-    return the index of its first line. If the hunk only adds lines, return where they go. `likenesses` are the line
-    comparisons to try, the strictest first."""
+    """Return the index, from `start` on, at which the file's lines match the hunk's kept and removed lines.
+    `likenesses` are the line comparisons to try, the strictest first."""
     old = hunk.old
     if not old:
         # A hunk that only adds lines goes after the line given with `@@`, or to the end of the file.
@@ -217,8 +202,6 @@ def _place_of(hunk: Hunk, lines: Sequence[str], start: int, path: str, likenesse
 
 
 def _matches(hunk: Hunk, lines: Sequence[str], start: int, likeness: Likeness) -> Iterator[int]:
-    """Yield every index, at or after `start`, at which the file's lines match the hunk's kept and removed lines. Lines
-    match if `likeness` maps them to equal keys."""
     wanted = [likeness(line) for line in hunk.old]
     held = [likeness(line) for line in lines]
     last = len(lines) - len(wanted)
@@ -231,12 +214,4 @@ def _exact(line: str) -> str:
     return line
 
 
-def _without_end(line: str) -> str:
-    return line.rstrip()
-
-
-def _without_ends(line: str) -> str:
-    return line.strip()
-
-
-_LIKENESSES = (_exact, _without_end, _without_ends)
+_LIKENESSES = (_exact, str.rstrip, str.strip)

@@ -18,12 +18,11 @@ from etude.harness.editing.diff import equal_ends
 from etude.harness.lints.diagnostic import Diagnostic
 
 Files: TypeAlias = Mapping[str, bytes]
+Keys: TypeAlias = tuple[Callable[[Diagnostic], Hashable], Callable[[Diagnostic], Hashable]]
 MOST_COMPARED = 4_000_000
-"""Maximum number of pairs of lines to compare; if a changed part of a file has more, it is treated as one replaced
-block."""
+"""Maximum number of line pairs to compare; a changed part with more is treated as one replaced block."""
 MOST_PAIRS = 400
-"""Maximum number of pairs of added and deleted files to compare for renames; if there are more, only files of the same
-name are compared."""
+"""Maximum number of pairs of added and deleted files to compare for renames; beyond it, names must be equal."""
 ALIKE = 0.5
 """Minimum fraction of lines that an added file must share with a deleted one to count as the renamed file."""
 
@@ -31,8 +30,8 @@ _LINE_NUMBERS = re.compile(r"(\blines? |:)\d+(?::\d+)?|\(\d+,\d+\)")
 
 
 def unmatched(before: Sequence[Diagnostic], after: Sequence[Diagnostic], old: Files, new: Files) -> list[Diagnostic]:
-    """Return the new problems among those that linters report after edits (`after`): those that correspond to no
-    problem reported before the edits (`before`). `old` and `new` are the files before and after the edits."""
+    """Return the problems in `after` that correspond to none in `before`. `old` and `new` are the files before and
+    after the edits."""
     names = renamed(old, new)
     left_before, left_after = list(before), list(after)
     comparisons: dict[str, Comparison] = {}
@@ -47,15 +46,15 @@ def unmatched(before: Sequence[Diagnostic], after: Sequence[Diagnostic], old: Fi
     def place_of(problem: Diagnostic) -> str:
         return now_at.get(problem.path, problem.path)
 
-    by_line: tuple[Callable[[Diagnostic], Hashable], Callable[[Diagnostic], Hashable]] = (
+    by_line: Keys = (
         lambda problem: ("line", problem.line),
         lambda problem: ("line", compared(problem.path).old_line(problem.line)),
     )
-    by_text: tuple[Callable[[Diagnostic], Hashable], Callable[[Diagnostic], Hashable]] = (
+    by_text: Keys = (
         lambda problem: ("text", compared(place_of(problem)).old_text(problem.line)),
         lambda problem: ("text", compared(problem.path).new_text(problem.line)),
     )
-    by_piece: tuple[Callable[[Diagnostic], Hashable], Callable[[Diagnostic], Hashable]] = (
+    by_piece: Keys = (
         lambda problem: ("piece", compared(place_of(problem)).old_piece(problem.line) or ("before", problem)),
         lambda problem: ("piece", compared(problem.path).new_piece(problem.line) or ("after", problem)),
     )
@@ -94,16 +93,15 @@ class Comparison:
                 self._new_piece.update(dict.fromkeys(range(begin + 1, end + 1), number))
 
     def old_line(self, line: int) -> int | None:
-        """Return the line number that an unchanged line had before; None for a new or changed line. Line 0, which means
-        no line, stays 0."""
+        """The line number that an unchanged line had before; None for a new or changed line. Line 0, which means no
+        line, stays 0."""
         return self._was.get(line) if line else 0
 
     def old_piece(self, line: int) -> int | None:
-        """Return the number of the changed block that contains a line of the old text; None for an unchanged line."""
+        """The number of the changed block that contains a line of the old text; None for an unchanged line."""
         return self._old_piece.get(line)
 
     def new_piece(self, line: int) -> int | None:
-        """Return the number of the changed block that contains a line of the new text; None for an unchanged line."""
         return self._new_piece.get(line)
 
     def old_text(self, line: int) -> str:
@@ -122,7 +120,6 @@ Opcode: TypeAlias = tuple[str, int, int, int, int]
 
 
 def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """Return the edit operations from `old` to `new` in the form of difflib's opcodes."""
     head, tail = equal_ends(old, new)
     first, last = old[head : len(old) - tail], new[head : len(new) - tail]
     if len(first) * len(last) > MOST_COMPARED:
@@ -155,7 +152,6 @@ def renamed(old: Files, new: Files) -> dict[str, str]:
 
 
 def _alike(one: Counter[str], other: Counter[str]) -> float:
-    """Return the fraction of the longer file's lines that both files have in common."""
     most = max(one.total(), other.total())
     return (one & other).total() / most if most else 0.0
 
@@ -165,5 +161,4 @@ def _lines(data: bytes | None) -> list[str]:
 
 
 def sorted_problems(problems: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Deduplicate problems and sort them by file and line."""
     return sorted(set(problems))

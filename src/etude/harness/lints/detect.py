@@ -22,12 +22,9 @@ from etude.harness.workspaces.scratch_tree import is_own
 
 @dataclass(frozen=True, slots=True, order=True)
 class Root:
-    """A folder that contains a linter's configuration file."""
-
     folder: str
-    """Path of the folder with the configuration file; "." is the workspace itself."""
+    """The folder's path; "." is the workspace itself."""
     config: str
-    """Path of the linter's configuration file in the folder."""
     has_targets: bool = False
     """Whether the linter's configuration file itself lists the files to lint."""
 
@@ -44,9 +41,8 @@ class Tree:
 
 
 def find_roots(linter: Linter, tree: Tree) -> list[Root]:
-    """Return, sorted, the folders that contain a configuration file of a linter. Folders without any file that the
-    linter checks are left out. If `linter.roots` is "outermost", folders below another folder with a configuration are
-    left out too."""
+    """Return, sorted, the folders with a configuration file of a linter and with a file that it checks. If
+    `linter.roots` is "outermost", folders below another one are left out."""
     found: dict[str, Root] = {}
     for config in linter.configs:
         exact = "*" not in config.name
@@ -64,7 +60,6 @@ def find_roots(linter: Linter, tree: Tree) -> list[Root]:
 
 
 def nearest(path: str, folders: Iterable[str]) -> str | None:
-    """Return the deepest of these folders that contains the path, or None."""
     holding = [folder for folder in folders if within(path, folder)]
     return max(holding, key=_depth, default=None)
 
@@ -79,7 +74,6 @@ def above(folder: str, path: str) -> bool:
 
 
 def relative(path: str, folder: str) -> str:
-    """Return a workspace path relative to a folder that contains it."""
     return PurePosixPath(path).relative_to(folder).as_posix()
 
 

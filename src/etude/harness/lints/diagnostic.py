@@ -14,25 +14,21 @@ class Diagnostic:
     """One problem that a linter reports. Problems are ordered by file and line."""
 
     path: str
-    """Path relative to the workspace."""
     line: int
     """Line number, counting from 1; 0 if the linter reports none."""
     column: int
     """Column number from 1, in the linter's own units; 0 if the linter reports none."""
     severity: Severity = field(compare=False)
     code: str
-    """Name of the linter's rule that the problem violates; empty if the linter reports none."""
     message: str
     linter: str
 
     def as_line(self) -> str:
-        """Return the problem as one line for the agent."""
         position = ":".join([self.path, *(str(number) for number in (self.line, self.column) if number)])
         rule = f"{self.linter} {self.code}" if self.code else self.linter
         return f"{position} {self.severity} {self.message} [{rule}]"
 
 
 def one_line(text: str) -> str:
-    """Convert a linter's text to one printable line of bounded length."""
     words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return words if len(words) <= MESSAGE_CHARACTERS else f"{words[:MESSAGE_CHARACTERS]}..."

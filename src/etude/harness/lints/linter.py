@@ -24,15 +24,12 @@ class Config:
     name: str
     """Name of the configuration file; may contain `*`."""
     table: tuple[str, ...] = ()
-    """Nested keys, outermost first, that lead to a table in a TOML, JSON or INI file. A file that parses counts
-    as configuration if it has this table. A file that does not parse counts if its text contains the table's name. If
-    `table` is empty, every file with the right name counts."""
+    """Nested keys, outermost first, of a table in a TOML, JSON or INI file. Without it, the file does not count; a file
+    that does not parse counts if its text contains the table's name. If `table` is empty, the file's name is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linter:
-    """Description of one linter, read from its data file."""
-
     name: str
     programs: tuple[str, ...]
     """Program names; the first one that is installed is called."""
@@ -41,7 +38,6 @@ class Linter:
     program. {targets} is replaced by the path to lint; for a run on the whole folder it is empty if the configuration
     lists what to lint."""
     parser: str
-    """Name of the output parser, one of PARSERS."""
     configs: tuple[Config, ...]
     found: tuple[int, ...]
     """Exit codes, besides 0, of a run that completed and found problems. With any other code, or if no problem can be
@@ -65,7 +61,6 @@ class Linter:
     """Keys of the configuration that list what to lint. If one of them is set, a run on the whole folder gets no
     targets on its command line."""
     env: dict[str, str] = field(default_factory=dict)
-    """Environment variables to set for the linter."""
     seconds: float = 60.0
     """Time limit of one run in seconds; a run that reaches it has failed."""
 
@@ -89,7 +84,6 @@ def parse_linter(text: str, source: str) -> Linter:
 
 @cache
 def builtin_linters() -> tuple[Linter, ...]:
-    """Return the linters that ship with the harness, sorted by name."""
     folder = resources.files("etude.harness.lints") / "linters"
     files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
     linters = [parse_linter(file.read_text(encoding="utf-8"), file.name) for file in files]

@@ -27,8 +27,6 @@ _PROGRAMS = ("node_modules/.bin", ".venv/bin", "venv/bin")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of running a linter in one folder on one state of the files."""
-
     problems: tuple[Diagnostic, ...] = ()
     failure: str = ""
     """Why the run failed; empty if it completed."""
@@ -38,18 +36,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class LinterRun:
-    """A run of one linter in one folder that contains its configuration."""
-
     linter: Linter
     root: Root
     folders: tuple[str, ...]
     """All folders that contain this linter's configuration and files that it checks."""
     path: str
-    """The file or folder that the caller wants to lint."""
     was_configured: bool
-    """Whether the folder in which the linter runs already contained its configuration when the agent began."""
+    """Whether the folder already contained the configuration when the agent began."""
     start: Mapping[str, bytes]
-    """Contents of the files when the agent began, by path."""
 
     @property
     def target(self) -> str:
@@ -59,7 +53,6 @@ class LinterRun:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Key under which the run's result is cached."""
         return self.linter.name, self.root.folder, self.target
 
     @property
@@ -69,8 +62,8 @@ class LinterRun:
         return self.was_configured and any(within(path, target) for path in self.start)
 
     def command(self) -> str:
-        """Return the shell command that runs the linter. It is written for a scratch tree, a copy of the workspace's
-        files. Linters installed in the project take precedence over those on PATH."""
+        """The shell command, for a scratch tree. Linters installed in the project take precedence over those on
+        PATH."""
         depth = 0 if self.root.folder == "." else self.root.folder.count("/") + 1
         search = [f"$PWD/{'../' * up}{programs}" for up in range(depth + 1) for programs in _PROGRAMS]
         found = " || ".join(f"command -v {program}" for program in self.linter.programs)
@@ -84,8 +77,7 @@ class LinterRun:
         )
 
     def answer(self, result: ExecResult, files: Mapping[str, bytes]) -> Answer:
-        """Interpret the result of the linter's run on `files`. Raises HostOverloaded if the run reached its time limit
-        because the host gave it no CPU time."""
+        """Interpret a run on `files`. Raises HostOverloaded if it timed out because the host gave it no CPU time."""
         seconds = self.linter.seconds
         if result.starved:
             raise HostOverloaded(
@@ -115,8 +107,8 @@ class LinterRun:
         return Answer(tuple(sorted_problems(filter(None, problems))), stopped=result.code in self.linter.stopped)
 
     def remarks(self, was: Answer, now: Answer) -> list[str]:
-        """Return remarks for the agent about runs that failed or stopped early. `was` is the answer for the files when
-        the agent began, `now` that for the current files."""
+        """Sentences for the agent about runs that failed or stopped early: `was` on the original files, `now` on the
+        current."""
         name = self.linter.name if self.root.folder == "." else f"{self.linter.name} in {self.root.folder}"
         if now.failure:
             return [f"{name} gave no answer: {now.failure}."]
@@ -134,9 +126,8 @@ class LinterRun:
         return found
 
     def _problem(self, finding: Finding, files: Mapping[str, bytes]) -> Diagnostic | None:
-        """Convert a finding (a problem as the linter printed it) to a Diagnostic. Return None if its file is outside
-        the workspace or is not the project's own (`is_own`). Return None, too, if the file belongs to another folder
-        with a configuration of the linter, since another LinterRun lints that folder."""
+        """Convert a finding. None if its file is outside the workspace, is not the project's own (`is_own`), or belongs
+        to another configured folder, which has its own LinterRun."""
         path = self._place(finding.path, files)
         if path is None or not is_own(path, files) or nearest(path, self.folders) != self.root.folder:
             return None
@@ -160,7 +151,6 @@ class LinterRun:
 
 
 def _clean(path: str) -> str | None:
-    """Resolve "." and ".." in a path; None if it leads out of the workspace."""
     parts: list[str] = []
     for part in path.split("/"):
         if part == "..":

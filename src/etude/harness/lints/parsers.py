@@ -22,8 +22,6 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem as the linter printed it."""
-
     path: str
     """Path as printed; empty if the linter printed none."""
     line: int
@@ -35,14 +33,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class LinterOutput:
-    """Output of one linter run, with the settings that its parser needs."""
-
     stdout: str
     stderr: str
     pattern: str = ""
-    """Regular expression of a line with a problem; only the parser "lines" uses it."""
     severity: Severity = "error"
-    """Severity of a problem if the linter's output does not give one."""
 
 
 Parser: TypeAlias = Callable[[LinterOutput], list[Finding]]
@@ -50,7 +44,6 @@ T = TypeVar("T")
 
 
 def _read(kind: type[T], text: str) -> T:
-    """Parse JSON text into a value of type `kind`. Raises Unreadable."""
     try:
         return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
@@ -63,8 +56,7 @@ def _number(text: str | None) -> int:
 
 
 def lines(said: LinterOutput) -> list[Finding]:
-    """Parse output with one problem per line. Lines that do not match the linter's pattern (`LinterOutput.pattern`),
-    such as explanations, are skipped."""
+    """One problem per line. Lines that do not match the linter's pattern, such as explanations, are skipped."""
     shape = re.compile(said.pattern)
     found = []
     for line in said.stdout.split("\n"):
@@ -182,8 +174,7 @@ _VET_LINE = re.compile(rf"(?:vet: )?{_POSITION.pattern}: (?P<message>.*)")
 
 
 def go_vet(said: LinterOutput) -> list[Finding]:
-    """Parse the output of `go vet -json`. It has one JSON object per package, which older versions print to stderr.
-    Compile errors are plain lines."""
+    """`go vet -json` prints one JSON object per package, older versions to stderr. Compile errors are plain lines."""
     found = []
     for text in (said.stdout, said.stderr):
         for block in _blocks(text):
@@ -201,15 +192,12 @@ def go_vet(said: LinterOutput) -> list[Finding]:
 
 
 def _at(match: re.Match[str], code: str, message: str) -> Finding:
-    """Build a finding (one problem of a linter) from a regular expression's match with the groups path, line and
-    column."""
     place = (match["path"], _number(match["line"]), _number(match["column"]))
     return Finding(*place, "warning" if code else "error", code, one_line(message))
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield each JSON object as one text, and each line between objects. An object begins and ends at the start of a
-    line."""
+    """Yield each JSON object as one text, and each line between objects. Objects begin and end at a line's start."""
     block: list[str] = []
     for line in text.split("\n"):
         if block or line.startswith("{"):
@@ -273,5 +261,3 @@ PARSERS: dict[str, Parser] = {
     "go_vet": go_vet,
     "cargo": cargo,
 }
-
-__all__ = ["PARSERS", "Finding", "LinterOutput", "Parser", "Unreadable"]

@@ -22,8 +22,6 @@ from etude.harness.workspaces.workspace import Workspace
 
 Files: TypeAlias = Mapping[str, bytes]
 MOST_ROOTS = 20
-"""Maximum number of folders in which one call runs the same linter. A linter runs in each folder with a configuration
-of it."""
 
 
 @dataclass(slots=True)
@@ -33,18 +31,13 @@ class Report:
     fresh: list[Diagnostic] = field(default_factory=list)
     """Problems in the requested path that did not exist when the agent began."""
     old: list[Diagnostic] = field(default_factory=list)
-    """Problems in the requested path that existed when the agent began."""
     elsewhere: int = 0
     """Number of new problems outside the requested path."""
     answered: list[str] = field(default_factory=list)
-    """Names of the linters that gave a result."""
     remarks: list[str] = field(default_factory=list)
-    """Sentences about linters that failed, stopped early or skipped folders."""
 
 
 class Lints:
-    """Runs the linters during one run of the agent, and caches their results."""
-
     def __init__(self, linters: Sequence[Linter] | None = None) -> None:
         self.linters = tuple(linters if linters is not None else builtin_linters())
         self._kept: dict[tuple[bool, str, str, str], tuple[Files, Answer]] = {}
@@ -76,8 +69,8 @@ class Lints:
             return report
 
     async def _one(self, workspace: Workspace, run: LinterRun, start: Files, now: Files, report: Report) -> None:
-        """Add one linter's problems in one folder to the report. The linter runs on the original and on the current
-        files, except where a cached result exists."""
+        """Add the linter's problems to the report: it runs on the original and the current files, where no result is
+        cached."""
         was = self._known(True, run, start) if run.existed_at_start else Answer()
         answer = self._known(False, run, now)
         if was is None or answer is None:

@@ -24,23 +24,19 @@ from etude.harness.schema import ToolSchema
 
 _CHARACTERS_PER_TOKEN = 4
 _REFUSES = (400, 404, 405, 415, 422, 501)
-"""HTTP status codes with which endpoints reject a request that contains an unknown field."""
 _FULL = (
     "context_length", "context length", "maximum context", "context size", "context window", "prompt is too long",
     "maximum number of tokens",
 )  # fmt: skip
-"""Phrases in the error messages of various endpoints that mean a full context."""
 _LONGEST_PAUSE = 60.0
 
 
 class _AskOtherwise(Exception):
-    """The endpoint rejected a field of the request. The request must be sent again without this field, or with the
-    field's newer name."""
+    """The endpoint rejected a request field: ask again without it, or with its newer name."""
 
 
 class _AskAgain(Exception):
-    """The request failed temporarily, and can be sent again. `seconds` is the waiting time that the endpoint's answer
-    gives; 0 if it gives none."""
+    """A temporary failure. `seconds` is the waiting time that the answer gives; 0 if it gives none."""
 
     def __init__(self, problem: str, seconds: float = 0.0) -> None:
         super().__init__(problem)
@@ -49,8 +45,6 @@ class _AskAgain(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A chat endpoint and the options of its requests."""
-
     url: str
     """Base URL, without /chat/completions."""
     model: str
@@ -69,14 +63,11 @@ class ChatPolicy:
 
     def __init__(self, endpoint: Endpoint, schemas: Sequence[ToolSchema], on_piece: OnPiece | None = None) -> None:
         self.on_piece = on_piece
-        """Callback for the streamed pieces of a turn; may be set between turns."""
         self._can_stream = True
         self._bound = "max_tokens"
-        """Name of the request field that limits the answer's tokens. Newer endpoints require another name than
-        "max_tokens"."""
+        """Name of the request field that limits the answer's tokens; newer endpoints require another one."""
         self._thinking = THINKING
-        """Name of the message field that contains the model's thinking, in requests and answers; empty if the endpoint
-        rejects it."""
+        """Name of the message field with the model's thinking; empty if the endpoint rejects it."""
         self.name = endpoint.model
         self._endpoint = endpoint
         self._tools = [schema.openai() for schema in schemas]
@@ -85,8 +76,7 @@ class ChatPolicy:
             base_url=endpoint.url.rstrip("/") + "/", headers=headers, timeout=endpoint.seconds
         )
         self._counted: dict[str, tuple[int, int]] = {}
-        """For each conversation id, how many messages the endpoint has counted so far, and their total number of
-        tokens."""
+        """By conversation id: how many messages the endpoint has counted so far, and their tokens."""
 
     async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
         answer = await self._ask(conversation, max_tokens)
@@ -113,7 +103,6 @@ class ChatPolicy:
         return body
 
     async def _ask(self, conversation: Conversation, max_tokens: int) -> Any:
-        """Send the conversation to the endpoint, with retries, and return the parsed JSON answer."""
         problem = ""
         attempt, wanted = 0, 0.0
         while attempt < self._endpoint.attempts:
@@ -168,7 +157,6 @@ class ChatPolicy:
             return assembly.whole()
 
     def _check(self, response: httpx.Response, asked: dict[str, Any]) -> None:
-        """Raise the exception that fits an unsuccessful response; `asked` is the body of the request."""
         status = response.status_code
         if status in _REFUSES and not _is_full(response.text) and self._can_do_without(asked, response.text):
             raise _AskOtherwise
@@ -178,8 +166,7 @@ class ChatPolicy:
             _said_no(self._endpoint.url, status, response.text[:500])
 
     def _can_do_without(self, asked: dict[str, Any], said: str) -> bool:
-        """Stop sending the request field that the error message `said` names, or send it under its newer name from now
-        on. Return False if the message names no such field."""
+        """Omit or rename from now on the request field that the error message `said` names; False if it names none."""
         if self._bound == "max_tokens" and "max_completion_tokens" in said:
             self._bound = "max_completion_tokens"
         elif self._thinking in said and any(self._thinking in message for message in asked["messages"]):
@@ -191,7 +178,6 @@ class ChatPolicy:
         return True
 
     def _notice(self, message: Any) -> None:
-        """Remember the name of the message field in which this endpoint sends thinking."""
         name = next((name for name in (THINKING, "reasoning") if message.get(name)), "")
         self._thinking = self._thinking and (name or self._thinking)
 
@@ -202,8 +188,7 @@ class ChatPolicy:
             raise PolicyError(f"{self._endpoint.url}: the answer is not JSON") from error
 
     def tokens(self, conversation: Conversation) -> int:
-        """Return the conversation's number of tokens: the endpoint's count at its last answer, plus an estimate for
-        later messages."""
+        """The endpoint's count at its last answer, plus an estimate for later messages."""
         known, tokens = self._counted.get(conversation.id, (0, 0))
         return tokens + sum(self.count(message.text) for message in conversation.messages[known:])
 
@@ -231,12 +216,8 @@ def _said_no(url: str, status: int, text: str) -> None:
 
 
 def _turn(answer: Any, place: int, count: Any) -> tuple[Turn, int]:
-    """Convert a completion to a turn. Return the turn, and the total number of tokens of prompt and answer (0 if not
-    reported).
-
-    A call without an id gets an id made from `place`, the number of earlier messages. `count` counts the tokens of a
-    text.
-    """
+    """Return a completion's turn, and the tokens of prompt and answer together (0 if not reported). `place`, the number
+    of earlier messages, makes ids for calls without one."""
     choice = answer["choices"][0]
     message = choice["message"]
     usage = answer.get("usage") or {}
@@ -265,7 +246,6 @@ def _turn(answer: Any, place: int, count: Any) -> tuple[Turn, int]:
 
 
 def _call(call: Any, label: str) -> ToolCall:
-    """Convert a tool call of a completion; `label` becomes its id if the endpoint sent none."""
     function = call["function"]
     raw = _valid(function.get("arguments") or "")
     identity = str(call.get("id") or label)

@@ -20,9 +20,8 @@ class Piece:
     "again" has no text. It says that the turn is sampled again, so its pieces so far must be discarded."""
     text: str = ""
     name: str = ""
-    """For a piece of a tool call: the name of the called tool."""
     place: int = 0
-    """For a piece of a tool call: the call's index within the turn."""
+    """For a tool call: its index within the turn."""
 
 
 OnPiece = Callable[[Piece], None]
@@ -93,7 +92,6 @@ class Assembly:
         self._tell(Piece("call", piece, call["function"]["name"], index))
 
     def whole(self) -> dict[str, Any]:
-        """Return the assembled completion."""
         message: dict[str, Any] = {key: "".join(parts) for key, parts in self._said.items()}
         if self._calls:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]

@@ -32,13 +32,12 @@ def openai_messages(conversation: Conversation, thinking: str = "") -> list[dict
 
 
 def whole_chain(conversation: Conversation) -> list[dict[str, Any]]:
-    """Convert a conversation and its parents, which self-summaries replaced, to OpenAI chat messages with thinking. The
-    oldest conversation comes first."""
+    """Convert a conversation and those that self-summaries replaced to OpenAI messages with thinking, oldest first."""
     return [message for link in chain_of(conversation) for message in openai_messages(link, THINKING)]
 
 
 def chain_of(conversation: Conversation) -> list[Conversation]:
-    """Return the conversation and its parents, which self-summaries replaced. The oldest comes first."""
+    """Return the conversation and its parents, which self-summaries replaced, oldest first."""
     chain: list[Conversation] = []
     link: Conversation | None = conversation
     while link is not None:

@@ -22,12 +22,8 @@ from etude.trace.builder import TraceBuilder
 
 @dataclass(frozen=True, slots=True)
 class TokenSampling:
-    """Sampling options of a token policy."""
-
     context: int
-    """Size of the engine's context in tokens."""
     temperature: float = 1.0
-    """Sampling temperature; 0 means greedy decoding."""
     seed: int = 0
 
 

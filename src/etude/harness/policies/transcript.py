@@ -26,20 +26,16 @@ from etude.trace.trace import SegmentKind
 
 
 class _Next(NamedTuple):
-    """The next prompt of a conversation. It either extends the previous prompt or starts a new segment of the trace, in
-    which each prompt extends the one before."""
+    """The next prompt of a conversation. It extends the previous prompt, or starts a new segment of the trace."""
 
     exchanges: list[Exchange]
     """All earlier turns of this conversation: for each, the token ids given to the model and those that it sampled."""
     given: list[int]
-    """The token ids of this prompt that follow those of the model's earlier turns, such as the ids of new tool results.
-    Before the model's first turn this is the whole prompt."""
+    """The ids after the model's last turn, such as new tool results; before its first turn, the whole prompt."""
     begins: SegmentKind | None
-    """Kind of the trace segment that this prompt starts; None if the prompt extends the previous one, in the same
-    segment."""
+    """Kind of the trace segment that this prompt starts; None if it extends the previous prompt."""
     fresh: list[int]
-    """The token ids of this prompt that follow the previous prompt and the ids that the model sampled after it. Used
-    only if this prompt extends the previous one."""
+    """The ids after the previous prompt and what the model sampled after it. Only used if `begins` is None."""
 
     @property
     def prompt(self) -> list[int]:
@@ -47,40 +43,34 @@ class _Next(NamedTuple):
 
 
 class Transcript:
-    """Keeps the token ids of one policy's conversations, builds prompts from them and records them in a
-    TraceBuilder."""
-
     def __init__(self, form: Format, recorder: TraceBuilder, schemas: Mapping[str, CallSchema]) -> None:
         self._form = form
         self._recorder = recorder
         self._schemas = schemas
         self._exchanges: list[Exchange] = []
         self._length = 0
-        """Total number of token ids, given to the model and sampled, in the recorded turns (`_exchanges`)."""
+        """Total number of ids, given and sampled, in `_exchanges`."""
         self._conversation: str | None = None
         self._segment: int | None = None
         self._given = 0
-        """Number of messages, counted from the conversation's beginning, whose token ids are recorded in
-        `_exchanges`."""
+        """Number of the conversation's messages whose ids are in `_exchanges`."""
         self._last: Message | None = None
-        """The message directly before the model's last recorded turn. If the conversation has another message at this
-        place now, it was cut back to an earlier message."""
+        """The message before the model's last recorded turn. If another one is there now, the conversation was cut
+        back."""
         self._pending: tuple[str, int, Message, _Next] | None = None
         self._experts_from = 0
 
     def prompt(self, conversation: Conversation) -> list[int]:
-        """Return the token ids of the next prompt. The conversation's last message must not be from the assistant."""
+        """Return the next prompt's ids. The conversation's last message must not be the assistant's."""
         return self._next(conversation).prompt
 
     def length(self, conversation: Conversation) -> int:
-        """Return the number of tokens of the next prompt."""
         following = self._next(conversation)
         return self._length + len(following.fresh) if following.begins is None else len(following.prompt)
 
     def experts_from(self, conversation: Conversation) -> int:
-        """Return the first position, in the trace segment to which the next prompt belongs, for which the routed
-        experts are not recorded yet. It is 0 if the prompt starts a new segment. Only mixture-of-experts models have
-        routed experts."""
+        """Return the first position in the next prompt's segment whose routed experts (of mixture-of-experts models)
+        are not recorded yet."""
         return self._experts_from if self._next(conversation).begins is None else 0
 
     def sampled(
@@ -92,12 +82,8 @@ class Transcript:
         experts: NDArray[np.uint16] | None = None,
         experts_from: int = 0,
     ) -> None:
-        """Record the tokens that were sampled after `prompt(conversation)`. Call this before the turn is appended to
-        the conversation as one message.
-
-        `experts` are the routed experts of the positions from `experts_from` on, counted from the start of the trace
-        segment.
-        """
+        """Record the tokens that were sampled after `prompt(conversation)`, before the turn is appended to the
+        conversation. `experts` are those of the segment's positions from `experts_from` on."""
         following = self._next(conversation)
         if following.begins is None:
             self._recorder.extend(following.fresh)
@@ -115,7 +101,6 @@ class Transcript:
         self._experts_from = self._length - 1
 
     def _next(self, conversation: Conversation) -> _Next:
-        """Return the next prompt; it is cached until a message is appended."""
         messages = conversation.messages
         known = self._pending
         if known is None or known[:2] != (conversation.id, len(messages)) or known[2] is not messages[-1]:
@@ -130,8 +115,7 @@ class Transcript:
         return known[3]
 
     def _begun(self, conversation: Conversation) -> _Next:
-        """Return the next prompt of a conversation by encoding all its messages, since no earlier prompt can be
-        extended."""
+        """Encode all messages, since no earlier prompt can be extended."""
         messages = conversation.messages
         if [m.role for m in messages[:2]] != [Role.SYSTEM, Role.USER]:
             raise ValueError("a conversation begins with a system and a user message")
@@ -141,8 +125,7 @@ class Transcript:
         return _Next([*self._form.recall(exchanges[:past]), *exchanges[past:]], given, kind, [])
 
     def _continued(self, messages: Sequence[Message]) -> _Next:
-        """Return the next prompt of the recorded conversation by encoding only the messages after the last recorded
-        turn."""
+        """Encode only the messages after the last recorded turn."""
         last = self._exchanges[-1]
         closing = self._form.closing([*last.given, *last.sampled])
         exchanges, given, past = self._said(self._exchanges, closing, messages, self._given)
@@ -153,13 +136,9 @@ class Transcript:
     def _said(
         self, before: Sequence[Exchange], ids: list[int], messages: Sequence[Message], start: int
     ) -> tuple[list[Exchange], list[int], int]:
-        """Encode the messages from index `start` on, and append them to the ids of the earlier messages. These are the
-        exchanges `before` (for each turn of the model, the ids given to it and those that it sampled), then `ids`,
-        which no turn follows yet.
-
-        Return three values: all exchanges, the ids after the last exchange, and the number of exchanges before the last
-        encoded user message (0 if no encoded message is from the user).
-        """
+        """Encode the messages from index `start` on, and append them to the ids of the earlier ones: the exchanges
+        `before`, then `ids`, which no turn follows yet. Return all exchanges, the ids after the last one, and the
+        number of exchanges before the last encoded user message (0 if there is none)."""
         exchanges = list(before)
         past, calls = 0, calls_in(messages[:start])
         for role, group in groupby(messages[start:], key=lambda message: message.role):
@@ -183,18 +162,14 @@ class Transcript:
         return exchanges, ids, past
 
     def _without_answering(self, ids: list[int]) -> list[int]:
-        """Return the token ids of a prompt without the ids at its end, if any, that begin the assistant's turn. A
-        message of another role can then be appended."""
+        """Remove the ids at a prompt's end that begin the assistant's turn, so that another role can follow."""
         answering = list(self._form.answering)
         return ids[: -len(answering)] if ids[-len(answering) :] == answering else ids
 
     def _answers(self, messages: Sequence[Message]) -> list[int]:
-        """Return the token ids of tool messages, which contain the results of one turn's calls."""
         calls = [message.call.raw if message.call else "" for message in messages]
         return self._form.tool_outputs([message.text for message in messages], calls)
 
 
 def _flat(exchanges: Sequence[Exchange]) -> list[int]:
-    """Return the ids of all exchanges as one list: for each turn, the ids given to the model, then the ids that it
-    sampled."""
     return [*chain.from_iterable(chain.from_iterable(exchanges))]

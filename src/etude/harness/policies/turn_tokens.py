@@ -17,19 +17,14 @@ NOT_CLOSED = "it has no end"
 
 
 def calls_in(messages: Sequence[Message]) -> int:
-    """Return the number of tool calls in messages."""
     return sum(len(message.turn.calls) for message in messages if message.turn)
 
 
 def written_turn(form: Format, turn: Turn, schemas: Mapping[str, CallSchema], number: int) -> list[int]:
-    """Return the token ids of a turn that was not sampled in this format. `number` is the number of calls in earlier
-    turns.
-
-    The text of each call is written anew in this format. A call keeps its raw text in three cases: this format parses
-    that text as the same call, the call did not parse, or this format cannot express the call. In the last two cases
-    the token ids usually do not parse as a call either. If a RecordingPolicy records such a turn, the call's result
-    tells the model what is wrong.
-    """
+    """Return the token ids of a turn that was not sampled in this format; `number` is the number of earlier calls. Each
+    call is written anew in this format. It keeps its raw text if that parses as the same call here, if the call did not
+    parse, or if this format cannot express it. In the last two cases a RecordingPolicy's ids do not parse either, and
+    the call's result tells the model what is wrong."""
 
     def spelled(call: ToolCall, number: int) -> str:
         schema = schemas.get(call.name)

@@ -5,6 +5,6 @@ The result always equals that of ripgrep alone on the folder's current files.
 
 from etude.harness.search.grep import Grep
 from etude.harness.search.query import Pattern
-from etude.harness.search.ripgrep import BadPattern, Found, Match, NoRipgrep, Ripgrep, Scope, SearchFailed
+from etude.harness.search.ripgrep import BadPattern, Found, NoRipgrep, Ripgrep, Scope, SearchFailed
 
-__all__ = ["BadPattern", "Found", "Grep", "Match", "NoRipgrep", "Pattern", "Ripgrep", "Scope", "SearchFailed"]
+__all__ = ["BadPattern", "Found", "Grep", "NoRipgrep", "Pattern", "Ripgrep", "Scope", "SearchFailed"]

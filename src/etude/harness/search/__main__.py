@@ -21,17 +21,14 @@ from etude.harness.search.store import save
 
 
 def _end_with_input() -> None:
-    """Wait until stdin is closed, and exit."""
     os.read(0, 1)
     os._exit(1)
 
 
 @contextmanager
 def _turn(place: Path) -> Iterator[bool]:
-    """Context manager that holds the build lock of an index file, since several sessions may start builders at once.
-
-    Yields whether another process built the index while this one waited for the lock.
-    """
+    """Hold the build lock of an index file, since several sessions may start builders at once. Yields whether another
+    process built the index meanwhile."""
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     before = file_state_of(place)
     with place.with_suffix(".lock").open("w") as lock:

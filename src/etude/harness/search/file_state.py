@@ -9,27 +9,21 @@ from pathlib import Path
 FileState = tuple[int, int, int, int]
 """Size in bytes, mtime and ctime in ns, and inode of a file."""
 UNSURE: FileState = (-1, -1, -1, -1)
-"""Placeholder that is stored instead of a file's state if the file might change without a change of its state. It
-equals no file's state, so the file counts as changed."""
+"""Stored instead of a file's state if the file might change without a change of its state. It equals no file's state,
+so the file counts as changed."""
 SETTLED_NS = 2_000_000_000
-"""Minimum age, in ns, of a file's last change for its state to be reliable. Timestamps are coarse, so a file that has
-just changed may change again and keep the same timestamps."""
+"""Minimum age, in ns, of a file's last change for its state to be reliable: timestamps are coarse."""
 
 
 def file_state_of(path: Path | str | bytes) -> FileState | None:
-    """Return the state of a file; None if the path does not exist."""
     with suppress(OSError):
         return _state(os.lstat(path))
     return None
 
 
 def settled_state(before: os.stat_result, begun: int, after: os.stat_result) -> FileState:
-    """Return the state of a file that was just read, or UNSURE if a later change of the file might leave its state the
-    same.
-
-    `begun` is the time in ns at which reading began; `before` and `after` are the file's stat results before and after
-    it.
-    """
+    """Return the state of a file that was just read, or UNSURE if a later change might leave it the same. `begun` is
+    the time in ns at which reading began; `before` and `after` are the stat results around it."""
     state = _state(after)
     return state if state == _state(before) and max(state[1:3]) < begun - SETTLED_NS else UNSURE
 

@@ -14,9 +14,8 @@ GRAM = 4
 LEAST_BITS, MOST_BITS = 1 << 8, 1 << 20
 """Minimum and maximum length in bits of a text's signature (its Bloom filter)."""
 FULLEST = 0.25
-"""Maximum fraction of set bits in a signature (a text's Bloom filter) that was folded to half its length. Folding saves
-space and is repeated as often as this limit allows. For source code, the final length is 3 to 7 bits per distinct gram
-(4-byte substring)."""
+"""Maximum fraction of set bits in a signature that was folded to half its length to save space, as often as this limit
+allows. For source code, the final length is 3 to 7 bits per distinct gram."""
 
 _FOLDED = bytes(range(256)).lower()
 
@@ -25,12 +24,11 @@ Hashes = NDArray[np.uint32]
 
 
 def fold(text: bytes) -> bytes:
-    """Convert ASCII letters to lower case."""
     return text.translate(_FOLDED)
 
 
 def hashes(text: bytes) -> Hashes:
-    """Return the hashes of all grams (4-byte substrings) of the text in lower case, in arbitrary order."""
+    """Return the hashes of all grams of the text in lower case, in arbitrary order."""
     folded = fold(text)
     count = max(0, len(folded) - GRAM + 1)
     found = np.empty(count, np.uint32)
@@ -49,8 +47,8 @@ def hashes(text: bytes) -> Hashes:
 
 
 def signature(text: bytes) -> Bits:
-    """Return a text's signature (its Bloom filter): a bitmap whose length is a power of two. For each gram (4-byte
-    substring) of the text in lower case, the bit `hash % length` is set."""
+    """Return a bitmap whose length is a power of two. For each gram of the text in lower case, the bit `hash % length`
+    is set."""
     size = LEAST_BITS
     while size < min(2 * len(text), MOST_BITS):
         size *= 2

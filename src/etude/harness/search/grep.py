@@ -28,11 +28,10 @@ from etude.harness.search.watch import CannotWatch, Changes, Watch
 LEAST_FILES = 3_000
 """Folders with fewer files get no index: ripgrep alone searches them in a few hundredths of a second."""
 MOST_SHARE = 1 / 3
-"""Fraction of the indexed files. If more files than this, and more than READ_AT_ONCE, may match a pattern, ripgrep
-searches all files. If more files than this have changed since they were indexed, the index is built again."""
+"""Fraction of the indexed files. If more, and more than READ_AT_ONCE, may match, ripgrep searches all files. If more
+have changed since they were indexed, the index is built again."""
 READ_AT_ONCE = 200
-"""Maximum number of changed files that are indexed again before one search. The search treats the remaining changed
-files as files that may match."""
+"""Maximum number of changed files that are indexed again before one search; the rest count as matching."""
 
 
 class Grep:
@@ -62,7 +61,6 @@ class Grep:
         self._watch: Watch | None = None
         self._rules: Fingerprint = ()
         self._stale: set[bytes] = set()
-        """Files that changed since they were indexed, or are not indexed."""
         self._builder: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._opened = False
@@ -76,10 +74,8 @@ class Grep:
         changed: Mapping[str, bytes | None] | None = None,
         seconds: float = LIMIT_SECONDS,
     ) -> Found:
-        """Return the lines that match the pattern in the files of `scope`. Raises BadPattern and SearchFailed.
-
-        `changed` maps paths to contents in memory that replace those on disk; None stands for a deleted file.
-        """
+        """Return the matching lines in the files of `scope`. Raises BadPattern and SearchFailed. `changed` maps paths
+        to contents in memory that replace those on disk; None stands for a deleted file."""
         place = Path(os.fsdecode(self.root))
         found = Found([])
         if not scope.below or (place / scope.below).exists():
@@ -91,7 +87,6 @@ class Grep:
         return search_over(found, self.ripgrep, place, changed, pattern, globs=globs, scope=scope, seconds=seconds)
 
     def build(self) -> Index:
-        """Index every file that ripgrep would search, and save the index to disk."""
         with self._lock:
             self._watch_anew()
             self.index = Index.build(self.root, self.ripgrep.files(self.root))
@@ -101,7 +96,6 @@ class Grep:
             return self.index
 
     def wait(self) -> None:
-        """Wait for the process that builds the index, if one is running, and load the index."""
         with self._lock:
             if self._builder is not None:
                 self._builder.wait()
@@ -136,8 +130,7 @@ class Grep:
         return bool(scope.below) and (self.index is None or not any(path.startswith(below) for path in self.index.ids))
 
     def _only(self, need: Need, globs: Sequence[str], seconds: float) -> Collection[bytes] | None:
-        """Return the files in which a pattern may match, that is, those that meet the condition `need` derived from the
-        pattern. Return None if ripgrep should search all files."""
+        """Return the files that may meet `need`, or None if ripgrep should search all files."""
         self._open()
         if need == ANY or self.index is None or self._too_many(self.index.candidates(need)):
             return None
@@ -152,7 +145,6 @@ class Grep:
         return self.index is None or len(found) > max(READ_AT_ONCE, MOST_SHARE * len(self.index.ids))
 
     def _open(self) -> None:
-        """Load the index from disk. If there is none, start a process that builds it."""
         if self._builder is not None:
             if self._builder.poll() is None:
                 return
@@ -186,8 +178,7 @@ class Grep:
         builder.wait()
 
     def _refresh(self) -> None:
-        """Add every file that differs from the index to `_stale`, the files to index again. Then index up to
-        READ_AT_ONCE of them."""
+        """Add every file that differs from the index to `_stale`, and index up to READ_AT_ONCE of them."""
         assert self.index is not None
         changes = self._watch.poll() if self._watch else Changes(lost=True)
         if changes.lost:
@@ -212,12 +203,9 @@ class Grep:
         self._stale = self.index.differing(self.root, self.ripgrep.files(self.root))
 
     def _list_anew(self) -> None:
-        """List the files that ripgrep searches, and correct `_stale`, the files to index again. Listed files that are
-        not indexed are added. Files that are neither listed nor indexed are dropped.
-
-        Dropping them is safe: ripgrep would search them only after a change of the ignore rules, and such a change is
-        detected.
-        """
+        """Make `_stale` agree with the files that ripgrep lists: add those that are not indexed, and drop those that
+        are neither listed nor indexed. Ripgrep would search the latter only after a change of the ignore rules, which
+        is detected."""
         assert self.index is not None
         listed = set(self.ripgrep.files(self.root))
         self._stale = {path for path in self._stale if path in listed or path in self.index.ids}

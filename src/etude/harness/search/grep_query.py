@@ -17,34 +17,27 @@ _SPECIAL = re.compile(r"[!-/:-@\[-^`{-~]")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query of the grep tool: which lines to find, and in which files."""
-
     text: str
     """Text to find; a regular expression if `regex` is set."""
     regex: bool = False
     path: str = "."
-    """File or folder of the workspace to search."""
     glob: str = ""
-    """Pattern for the names of the files to search, as for the glob tool. With a leading "!", the files that match it
-    are left out."""
+    """Names of the files to search, as for the glob tool; with a leading "!", those to leave out."""
     ignore_case: bool = False
     word: bool = False
-    """Whether to match whole words only, without a letter, digit or underscore next to the match."""
     everything: bool = False
-    """Whether ripgrep searches hidden and ignored files too. RE2, which searches files in memory, always does."""
+    """Whether ripgrep searches hidden and ignored files too. RE2 always does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that matches a query."""
-
     path: str
     number: int
     text: str
 
 
 class Searcher(Protocol):
-    """Interface for finding lines in a workspace whose files are in a folder on disk."""
+    """Finds lines in a workspace whose files are in a folder on disk."""
 
     async def search(
         self, query: Query, changed: Mapping[str, bytes | None], shown: Callable[[str], bool], most: int

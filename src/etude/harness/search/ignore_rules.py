@@ -27,8 +27,7 @@ def fingerprint(root: bytes, repositories: Collection[bytes] = ()) -> Fingerprin
 
 
 def _files(root: Path, repositories: Collection[bytes]) -> Iterator[Path]:
-    """Yield the paths of all files outside the root, or in a `.git`, that can contain ignore rules for it, whether they
-    exist or not."""
+    """Yield all paths outside the root, or in a `.git`, that can contain ignore rules for it, existing or not."""
     for folder in root.parents:
         yield from (folder / name for name in (*IGNORE_FILES, ".git"))
     for folder in (root, *root.parents, *(root / os.fsdecode(each) for each in sorted(repositories))):
@@ -43,8 +42,8 @@ def _files(root: Path, repositories: Collection[bytes]) -> Iterator[Path]:
 
 
 def git_folder(git: Path) -> Path:
-    """Return the git folder that a `.git` stands for. In a worktree `.git` is a file; the folder that the worktree
-    shares with the main repository is then returned."""
+    """Return the git folder that a `.git` stands for. For a worktree, whose `.git` is a file, that is the folder shared
+    with the main repository."""
     if git.is_dir():
         return git
     there = git.parent / _text(git).removeprefix("gitdir:").strip()
@@ -60,9 +59,8 @@ def _text(file: Path) -> str:
 
 
 def _known(path: Path) -> tuple[str, int, int, int]:
-    """Return a path's entry in a Fingerprint (path, size, mtime, inode), which shows whether ignore rules have changed.
-    If the path does not exist, the size is -1. If it is a folder, all numbers are 0, so that changes in the folder do
-    not change the entry."""
+    """Return a path's entry in a Fingerprint. The size is -1 if the path does not exist, and all numbers are 0 for a
+    folder, of which only the existence matters."""
     try:
         found = path.stat()
     except OSError:

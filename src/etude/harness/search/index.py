@@ -24,8 +24,7 @@ from etude.harness.search.query import Need
 from etude.harness.search.shards import Shard, holds, most_files, shards_of
 
 MOST_BYTES = 32_000_000
-"""Maximum size in bytes of a file that gets a signature. A larger file is a candidate (it may match) for every
-pattern."""
+"""A larger file gets no signature and may match every pattern."""
 
 _MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
 """Byte order marks. Ripgrep decodes a text that begins with one, so the bytes that it searches differ from those on
@@ -34,41 +33,34 @@ _FOLDING = ("\u017f".encode(), "\u212a".encode())
 """The only non-ASCII characters that match an ASCII letter (s, k) in a case-insensitive search."""
 
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
-"""Error numbers of opening a path that was deleted or is a folder, link or pipe, none of which ripgrep searches."""
+"""Errors of opening a path that was deleted or is a folder, link or pipe, none of which ripgrep searches."""
 
 
 @dataclass(slots=True)
 class Index:
-    """Paths, states (size, times, inode) and signatures (Bloom filters of the contents) of a folder's files. Each file
-    has an id, its index in `paths` and `states`."""
+    """Paths, states and signatures of a folder's files. A file's id is its index in `paths` and `states`."""
 
     paths: list[bytes] = field(default_factory=list)
     """Path of each file id. A path that is indexed again gets a new id; only its last id is valid."""
     states: list[FileState] = field(default_factory=list)
-    """State of each file, by file id, when the file was indexed."""
     always: set[int] = field(default_factory=set)
-    """Ids of files that have no signature (Bloom filter of the contents). Each of them counts as a file that may match
-    any pattern."""
+    """Ids of files without a signature, which may match any pattern."""
     linked: set[int] = field(default_factory=set)
     """Ids of files with several hard links, which may be changed under a name outside the folder."""
     shards: list[Shard] = field(default_factory=list)
-    """Signatures (Bloom filters of the contents) of the files that were indexed before these shards were built. Each
-    shard has the signatures of many files as one bit matrix."""
+    """Signatures of the files that were indexed before these shards were built."""
     loose: dict[int, Bits] = field(default_factory=dict)
-    """Signatures (Bloom filters of the contents), by file id, of files that were indexed after `shards` was built."""
+    """Signatures, by file id, of files that were indexed after `shards` was built."""
     ids: dict[bytes, int] = field(default_factory=dict)
-    """The id of each indexed path. If a path was indexed several times, this is its last id; earlier ids are
-    invalid."""
+    """The valid id of each indexed path."""
 
     @classmethod
     def build(cls, root: bytes, paths: Iterable[bytes]) -> Index:
-        """Create an index of the given files, whose paths are relative to the root."""
         index = cls()
         index.shards = list(shards_of(index._read_all(root, paths)))
         return index
 
     def candidates(self, need: Need) -> set[bytes]:
-        """Return the indexed files that may match the pattern from which `need` was derived."""
         found = [self.paths[file] for file in self.always if self._counts(file)]
         for shard in self.shards:
             found += [self.paths[file] for file in shard.may_hold(need).tolist() if self._counts(file)]
@@ -76,8 +68,7 @@ class Index:
         return set(found)
 
     def update(self, root: bytes, paths: Iterable[bytes]) -> None:
-        """Index the files at these paths, replacing their earlier entries in the index. Paths that no longer exist are
-        removed from the index."""
+        """Index these files, replacing their earlier entries. Paths that no longer exist leave the index."""
         self.loose.update(self._read_all(root, paths))
 
     def differing(self, root: bytes, paths: Iterable[bytes]) -> set[bytes]:
@@ -94,22 +85,20 @@ class Index:
         return found
 
     def same_file(self, inode: int) -> None:
-        """Add all indexed files with this inode to `linked`, the files with several hard links. Called when a file is
-        found to have several."""
+        """Add all indexed files with this inode, which was found to have several hard links, to `linked`."""
         self.linked |= {file for file in self.ids.values() if self.states[file][3] == inode}
 
     def linked_paths(self) -> list[bytes]:
         return [self.paths[file] for file in self.linked if self._counts(file)]
 
     def compact(self) -> None:
-        """Move the signatures (Bloom filters) of recently indexed files from `loose` into the bit matrices in `shards`.
-        Drop the signatures of invalid ids, which belong to paths that were indexed again or deleted. Then renumber the
-        files, so that all ids are valid."""
+        """Move all signatures into shards, drop those of invalid ids, and renumber the files."""
         if not self.loose and len(self.ids) == len(self.paths):
             return
         dropped = np.ones(len(self.paths), np.bool_)
         dropped[list(self.ids.values())] = False
-        kept = [shard for shard in self.shards if _is_full(shard) and not dropped[shard.files].any()]
+        full = [shard for shard in self.shards if len(shard.files) >= most_files(len(shard.rows))]
+        kept = [shard for shard in full if not dropped[shard.files].any()]
         ids = {id(shard) for shard in kept}
         again = [shard for shard in self.shards if id(shard) not in ids]
         self.shards = kept + list(shards_of(self._kept(again, dropped)))
@@ -159,21 +148,15 @@ class Index:
                 yield file, signature(text)
 
 
-def _is_full(shard: Shard) -> bool:
-    return len(shard.files) >= most_files(len(shard.rows))
-
-
 def _as_it_is_searched(text: bytes) -> bool:
-    """Return whether a signature (Bloom filter) of a file with these bytes is reliable. This requires that ripgrep
-    searches exactly these bytes, without decoding them, and that they contain no non-ASCII character that matches an
-    ASCII letter. Otherwise the signature could miss a match."""
+    """Return whether ripgrep searches exactly these bytes, without decoding them, and they contain no non-ASCII
+    character that matches an ASCII letter. Otherwise a signature could miss a match."""
     if text.startswith(_MARKS):
         return False
     return text.isascii() or not any(each in text for each in _FOLDING)
 
 
 def _read(path: bytes) -> tuple[bytes | None, FileState, int]:
-    """Return a file's contents (None if too large), its state, and its number of hard links."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         before = os.fstat(handle)

@@ -11,7 +11,7 @@ _PIECES = re.compile(r"\*\*/|\*\*|\*|\?|\[!?[^\]/]+\]|[^*?\[]+|\[")
 
 
 def braced(pattern: str) -> list[str]:
-    """Expand `{this,that}` in a glob pattern into several patterns. A pattern without braces is returned unchanged."""
+    """Expand `{this,that}` in a glob pattern into several patterns."""
     begin, opened, rest = pattern.partition("{")
     inside, closed, end = rest.partition("}")
     if not (opened and closed):
@@ -20,8 +20,7 @@ def braced(pattern: str) -> list[str]:
 
 
 def name_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a glob pattern to a regular expression for whole paths. Any text is valid; characters that are not
-    wildcards match themselves."""
+    """Compile a glob pattern to a regular expression for whole paths. Any text is valid."""
     parts: list[str] = []
     for piece in _PIECES.findall(pattern):
         if piece == "**/":

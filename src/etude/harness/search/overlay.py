@@ -31,11 +31,8 @@ def search_over(
     scope: Scope = WHOLE,
     seconds: float = LIMIT_SECONDS,
 ) -> Found:
-    """Return `found` with the matches of each file in `changed` replaced by the matches in the contents given there.
-
-    `found` is the result of searching the folder on disk. None in `changed` stands for a deleted file, whose matches
-    are dropped.
-    """
+    """Return `found`, the result on disk, with the matches of each file in `changed` replaced by those in the contents
+    given there; None stands for a deleted file."""
     named = {os.fsencode(path) for path in changed}
     files = [each for each in found.files if each[0] not in named]
     held = {path: data for path, data in changed.items() if data is not None}
@@ -64,7 +61,6 @@ def _folders(root: Path, held: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def _copy_rules(source: Path, target: Path) -> None:
-    """Copy a folder's ignore files, unless the target has its own."""
     if not target.is_dir() or target == source:
         return
     for name in IGNORE_FILES:

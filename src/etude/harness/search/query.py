@@ -16,13 +16,11 @@ from etude.harness.search.regex import Choice, Node, Repeat, Sequence, Text, Uns
 MOST_LETTERS = 10_000
 """Maximum length of a pattern that is analysed; a pattern of a million characters would take minutes."""
 MOST_OPTIONS = 24
-"""Maximum number of strings that a part of the pattern is expanded to. A part that can match more strings is split into
-smaller parts, or counts as a wildcard."""
+"""Maximum number of strings that a part of the pattern is expanded to. A part that can match more is split, or counts
+as a wildcard."""
 MOST_COPIES = 4
 """Maximum number of copies to which a repeated part of a pattern is expanded."""
 MOST_LITERALS = 200
-"""Maximum number of strings in the condition derived from a pattern. If there are more, the condition is ANY, which
-every file meets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +61,8 @@ ANY = All()
 
 
 def need_of(pattern: Pattern) -> Need:
-    """Return the condition that every file with a match must meet. It is ANY, which every file meets, if the pattern
-    cannot be analysed, or if the condition would be empty or too large."""
+    """Return the pattern's need. It is ANY if the pattern cannot be analysed, or the need would be empty or too
+    large."""
     if len(pattern.text) > MOST_LETTERS:
         return ANY
     read: Callable[..., Node] = literal if pattern.fixed else parse
@@ -76,7 +74,6 @@ def need_of(pattern: Pattern) -> Need:
 
 
 def literals(need: Need) -> Iterable[Literal]:
-    """Yield every Literal (a required string) in a need, including those nested in All and Some."""
     if isinstance(need, Literal):
         yield need
     else:
@@ -91,20 +88,16 @@ def _need(node: Node) -> Need:
 
 
 class _Runs:
-    """Builds a need (a condition that every file with a match meets) from pattern nodes, which are added from left to
-    right."""
+    """Builds a need from pattern nodes, which are added from left to right."""
 
     def __init__(self) -> None:
         self.current: frozenset[bytes] = frozenset({b""})
-        """All strings that the nodes added since the last cut can match, one node after another. At a cut, the
-        condition that a file contains one of these strings is added to `needs`, and `current` starts again with b"".
-        Cuts are made at a wildcard, and where the strings would be too many."""
+        """All strings that the nodes since the last cut can match, one after another. A cut, made at a wildcard or
+        where the strings would be too many, adds the need for one of them to `needs`."""
         self.needs: list[Need] = []
-        """Conditions that every file with a match meets. They cover the nodes added so far, except those whose strings
-        are still being collected in `current`."""
+        """Needs of all nodes added so far, except those whose strings are in `current`."""
 
     def add(self, node: Node) -> None:
-        """Append a node of the pattern."""
         options = _options(node)
         if options is not None:
             self._extend(options)
@@ -128,8 +121,6 @@ class _Runs:
                 self.needs.append(_some(_need(option) for option in node.options))
 
     def end(self) -> Need:
-        """Return the need of the whole pattern, that is, the condition that every file with a match meets. Called after
-        all nodes of the pattern were added."""
         self._cut()
         return _all(self.needs)
 
@@ -144,7 +135,6 @@ class _Runs:
 
 
 def _options(node: Node) -> frozenset[bytes] | None:
-    """Return all strings that a node can match; None if there are too many."""
     if isinstance(node, Text):
         return node.options if len(node.options) <= MOST_OPTIONS else None
     if isinstance(node, Sequence):

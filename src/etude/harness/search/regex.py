@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 MOST_DEPTH = 50
 MOST_MEMBERS = 8
-"""Maximum number of characters in a character class such as `[abc]` for which the parser lists the characters. A larger
-class is parsed as Anything, the node that matches any text."""
+"""Maximum number of characters of a class such as `[abc]` that are listed; a larger class is parsed as Anything."""
 
 _GROUPS = ("(?:", "(?P<", "(?<")
 _ASSERTIONS = "bBAz"
@@ -37,21 +36,17 @@ class Anything:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """Node that matches its parts one after another."""
-
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Node that matches any one of its options."""
-
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Node that matches its part `least` to `most` times. If `most` is None, the number is unlimited."""
+    """`most` is None if the number of repetitions is unlimited."""
 
     part: Node
     least: int
@@ -61,16 +56,13 @@ class Repeat:
 Node = Text | Anything | Sequence | Choice | Repeat
 
 NOTHING = Text(frozenset({b""}))
-"""Node that matches only the empty text."""
 
 
 def parse(pattern: str, *, ignore_case: bool = False) -> Node:
-    """Parse a regular expression into a node. Raises UnsupportedSyntax."""
     return _Parser(pattern, ignore_case).whole()
 
 
 def literal(text: str, *, ignore_case: bool = False) -> Node:
-    """Return a node that matches a fixed text. Raises UnsupportedSyntax for line ends and unpaired surrogates."""
     return Sequence(tuple(_character(each, ignore_case) for each in text))
 
 
@@ -83,7 +75,7 @@ def _character(each: str, ignore_case: bool) -> Node:
 
 
 class _Parser:
-    """Recursive-descent parser of one pattern; `at` is the index of the next character to read."""
+    """Recursive-descent parser; `at` is the index of the next character to read."""
 
     def __init__(self, pattern: str, ignore_case: bool) -> None:
         self.pattern = pattern
@@ -116,8 +108,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts)) if parts else NOTHING
 
     def repeated(self, node: Node) -> Node:
-        """Parse the quantifiers after a node. There may be several: in `a{2}?` the `?` makes the repetition lazy, and
-        `a+*` repeats a repetition."""
+        """Parse the quantifiers after a node. There may be several: `a{2}?` is lazy, and `a+*` repeats a repetition."""
         while self.at < len(self.pattern) and self.pattern[self.at] in "*+?{":
             sign = self.next()
             if sign == "{":
@@ -189,8 +180,7 @@ class _Parser:
         raise UnsupportedSyntax(f"the escape \\{each}")
 
     def members(self) -> Node:
-        """Parse a character class made of characters, escapes and ranges. Nested and named classes are not
-        supported."""
+        """Parse a character class of characters, escapes and ranges. Nested and named classes are not supported."""
         negated = self.take("^")
         found: set[str] = set()
         wide, first = negated, True

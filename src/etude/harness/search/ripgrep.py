@@ -22,19 +22,19 @@ from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
+from etude.harness.search.grep_query import Line
 from etude.harness.search.query import Pattern
 
 LIMIT_SECONDS = 60.0
 PLACE = "./"
 """The search root on ripgrep's command line. Every path that ripgrep prints begins with it."""
 UNRULED = ["--no-ignore", "--hidden"]
-"""Options that make ripgrep search hidden and ignored files."""
 _LONGEST_PATH = 2 * 4096
 
 _SPECIAL = re.compile(rb"[\\*?\[\]{}!# \t]")
 _UNSAYABLE = re.compile(rb"[\r\n\x80-\xff]+")
-"""Bytes that are left out of an ignore rule for one file, since a rule is one line of UTF-8. A star replaces them: the
-rule then lets ripgrep search this file and perhaps others, but never hides this file."""
+"""Bytes that a rule, which is a line of UTF-8, cannot contain. A star replaces them: the rule then lets ripgrep search
+this file and perhaps others, but never hides this file."""
 
 
 class NoRipgrep(Exception):
@@ -50,46 +50,29 @@ class SearchFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """A line that matches the pattern."""
-
-    path: str
-    line: int
-    text: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
-    """Result of a search: ripgrep's output for each file, sorted by path."""
+    """Ripgrep's output for each file, sorted by path."""
 
     files: Sequence[tuple[bytes, bytes]]
-    """Path and output lines of each file. Matching lines have the form `number:text`; all other lines are messages of
-    ripgrep."""
+    """Path and output lines. Matching lines have the form `number:text`; all others are messages of ripgrep."""
     problems: str = ""
-    """Ripgrep's messages about files that it could not read."""
 
-    def matches(self) -> Iterator[Match]:
-        """Yield all matching lines."""
+    def matches(self) -> Iterator[Line]:
         for path, block in self.files:
             for line in block.split(b"\n"):
                 number, _, text = line.partition(b":")
                 if number.isdigit():
-                    yield Match(os.fsdecode(path), int(number), text)
+                    yield Line(os.fsdecode(path), int(number), text.decode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which files to search, and how many matches to return per file."""
-
     below: str = ""
-    """File or folder below the root to which the search is restricted, even if ignore rules hide it; empty for the
-    whole root."""
+    """File or folder to search, even if ignore rules hide it; empty for the whole root."""
     everything: bool = False
-    """Whether to search hidden and ignored files too."""
     without: tuple[str, ...] = ()
     """Names of files and folders to leave out, also with `everything`."""
     most: int = 0
-    """Maximum number of matches per file; 0 means no limit."""
 
     def options(self) -> list[str]:
         return UNRULED * self.everything + [f"--max-count={self.most}"] * bool(self.most)
@@ -99,8 +82,6 @@ WHOLE = Scope()
 
 
 class Ripgrep:
-    """Runs the installed ripgrep program, or the one that is passed."""
-
     def __init__(self, program: Path | None = None) -> None:
         """Raises NoRipgrep if no program is given and none is installed."""
         found = program or _installed()
@@ -122,10 +103,9 @@ class Ripgrep:
     ) -> Found:
         """Search all files below the root, or only those in `only`. Raises BadPattern and SearchFailed.
 
-        If both `globs` and `only` are given, `only` must be a subset of what the method `files` returned for these
-        globs. These files have already passed the globs and ripgrep's own ignore rules, so ripgrep applies neither
-        again. It could not apply a glob, because a glob overrides the rules that hide the files outside `only`. The
-        names in `scope.without` are not left out in this case.
+        With `globs` and `only`, `only` must be a subset of what `files` returned for these globs. Ripgrep then applies
+        neither the globs nor its own rules again, since a glob would override the rules that hide the files outside
+        `only`. The names in `scope.without` are not left out in this case.
         """
         command = ["--line-number", "--heading", "--null", "--with-filename", "--color=never", *scope.options()]
         command += ["--fixed-strings"] * pattern.fixed + ["--word-regexp"] * pattern.word
@@ -146,7 +126,6 @@ class Ripgrep:
         return Found(files, problems)
 
     def files(self, root: bytes, globs: Sequence[str] = (), *, seconds: float = LIMIT_SECONDS) -> list[bytes]:
-        """Return the files that a search with these globs would read."""
         command = ["--files", "--null", *(f"--glob={glob}" for glob in globs)]
         done = self._run(root, command, seconds)
         if done.returncode not in (0, 1) and not done.stdout and globs:
@@ -156,11 +135,8 @@ class Ripgrep:
     def _check(
         self, root: bytes, command: Sequence[str], done: subprocess.CompletedProcess[bytes], seconds: float
     ) -> None:
-        """Raise SearchFailed or BadPattern if ripgrep failed.
-
-        Exit code 2 alone does not mean that it failed: ripgrep also returns 2 if some file was unreadable. So the
-        pattern is tried on an empty file.
-        """
+        """Raise SearchFailed or BadPattern if ripgrep failed. Its exit code 2 may also mean that some file was
+        unreadable, so the pattern is tried on an empty file."""
         if done.returncode < 0:
             raise SearchFailed(f"ripgrep died of signal {-done.returncode}")
         again = self._run(root, command, seconds, place="/dev/null")
@@ -204,9 +180,8 @@ class Ripgrep:
 def rules_for(paths: Collection[bytes], *, hidden: bool = False) -> bytes:
     """Return ignore rules that hide everything except these files and their parent folders.
 
-    Unless `hidden` is set, a name that begins with a dot gets no rule. Ripgrep normally skips such a name, and a rule
-    here would make it search the name. If an ignore file in the folder allows the name, ripgrep searches it without a
-    rule here, because ignore files take precedence over the rules returned here.
+    Unless `hidden` is set, a name that begins with a dot gets no rule: ripgrep skips it unless an ignore file in the
+    folder, which takes precedence, allows it.
     """
     kept: set[bytes] = set()
     for path in paths:
@@ -223,8 +198,8 @@ def _by_file(printed: bytes) -> list[tuple[bytes, bytes]]:
     """Split ripgrep's output into (path, lines) pairs, sorted by path.
 
     Each path is followed by a zero byte, which occurs nowhere else. A blank line separates two files, but a path may
-    contain a blank line too. The next path begins at most _LONGEST_PATH bytes before the next zero byte, so the first
-    blank line within these bytes is the separator.
+    contain one too. The next path begins at most _LONGEST_PATH bytes before the next zero byte, so the first blank line
+    within these bytes is the separator.
     """
     find = printed.find
     files: list[tuple[bytes, bytes]] = []
@@ -245,8 +220,7 @@ def _memory(name: str) -> BinaryIO:
 
 
 def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for a process to end. Return False if it still runs after `seconds`. Unlike `Popen.wait`, this does not
-    poll."""
+    """Wait for a process to end, without polling. Return False if it still runs after `seconds`."""
     handle = os.pidfd_open(process.pid)
     try:
         end = select.poll()
@@ -257,7 +231,6 @@ def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _installed() -> Path | None:
-    """Return the path of the installed ripgrep, from PATH or beside the Python interpreter; None if there is none."""
     in_environment = Path(sys.executable).with_name("rg")
     found = shutil.which("rg") or (str(in_environment) if in_environment.is_file() else None)
     return Path(found) if found else None

@@ -19,10 +19,8 @@ from etude.harness.search.grams import Bits
 from etude.harness.search.query import All, Literal, Need
 
 MOST_FILES = 1024
-"""Maximum number of files in one shard, a group of files whose signatures are stored as one bit matrix."""
 MOST_CELLS = 1 << 24
-"""Maximum number of bits in the matrix of one shard. It limits the memory that is needed to transpose the files'
-signatures into the matrix."""
+"""Maximum number of bits in a shard's matrix, which limits the memory needed to build it."""
 
 Ids = NDArray[np.int32]
 Packed = NDArray[np.uint8]
@@ -30,18 +28,15 @@ Packed = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """The signatures (Bloom filters of the contents) of a group of files, transposed into a bit matrix with one column
-    per file."""
+    """The signatures of a group of files as a bit matrix with one column per file."""
 
     rows: Packed
-    """The bit matrix. Row i consists of bit i of every file's signature, and is packed: one byte has the bits of eight
-    files."""
+    """Row i consists of bit i of every file's signature; one byte has the bits of eight files."""
     files: Ids
-    """Ids of the files, in the order of their columns in the bit matrix `rows`."""
+    """Ids of the files, in the order of their columns."""
 
     def may_hold(self, need: Need) -> Ids:
-        """Return the ids of the shard's files that may contain the strings that `need` requires, according to their
-        signatures (Bloom filters)."""
+        """Return the ids of the shard's files that may meet `need`."""
         hits = np.unpackbits(self._hits(need), count=len(self.files))
         return self.files[hits.view(np.bool_)]
 
@@ -56,12 +51,11 @@ class Shard:
         return reduce(np.bitwise_or, (self._hits(part) for part in need.parts))
 
     def columns(self) -> NDArray[np.bool_]:
-        """Return the signatures of the shard's files, unpacked, as a bit matrix with one row per file."""
+        """Return the unpacked signatures, one row per file."""
         return np.unpackbits(self.rows, axis=1, count=len(self.files)).T.view(np.bool_)
 
     def without(self, dropped: NDArray[np.bool_]) -> Iterator[tuple[int, Bits]]:
-        """Yield id and signature (Bloom filter) of each of the shard's files that is not to be dropped. `dropped` says
-        for each file id whether the file is to be dropped."""
+        """Yield id and signature of each file that is not to be dropped. `dropped` is indexed by file id."""
         columns = np.ascontiguousarray(self.columns())
         for file, bits in zip(self.files.tolist(), columns, strict=True):
             if not dropped[file]:
@@ -69,8 +63,7 @@ class Shard:
 
 
 def holds(bits: Bits, need: Need) -> bool:
-    """Return whether a file may contain the strings that `need` requires, according to `bits`, the file's signature
-    (Bloom filter)."""
+    """Return whether a file with this signature may meet `need`."""
     if isinstance(need, Literal):
         return bool(bits[need.hashes & np.uint32(len(bits) - 1)].all())
     if isinstance(need, All):
@@ -79,8 +72,8 @@ def holds(bits: Bits, need: Need) -> bool:
 
 
 def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
-    """Group files, each given as its id and signature (Bloom filter), into shards. All signatures of a shard have the
-    same length. At most one incomplete shard per length is in memory."""
+    """Group files, given as id and signature, into shards. All signatures of a shard have the same length. At most one
+    incomplete shard per length is in memory."""
     waiting: dict[int, list[tuple[int, Packed]]] = {}
     for file, bits in signatures:
         group = waiting.setdefault(len(bits), [])
@@ -92,14 +85,11 @@ def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
 
 
 def most_files(length: int) -> int:
-    """Return the maximum number of files in a shard whose signatures have `length` bits. It is as large as MOST_FILES
-    and MOST_CELLS allow, but at least 8."""
+    """Maximum number of files in a shard whose signatures have `length` bits, but at least 8."""
     return max(8, min(MOST_FILES, MOST_CELLS // length))
 
 
 def _turned(group: list[tuple[int, Packed]]) -> Shard:
-    """Build a shard from files, each given as its id and packed signature (Bloom filter), by transposing the signatures
-    into the shard's bit matrix."""
     cells = np.unpackbits(np.stack([packed for _, packed in group]), axis=1)
     rows = np.packbits(np.ascontiguousarray(cells.T), axis=1)
     return Shard(rows, np.array([file for file, _ in group], np.int32))

@@ -30,13 +30,11 @@ _ALIGN = 64
 
 
 def place_of(root: bytes, cache: Path | None = None) -> Path:
-    """Return the path of a folder's index file, in `cache` or the user's cache folder."""
     base = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "etude" / "grep" / f"{hashlib.blake2b(root, digest_size=12).hexdigest()}.index"
 
 
 def save(index: Index, root: bytes, place: Path) -> None:
-    """Move all signatures of the index into shards, and write the index atomically to the file `place`."""
     index.compact()
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.stem}.")
@@ -58,8 +56,8 @@ def save(index: Index, root: bytes, place: Path) -> None:
 
 
 def load(root: bytes, place: Path) -> Index | None:
-    """Load the index of the folder `root` from the file `place`. Return None if the file is missing or damaged,
-    contains the index of another folder, or has another layout."""
+    """Load the index of `root`. None if the file is missing or damaged, has another folder's index, or another
+    layout."""
     try:
         with place.open("rb") as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -8,6 +8,7 @@ closed and unmapped, and writes through a hard link outside the folder are never
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -17,8 +18,7 @@ from pathlib import Path
 from etude.harness.search.ignore_rules import IGNORE_FILES
 
 RULES = frozenset({b".git", *map(os.fsencode, IGNORE_FILES)})
-"""Names of the ignore files and of the folder `.git`. If one of them changes, ripgrep may search other files than
-before."""
+"""If one of these changes, ripgrep may search other files than before."""
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO = 0x2, 0x4, 0x8, 0x40, 0x80
 _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x100, 0x200, 0x400, 0x800
@@ -41,19 +41,14 @@ class CannotWatch(Exception):
 
 @dataclass(slots=True)
 class Changes:
-    """The changes below a watched folder since the last poll."""
-
     paths: set[bytes] = field(default_factory=set)
-    """Changed paths relative to the root. Some may no longer exist, and some may be paths of former folders."""
+    """Changed paths relative to the root. Some may no longer exist, and some may be of former folders."""
     rules: bool = False
-    """Whether ignore rules may have changed."""
     lost: bool = False
-    """Whether changes may be missing from this result. The watch must then be replaced by a new one."""
+    """Whether changes may be missing from this result. The watch must then be replaced."""
 
 
 class Watch:
-    """Inotify watches on a folder and all folders below it."""
-
     def __init__(self, root: bytes) -> None:
         """Raises CannotWatch if the kernel or a file system does not report every change."""
         for kind in file_systems(root):
@@ -75,7 +70,6 @@ class Watch:
             raise
 
     def poll(self) -> Changes:
-        """Return the changes since the last call."""
         changes = Changes()
         for number, mask, name in self._events():
             if mask & (_OVERFLOW | _UNMOUNT):
@@ -92,7 +86,6 @@ class Watch:
             self._handle = -1
 
     def _take(self, mask: int, name: bytes, folder: bytes, changes: Changes) -> None:
-        """Add the change that one inotify event reports to `changes`."""
         path = _below(folder, name)
         if mask & (_MOVE_SELF | _DELETE_SELF):
             # For a folder below the root, its parent reports the event as well.
@@ -125,7 +118,7 @@ class Watch:
             number = self._libc.inotify_add_watch(self._handle, ctypes.c_char_p(full), ctypes.c_uint32(mask))
             if number < 0:
                 problem = ctypes.get_errno()
-                if isinstance(_error(problem), FileNotFoundError | NotADirectoryError | PermissionError):
+                if problem in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM):
                     continue
                 raise CannotWatch(os.strerror(problem))
             self._folders[number] = folder
@@ -156,7 +149,7 @@ class Watch:
 
 
 def file_systems(root: bytes) -> set[str]:
-    """Return the types of the file system that contains the root, and of all file systems mounted below it."""
+    """The types of the file system that contains the root, and of all those mounted below it."""
     place = os.fsdecode(root)
     kinds, holding, longest = set(), "", -1
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").split("\n"):
@@ -174,7 +167,3 @@ def file_systems(root: bytes) -> set[str]:
 
 def _below(folder: bytes, name: bytes) -> bytes:
     return b"%b/%b" % (folder, name) if folder and name else folder or name
-
-
-def _error(number: int) -> OSError:
-    return OSError(number, os.strerror(number))

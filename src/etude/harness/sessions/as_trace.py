@@ -20,8 +20,7 @@ from etude.trace.trace import Segment, StopCause, Trace
 
 
 def as_trace(session: SavedSession) -> Trace:
-    """Convert a session to a trace. Its `task` is the first line of the user's first request, and its `split` is
-    empty."""
+    """Convert a session to a trace. `task` is the first line of the user's first request, and `split` is empty."""
     conversation = session.conversation
     return Trace(
         id=session.folder.name,
@@ -44,13 +43,12 @@ def as_trace(session: SavedSession) -> Trace:
 
 
 def first_request(session: SavedSession) -> str:
-    """Return the user's first request; "" if the session was killed before it."""
     said = chain_of(session.conversation)[0].messages if session.conversation is not None else []
     return next((message.text for message in said if message.role is Role.USER), "")
 
 
 def tool_schemas(session: SavedSession) -> list[dict[str, Any]]:
-    """Return the agent's tools in OpenAI's schema. The list is empty if the session's profile is unknown."""
+    """Return the agent's tools in OpenAI's schema; none if the session's profile is unknown."""
     name = session.about.get("profile")
     try:
         return [schema.openai() for schema in load_profile(str(name)).schemas()] if name else []
@@ -65,7 +63,7 @@ def _segments(session: SavedSession) -> list[Segment]:
 
 
 def _changes(session: SavedSession) -> Iterator[str]:
-    """Yield the diff of each set of accepted changes, then the diff of the changes that are still open."""
+    """Yield the diff of each set of accepted changes, then of the open ones."""
     for signal in session.signals:
         if signal["what"] == "edits_accepted":
             yield _diff(session, {path: (c["before"], c["now"]) for path, c in signal.get("changes", {}).items()})

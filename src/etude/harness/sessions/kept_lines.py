@@ -20,22 +20,18 @@ from etude.harness.sessions.record import SessionError, SessionRecord
 from etude.harness.sessions.replay import SavedSession, load_session, sessions_of
 
 AFTER_SECONDS = (60, 600, 3_600, 86_400, 604_800)
-"""Times after the acceptance of an edit for which its kept lines are counted: a minute, ten minutes, an hour, a day, a
-week."""
+"""Times after the acceptance of an edit for which its kept lines are counted: a minute to a week."""
 _MOST_LINES = 5_000
-"""When two texts are aligned: maximum number of lines from their first to their last difference. If there are more,
-none of these lines are aligned."""
+"""Maximum number of lines between the first and the last difference of two texts; above it none are aligned."""
 _MOST_BYTES = 4_000_000
-"""Maximum size of a file in bytes; a larger file counts as missing."""
 
 Read = Callable[[str], bytes | None]
 """Function that returns the current contents of a file in the user's folder; None if it cannot be read."""
 
 
 def record_kept_lines(session: SavedSession, *, now: float | None = None) -> list[dict[str, Any]]:
-    """Count how many lines of a session's accepted edits are still there, and log each count as an `edits_kept` signal.
-    Return the new signals. There is one for each accepted edit and each time of AFTER_SECONDS that has passed since its
-    acceptance. Signals that the session already has are not repeated."""
+    """Log an `edits_kept` signal for each accepted edit and each time of AFTER_SECONDS that has passed since, unless
+    the session has it already. Return the new signals."""
     folder = session.about.get("folder")
     if not folder or not Path(folder).is_dir():
         return []
@@ -53,8 +49,6 @@ def record_kept_lines(session: SavedSession, *, now: float | None = None) -> lis
 
 
 def record_all_kept_lines(sessions: Path, user: Path) -> None:
-    """For every session on the user's folder `user`, count and log how many lines of its accepted edits are still there
-    (`record_kept_lines`). Damaged sessions are skipped."""
     for place in sessions_of(sessions, user):
         # A damaged session is skipped; `etude sessions check` reports it.
         with suppress(SessionError):
@@ -62,8 +56,7 @@ def record_all_kept_lines(sessions: Path, user: Path) -> None:
 
 
 def due_signals(session: SavedSession, read: Read, now: float) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each `edits_kept` signal that is due at the Unix time `now` and not yet written. Such a
-    signal says how many lines of an accepted edit are still there at a fixed time after its acceptance."""
+    """Yield the fields of each `edits_kept` signal that is due at the Unix time `now` and not yet written."""
     done = {(s["accepted"], s["after_seconds"]) for s in session.signals if s["what"] == "edits_kept"}
     for signal in session.signals:
         if signal["what"] != "edits_accepted":
@@ -85,8 +78,8 @@ def due_signals(session: SavedSession, read: Read, now: float) -> Iterator[dict[
 
 
 def _count(session: SavedSession, changes: Mapping[str, Any], read: Read) -> dict[str, tuple[int, int]]:
-    """Return, for each file of an accepted edit, how many lines the edit added and how many of these are still in the
-    file. `changes` has the digests of each file's contents before and after the edit, as logged at its acceptance."""
+    """Return the numbers of added and of kept lines of each file of an accepted edit. `changes` has the digests of each
+    file's contents before and after it."""
     counts = {}
     for path, change in changes.items():
         before, now = session.content(change["before"]) or b"", session.content(change["now"]) or b""
@@ -96,9 +89,7 @@ def _count(session: SavedSession, changes: Mapping[str, Any], read: Read) -> dic
 
 def kept_lines(before: bytes, accepted: bytes, today: bytes) -> tuple[int, int]:
     """Return how many lines a change added, and how many of them are still in the file today, even at another place.
-
-    Blank lines do not count. A file that is not text counts as having no lines.
-    """
+    Blank lines do not count; a file that is not text has none."""
     texts = [as_text(data) for data in (before, accepted, today)]
     if None in texts:
         return 0, 0

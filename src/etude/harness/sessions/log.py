@@ -15,12 +15,9 @@ from etude.trace.trace import ToolEvent, TraceUsage
 
 
 class _FirstPiece:
-    """Wraps a policy's `on_piece` callback, to record when the first streamed piece of a turn arrived."""
-
     def __init__(self, tell: Callable[[Any], None]) -> None:
         self._tell = tell
         self.came: float | None = None
-        """Monotonic time at which the turn's first piece arrived; None until then."""
 
     def __call__(self, piece: Any) -> None:
         if self.came is None:
@@ -29,8 +26,7 @@ class _FirstPiece:
 
 
 def _listening(policy: Any) -> _FirstPiece | None:
-    """Return the policy's `on_piece` callback, wrapped in a _FirstPiece if an earlier call has not wrapped it already.
-    Return None if the policy does not stream."""
+    """Wrap the policy's `on_piece`, unless an earlier call has done so. None if the policy does not stream."""
     tell = getattr(policy, "on_piece", None)
     if tell is None or isinstance(tell, _FirstPiece):
         return tell
@@ -39,8 +35,7 @@ def _listening(policy: Any) -> _FirstPiece | None:
 
 
 class SessionLog(Observer):
-    """Observer that records a run and passes the events on to the observer `inner`. The time that `inner` takes does
-    not count as latency."""
+    """Observer that records a run and passes events on to `inner`, whose time does not count as latency."""
 
     def __init__(self, record: SessionRecord, workspace: OverlayWorkspace, toolbox: Toolbox, inner: Observer) -> None:
         self._record, self._workspace, self._toolbox, self._inner = record, workspace, toolbox, inner

@@ -36,8 +36,7 @@ from etude.trace.trace import ToolEvent, TraceUsage
 FORMAT = "etude-session/1"
 LOG, BLOBS, STEPS = "session.jsonl", "blobs", "tokens.steps"
 EDITS = ("edits_accepted", "edits_rejected")
-"""Names of the signals (observations in the log) that the user accepted or rejected edits. They contain the digests of
-the edited files."""
+"""Signals that the user accepted or rejected edits. They contain the digests of the edited files."""
 
 Sides = tuple[str | None, str | None]
 """Digests of a file's original contents (at the session's start, or when last accepted) and of its current contents;
@@ -62,19 +61,15 @@ class SessionRecord:
         self.policy: object = None
         self._descriptor = descriptor
         self._seen = dict(seen)
-        """Digests of the contents of changed files, by path, as last written to the log."""
+        """Digests of changed files, by path, as last logged."""
         self._contents: dict[str, bytes | None] = {}
-        """Last logged contents of changed files, by path."""
         self._keep = steps
         self._steps: StepsFile | None = None
 
     @classmethod
     def begin(cls, place: Path, /, **about: object) -> SessionRecord:
-        """Create a new session in the folder `place`.
-
-        `about` becomes the log's first line: the profile, the model, the user's folder, and `consent` (whether the user
-        agreed to training on the session).
-        """
+        """Create a new session in the folder `place`. `about` becomes the log's first line: profile, model, the user's
+        folder, and `consent` to training."""
         try:
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
             (place / BLOBS).mkdir(mode=0o700)
@@ -90,10 +85,10 @@ class SessionRecord:
 
     @classmethod
     def resume(cls, folder: Path, size: int, seen: Mapping[str, Sides], steps: int = 0) -> SessionRecord:
-        """Continue the record of a saved session. The arguments come from reading its log (`replay.py`).
+        """Continue the record of a saved session, with what `replay.py` read from its log.
 
-        `size` is the number of bytes of the log's complete lines. `seen` has the digests of changed files. `steps` is
-        the number of bytes of `tokens.steps` (the token ids) that belong to complete turns.
+        `size` is the number of bytes of complete lines, `seen` has the digests of changed files, and `steps` is the
+        number of bytes of `tokens.steps` that belong to complete turns.
         """
         try:
             descriptor = os.open(folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -104,8 +99,7 @@ class SessionRecord:
 
     @classmethod
     def for_signals(cls, folder: Path) -> SessionRecord:
-        """Open a session's record only to add signals, which are observations of how the user reacts. Meanwhile another
-        process may write the session's turns."""
+        """Open a record only to add signals, while another process may write the session's turns."""
         try:
             descriptor = os.open(folder / LOG, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
             _cut_if_alone(folder, descriptor)
@@ -114,8 +108,7 @@ class SessionRecord:
         return cls(folder, descriptor, {})
 
     def follow(self, policy: object) -> None:
-        """Set the policy whose turns are recorded. If the policy has a `recorder`, the token ids of its turns are
-        written to `tokens.steps`."""
+        """Set the policy whose turns are recorded. If it has a `recorder`, its token ids go to `tokens.steps`."""
         self.policy = policy
         recorder = getattr(policy, "recorder", None)
         if isinstance(recorder, TraceBuilder):
@@ -123,12 +116,10 @@ class SessionRecord:
             recorder.sink = self._steps
 
     def opened(self, conversation: Conversation) -> None:
-        """Log the beginning of the conversation: system prompt and first request."""
         self.clock.asked(time.time())
         self._line("opened", **_beginning(conversation))
 
     def asked(self, message: Message) -> None:
-        """Log a follow-up request of the user."""
         after = self.clock.asked(time.time())
         self._line("asked", text=message.text)
         self.signal("follow_up", after_seconds=after)
@@ -136,10 +127,8 @@ class SessionRecord:
     def summarised(
         self, conversation: Conversation, turn: Turn, usage: TraceUsage, seconds: Mapping[str, float] | None = None
     ) -> None:
-        """Log a self-summary: request, summary and the beginning of the new conversation.
-
-        They are written as one line, because a session could not be resumed from a part of them.
-        """
+        """Log request, summary and the new conversation's beginning as one line, since a session could not be resumed
+        from a part of them."""
         assert conversation.parent is not None
         request = conversation.parent.messages[-2].text
         self._line(
@@ -163,12 +152,8 @@ class SessionRecord:
         state: Mapping[str, object],
         seconds: Mapping[str, float] | None = None,
     ) -> None:
-        """Log a complete turn.
-
-        `tools` are the results of the turn's calls, `told` the messages that the harness added. `files` has the
-        original and the current contents of each changed file. `state` has the toolbox's state for resuming the session
-        (to-do list, edit counts), and `seconds` the time spent in the policy and in tools.
-        """
+        """Log a complete turn. `told` are messages of the harness. `files` has the original and the current contents of
+        each changed file, `state` the toolbox's state for resuming, `seconds` the time in the policy and in tools."""
         changed = self._differences(files)
         self._line(
             "turn",
@@ -184,11 +169,10 @@ class SessionRecord:
         self.clock.turned(seconds or {})
 
     def rebased(self, files: Mapping[str, tuple[bytes | None, bytes | None] | None]) -> None:
-        """Log that, between two runs, the agent's changes were moved onto newer versions of the user's files.
+        """Log that, between two runs, changes were moved onto newer versions of the user's files.
 
-        For each file that the user changed too, `files` has the new original contents (the user's) and the new current
-        contents (with both changes). If `files` has None for a path, the agent's change to this file was dropped, and
-        the file no longer counts as changed.
+        For each file that the user changed too, `files` has the new original (the user's) and current contents (with
+        both changes). None means that the agent's change was dropped, and the file no longer counts as changed.
         """
         changed = {
             path: pair and {"before": self._blob(pair[0]), "now": self._blob(pair[1])} for path, pair in files.items()
@@ -196,13 +180,12 @@ class SessionRecord:
         self._line("rebased", files=changed)
 
     def put_back(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
-        """Log that the user reverted some of the agent's changes. `files` has the original and the current contents of
-        each file that is still changed."""
+        """Log that the user reverted changes. `files` has both contents of each file that is still changed."""
         self._line("put_back", files=self._differences(files))
 
     def stopped(self, stop: str, error: str) -> None:
-        """Log the end of a run. Before it, log signals, which are observations about the run: its times ("latency")
-        and, if the user interrupted it, "interrupted"."""
+        """Log the end of a run and, before it, signals: its "latency" and, if the user interrupted it,
+        "interrupted"."""
         spent = self.clock.stopped(time.time())
         if stop == "cancelled":
             self.signal("interrupted", turns=spent["turns"], after_seconds=spent["total_seconds"])
@@ -210,17 +193,15 @@ class SessionRecord:
         self._line("stopped", stop=stop, error=error)
 
     def signal(self, what: str, /, **fields: object) -> None:
-        """Log a signal, which is an observation of how the user reacts to the agent (docs/trace.md lists all signals).
-
-        After the signal "edits_accepted", its files no longer count as changed.
-        """
+        """Log an observation of how the user reacts (docs/trace.md lists all). After "edits_accepted", its files no
+        longer count as changed."""
         if what in EDITS and "changes" not in fields:
             fields["changes"] = self._settled(fields.get("files"), gone=what == "edits_accepted")
         self._line("signal", what=what, **fields)
 
     def _differences(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> dict[str, dict[str, str | None]]:
-        """Return the original and the current digest of each file whose contents changed since the last logged line. A
-        file that has its original contents again gets an empty entry."""
+        """Return the digests of each file that changed since the last logged line. A file that has its original
+        contents again gets an empty entry."""
         changed: dict[str, dict[str, str | None]] = {}
         for path, (before, now) in files.items():
             if path in self._contents and self._contents[path] is now:
@@ -237,9 +218,8 @@ class SessionRecord:
         return changed
 
     def _settled(self, files: object, *, gone: bool) -> dict[str, dict[str, str | None]]:
-        """Return the original and the current digest of each changed file among `files`. They are logged with the
-        signal that the user accepted or rejected the edits of these files. If `gone`, the files no longer count as
-        changed afterwards."""
+        """Return the digests of those changed files that the user accepted or rejected. If `gone`, they no longer count
+        as changed."""
         paths = [path for path in files if path in self._seen] if isinstance(files, list) else []
         sides = {path: self._seen[path] for path in paths}
         if gone:
@@ -259,7 +239,6 @@ class SessionRecord:
             self._descriptor = -1
 
     def _blob(self, data: bytes | None) -> str | None:
-        """Write contents as a blob, unless it exists, and return their digest."""
         if data is None:
             return None
         digest = digest_of(data)
@@ -272,7 +251,6 @@ class SessionRecord:
         return digest
 
     def _line(self, kind: str, /, **fields: Any) -> None:
-        """Append a line to the log."""
         line = json.dumps({"time": round(time.time(), 3), "kind": kind, **fields}, separators=(",", ":")).encode()
         try:
             written = os.write(self._descriptor, line + b"\n")
@@ -285,12 +263,10 @@ class SessionRecord:
 
 
 def digest_of(data: bytes) -> str:
-    """Return the digest of a file's contents, which is the name of its blob."""
     return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         temporary.write_bytes(data)
@@ -305,7 +281,7 @@ _FIELDS = {kind: [field.name for field in fields(kind)] for kind in (Turn, ToolC
 
 
 def _plain(value: Turn | ToolCall | ToolEvent | TraceUsage) -> dict[str, Any]:
-    """Convert a dataclass instance to a JSON object. `asdict` is not used, because it would copy all nested values."""
+    """Convert to a JSON object. `asdict` is not used, because it would copy all nested values."""
     return {name: getattr(value, name) for name in _FIELDS[type(value)]}
 
 
@@ -339,11 +315,9 @@ def _cut_if_alone(folder: Path, descriptor: int) -> None:
 
 
 def _drop_torn_line(folder: Path, descriptor: int, size: int) -> None:
-    """Remove a torn last line, which begins at byte `size`, from the log. Then take the lock that all writers share.
-
-    Removing the line needs an exclusive lock, because another writer may be in the middle of writing this line. Raises
-    SessionError if another process's lock prevents this.
-    """
+    """Remove a torn last line, which begins at byte `size`, then take the lock that all writers share. Removing it
+    needs an exclusive lock, because another writer may be in the middle of this line. Raises SessionError if another
+    process's lock prevents this."""
     try:
         if os.fstat(descriptor).st_size > size:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,8 +16,7 @@ from etude.harness.sessions.record import BLOBS, FORMAT, LOG, STEPS, SessionErro
 from etude.trace.trace import ToolEvent, TraceUsage
 
 REBASED = "rebased"
-"""Value of `SavedSession.stop` after the agent's changes were moved onto newer versions of the user's files, which ends
-an interrupted run."""
+"""`SavedSession.stop` after changes were moved onto newer files of the user, which ends an interrupted run."""
 
 
 @dataclass(slots=True)
@@ -25,77 +24,65 @@ class SavedSession:
     """State of a saved session after the last complete line of its log."""
 
     folder: Path
-    """Folder in which the session is stored, not the user's folder."""
     about: dict[str, Any]
     """First line of the log: profile, model, the user's folder, consent to training."""
     conversation: Conversation | None = None
     """The conversation after the last complete turn; earlier conversations are its parents."""
     usage: TraceUsage = field(default_factory=TraceUsage)
-    """Tokens and turns used by the last request."""
     tools: list[ToolEvent] = field(default_factory=list)
     files: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
-    """Digests of the original and the current contents of each changed file, by path."""
+    """Digests of the original and the current contents of each changed file."""
     reverted: list[str] = field(default_factory=list)
     """Files whose changes the user reverted since the last request."""
     state: dict[str, Any] = field(default_factory=dict)
-    """Toolbox state to restore when the session is resumed, such as the to-do list."""
+    """Toolbox state to restore on resuming, such as the to-do list."""
     signals: list[dict[str, Any]] = field(default_factory=list)
     requests: int = 0
-    """Number of requests from the user."""
     turns: int = 0
-    """Number of turns in all requests."""
     reviewed: str = ""
-    """The user's decision on the changes since the last request: "accepted", "rejected", or empty."""
+    """The decision on the changes since the last request: "accepted", "rejected", or empty."""
     stop: str = ""
-    """How the last run of the last request ended, according to the log: the value of its StopCause, or the constant
-    REBASED. Empty if no run of this request has logged its end. A killed run logs no end, so it does not change this
-    value."""
+    """The logged end of the last request's last run: the value of its StopCause, or REBASED. A killed run logs no end,
+    so it does not change this value, which is empty if no run of the request has ended."""
     error: str = ""
     spent: TraceUsage = field(default_factory=TraceUsage)
     """Tokens and turns used by all requests before the last one."""
     seconds: dict[str, float] = field(default_factory=lambda: {"policy": 0.0, "tools": 0.0})
     steps: int = 0
-    """Number of bytes of complete turns in `tokens.steps`, the file with the token ids."""
+    """Number of bytes of complete turns in `tokens.steps`."""
     stopped: float = 0.0
-    """Unix time at which the last run ended; 0 if none has."""
     size: int = 0
     """Number of bytes of the complete lines in the log."""
 
     @property
     def consent(self) -> bool:
-        """Whether the user agrees to training on the session, according to the latest answer."""
         said = self.training_answer
         return bool(self.about.get("consent", False) if said is None else said)
 
     @property
     def training_answer(self) -> bool | None:
-        """The user's latest answer, during the session, to whether it may be used for training; None if there was no
-        answer."""
+        """The user's latest answer, during the session, to whether it may be used for training."""
         given = [bool(signal["given"]) for signal in self.signals if signal["what"] == "consent"]
         return given[-1] if given else None
 
     def total(self) -> TraceUsage:
-        """Return the tokens and turns used by all requests together."""
         return _sum(self.spent, self.usage)
 
     @property
     def tokens(self) -> Path:
-        """Path of the file with the token ids, which exists only if the policy recorded them."""
+        """The file with token ids, which exists only if the policy recorded them."""
         return self.folder / STEPS
 
     def changed(self) -> dict[str, tuple[bytes | None, bytes | None]]:
-        """Return the original and the current contents of each changed file."""
         return {path: (self.content(before), self.content(now)) for path, (before, now) in self.files.items()}
 
     def resume_record(self) -> SessionRecord:
-        """Open the record of this session to continue writing it."""
         record = SessionRecord.resume(self.folder, self.size, self.files, self.steps)
         record.clock.was_stopped(self.stopped if self.stop else None)
         return record
 
     def content(self, digest: str | None) -> bytes | None:
-        """Return the file contents with this digest; None if the digest is None. Raises SessionError if the blob is
-        missing or damaged."""
+        """Return the contents with this digest. Raises SessionError if the blob is missing or damaged."""
         if digest is None:
             return None
         path = self.folder / BLOBS / digest
@@ -115,8 +102,7 @@ def list_sessions(folder: Path) -> Iterator[Path]:
 
 
 def sessions_of(folder: Path, user: Path) -> Iterator[Path]:
-    """Yield the folders of those sessions below `folder` that worked on the user's folder `user`, most recently written
-    first. Unreadable sessions are skipped."""
+    """Yield those of `list_sessions` that worked on the user's folder `user`. Unreadable sessions are skipped."""
     mine = str(user.resolve())
     for place in list_sessions(folder):
         with suppress(OSError, ValueError, TypeError), (place / LOG).open("rb") as log:
@@ -125,7 +111,6 @@ def sessions_of(folder: Path, user: Path) -> Iterator[Path]:
 
 
 def load_session(folder: Path) -> SavedSession:
-    """Read a saved session from its folder. Raises SessionError."""
     try:
         data = (folder / LOG).read_bytes()
     except OSError as error:
@@ -249,7 +234,7 @@ def _add_seconds(session: SavedSession, entry: dict[str, Any]) -> None:
 
 
 def _usage(raw: dict[str, int]) -> TraceUsage:
-    """Parse the usage counters of a log line. Counters that this version does not know are ignored."""
+    """Counters that this version does not know are ignored."""
     return TraceUsage(**{f.name: raw.get(f.name, 0) for f in fields(TraceUsage)})
 
 
@@ -258,7 +243,6 @@ def _sum(one: TraceUsage, other: TraceUsage) -> TraceUsage:
 
 
 def _open(session: SavedSession) -> Conversation:
-    """Return the session's conversation. Raises ValueError if the log has not begun one yet."""
     if session.conversation is None:
         raise ValueError("no conversation was opened before it")
     return session.conversation

@@ -20,13 +20,11 @@ class Clock:
         self._summaries: list[Mapping[str, float]] = []
 
     def was_stopped(self, when: float | None) -> None:
-        """Set the Unix time at which the last run of a resumed session ended. None means that this time is unknown,
-        because the run was killed."""
+        """Set when the last run of a resumed session ended; None if unknown, because it was killed."""
         self._stopped = when
 
     def asked(self, now: float) -> float | None:
-        """Note the start of a request. Return the seconds since the end of the last run; None if no run has ended, or
-        if it is unknown when the last one did."""
+        """Note the start of a request. Return the seconds since the end of the last run, if that is known."""
         after = None if self._stopped is None else round(max(0.0, now - self._stopped), 3)
         self._begun, self._turns, self._summaries = now, [], []
         return after
@@ -38,8 +36,8 @@ class Clock:
         self._summaries.append(seconds)
 
     def stopped(self, now: float) -> dict[str, float | int | None]:
-        """Note the end of a run, and return its latencies and number of turns. For a resumed run, whose start is
-        unknown, `total_seconds` is the sum over its turns and self-summaries."""
+        """Note the end of a run, and return its latencies. For a resumed run, whose start is unknown, `total_seconds`
+        is the sum over its turns and self-summaries."""
         acts = [*self._turns, *self._summaries]
         spent = {name: sum(act.get(name, 0.0) for act in acts) for name in ("policy", "tools")}
         total = sum(spent.values()) if self._begun is None else max(0.0, now - self._begun)

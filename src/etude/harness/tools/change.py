@@ -17,7 +17,7 @@ from etude.harness.tools.files import numbered, read_text, split_lines
 from etude.harness.workspaces.workspace import clean_path
 
 SHOWN_AROUND = 3
-"""Number of lines before and after a replacement that the tool's output shows."""
+"""Lines before and after a replacement that the output shows."""
 
 
 async def write(run: ToolContext, arguments: dict[str, Any]) -> Output:
@@ -111,7 +111,6 @@ async def exists(run: ToolContext, path: str) -> bool:
 
 
 async def store(run: ToolContext, path: str, text: str) -> None:
-    """Write a file and record the edit. Raises ToolProblem."""
     run.require_edits()
     data = text.encode()
     await _put(run, path, data)
@@ -128,8 +127,7 @@ async def _put(run: ToolContext, path: str, data: bytes) -> None:
 
 
 async def _require_places(run: ToolContext, after: Mapping[str, str | None]) -> None:
-    """Raise ToolProblem if a path to be written is a folder or is below a file. Called before the first file is
-    written."""
+    """Raise ToolProblem if a path to be written is a folder or is below a file."""
     written = {path for path, text in after.items() if text is not None}
     there = {*await run.workspace.files(), *written} - (after.keys() - written)
     for path in written:
@@ -150,8 +148,7 @@ async def _bytes(run: ToolContext, path: str) -> bytes:
 
 
 async def _current(run: ToolContext, path: str) -> str:
-    """Return the text of a file that is to be changed. Raises ToolProblem if the file does not exist, is not text, or
-    has changed since the agent read it. With `ToolLimits.strict`, the agent must have read it."""
+    """Return the text of a file that is to be changed. Raises ToolProblem if that is not allowed."""
     text = await read_text(run, path)
     run.require_known(path, text.encode())
     return text

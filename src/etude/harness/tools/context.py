@@ -20,13 +20,11 @@ from etude.harness.workspaces.workspace import AsksFirst, Workspace
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """Limits for the tools of one run."""
-
     command_seconds: float = 10.0
-    """Time limit of one shell command in seconds. A command that reaches it has failed, unless the host gave the
-    command no CPU time: that is an infrastructure failure."""
+    """Time limit of one shell command. A command that reaches it has failed, unless the host gave it no CPU time: that
+    is an infrastructure failure."""
     edits: int | None = None
-    """Maximum number of successful edits in the whole run; None means no limit."""
+    """Maximum number of successful edits in the whole run."""
     strict: bool = False
     """Whether tools are stricter. A file must be read before it is changed. An argument of `null` is an error and does
     not count as absent. A patch must match exactly. All lines that `read` is asked for must exist."""
@@ -38,27 +36,21 @@ class ToolProblem(Exception):
 
 @dataclass(slots=True)
 class Output:
-    """The complete output of a tool call."""
-
     lines: Sequence[str]
     keep_end: bool = False
     """Whether a cut keeps the end of the output as well as its beginning."""
     ok: bool = True
-    """Whether the call succeeded."""
     valid: bool = True
     """False if the call itself was malformed: unknown tool, or arguments that do not parse."""
     finished: bool = False
-    """Whether this call ends the run."""
     seconds: float = 0.0
-    """Running time in seconds of the call's command, which counts toward `Budgets.tool_seconds`. 0 if the host was
-    short of CPU time, since the command then does not count."""
+    """Running time of the call's command, which counts toward `Budgets.tool_seconds`; 0 if the host was short of CPU
+    time."""
     reread: bool = False
     """Whether the call read a file that the agent had read before, but not since its latest self-summary."""
 
 
 class ToolContext:
-    """The state of one run that tools read and change."""
-
     def __init__(
         self,
         workspace: Workspace,
@@ -73,26 +65,22 @@ class ToolContext:
         self.limits = limits
         self.say = profile.say
         self.edited: dict[str, int] = {}
-        """Number of successful edits per file, in order of each file's first edit."""
         self.todo: list[str] = []
         self.jobs: list[tuple[int, str]] = []
-        """Number and command of each background job that was running at the last check."""
+        """Number and command of each background job that ran at the last check."""
         self.lints = Lints()
         self.context = 0
-        """How often the model has replaced its conversation by a self-summary so far. The agent loop sets this
-        number."""
+        """Number of self-summaries so far, set by the agent loop."""
         self.outside = outside or ExternalServices()
         self.chunk_index: ChunkIndex | None = None
-        """Index of the tool `search`; None until the first search creates it."""
         self._after_edit = after_edit
         self._shown: dict[str, bytes] = {}
-        """Digest of the contents that the agent last read from or wrote to each file, by path."""
         self._read: dict[str, int] = {}
-        """For each file that the agent has read, by path: how many self-summaries the model had written before its last
-        read of the file. The least recently read file comes first."""
+        """For each file that the agent has read: the number of self-summaries before its last read. The least recently
+        read file comes first."""
 
     async def has_edited(self, path: str, data: bytes | None) -> None:
-        """Record that a tool changed a file. Every tool must call this after each change. `data` is None for a deleted
+        """Record that a tool changed a file; every tool calls this after each change. None stands for a deleted
         file."""
         self.edited[path] = self.edited.get(path, 0) + 1
         self.has_shown(path, data)
@@ -107,54 +95,43 @@ class ToolContext:
             raise ToolProblem(self.say("no_edits_left"))
 
     async def agree(self, changes: Mapping[str, bytes | None]) -> None:
-        """Ask the user about several changes at once, if the workspace asks before it changes files.
-
-        A tool that changes several files calls this before the first change, so that the user gets only one question.
-        """
+        """Ask the user once about several changes, if the workspace asks at all. A tool that changes several files
+        calls this first."""
         if isinstance(self.workspace, AsksFirst):
             await self.workspace.agree(changes)
 
     def has_shown(self, path: str, data: bytes | None) -> None:
-        """Record the contents of a file that the agent has read or written; None for a deleted file."""
         if data is None:
             self._shown.pop(path, None)
         else:
             self._shown[path] = xxhash.xxh3_128_digest(data)
 
     def has_read(self, path: str, data: bytes) -> bool:
-        """Record that the agent reads a file. Return whether it had read the file before, but not since its latest
-        self-summary."""
+        """Record a read. Return whether the agent had read the file before, but not since its latest self-summary."""
         self.has_shown(path, data)
         before = self._read.pop(path, self.context)
         self._read[path] = self.context
         return before < self.context
 
     def open_files(self) -> list[str]:
-        """Return the files that the agent has read and not deleted, least recently read first."""
         return list(self._read)
 
     def knows(self, path: str, data: bytes) -> bool:
-        """Return whether the file still has the contents that the agent last read or wrote.
-
-        For a file that the agent never read this is true, unless `ToolLimits.strict` requires that files are read
-        before changes.
-        """
+        """Return whether the file still has the contents that the agent last read or wrote. A file that it never read
+        counts as known, unless `ToolLimits.strict`."""
         shown = self._shown.get(path)
         return not self.limits.strict if shown is None else shown == xxhash.xxh3_128_digest(data)
 
     def require_known(self, path: str, data: bytes) -> None:
-        """Raise ToolProblem if the file has changed since the agent read it or, with `ToolLimits.strict`, was never
-        read."""
         if not self.knows(path, data):
             raise ToolProblem(self.say("stale", path=path))
 
     def carried(self) -> dict[str, Any]:
-        """Return the state that a resumed session needs, as JSON; `carry` restores it."""
+        """Return the state that a resumed session needs, as JSON, for `carry`."""
         shown = {path: digest.hex() for path, digest in self._shown.items()}
         return {"edited": dict(self.edited), "todo": list(self.todo), "shown": shown, "read": dict(self._read)}
 
     def carry(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of an earlier run (edits, to-do list, files read), which `carried` returned."""
         self.edited = dict(state.get("edited", {}))
         self.todo = list(state.get("todo", []))
         self._read = dict(state.get("read", {}))

@@ -69,10 +69,7 @@ async def edit(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def parse_line_edits(text: str) -> dict[int, str]:
-    """Parse the edit tool's `lines` argument into a map from line number to new text.
-
-    If a number occurs several times, its texts are joined and become several lines.
-    """
+    """Parse `lines` into a map from line number to new text. Texts of the same number become several lines."""
     wanted: dict[int, str] = {}
     for number, new in numbered_lines(text):
         wanted[number] = f"{wanted[number]}\n{new}" if number in wanted else new
@@ -80,8 +77,8 @@ def parse_line_edits(text: str) -> dict[int, str]:
 
 
 def replacement(old: str, text: str) -> list[str]:
-    """Return the lines that replace the line `old`. If the new text is not indented, its lines get the indentation of
-    `old`. A carriage return at the end of `old` is kept on every line."""
+    """Return the lines that replace `old`. They get its indentation, unless the new text is itself indented, and a
+    carriage return at its end."""
     new = text.removesuffix("\n").split("\n")
     indentation = old[: len(old) - len(old.lstrip(" \t"))]
     if not new[0].startswith((" ", "\t")):
@@ -92,17 +89,14 @@ def replacement(old: str, text: str) -> list[str]:
 
 
 def split_lines(text: str) -> list[str]:
-    """Split a file's text into lines. A newline at the end of the text does not begin another line."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
 def numbered(lines: list[str], first: int, last: int) -> list[str]:
-    """Return the lines from `first` to `last` (from 1), each preceded by its number."""
     return [f"{number} {lines[number - 1]}" for number in range(first, last + 1)]
 
 
 def _close_to(path: str, files: list[str]) -> list[str]:
-    """Return up to three existing paths similar to a path that does not exist."""
     if len(files) > MANY_FILES:
         name = PurePosixPath(path).name
         files = [each for each in files if each == name or each.endswith(f"/{name}")][:MANY_FILES]

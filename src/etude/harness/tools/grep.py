@@ -57,8 +57,7 @@ def _query(run: ToolContext, arguments: dict[str, Any]) -> Query:
 
 
 async def _on_disk(run: ToolContext, query: Query, most: int) -> list[Line] | None:
-    """Search with ripgrep. Return None if the workspace's files are not in a folder on disk, or ripgrep is not
-    installed."""
+    """Search with ripgrep. None if the files are not in a folder on disk, or ripgrep is not installed."""
     workspace = run.workspace
     if not isinstance(workspace, OverlayWorkspace):
         return None
@@ -69,7 +68,6 @@ async def _on_disk(run: ToolContext, query: Query, most: int) -> list[Line] | No
 
 
 async def _in_memory(run: ToolContext, query: Query, most: int) -> list[Line]:
-    """Search every file of the workspace with RE2."""
     found: list[Line] = []
     plain = not (query.regex or query.ignore_case or query.word)
     for path in _named(await run.workspace.files(), query):
@@ -91,7 +89,6 @@ async def _in_memory(run: ToolContext, query: Query, most: int) -> list[Line]:
 
 
 def _named(files: Sequence[str], query: Query) -> Iterator[str]:
-    """Yield the files that the query's path and glob select."""
     without, glob = query.glob.startswith("!"), query.glob.removeprefix("!")
     names = [name_pattern(each if "/" in each else f"**/{each}") for each in braced(glob)] if glob else []
     for path in files:
@@ -101,8 +98,7 @@ def _named(files: Sequence[str], query: Query) -> Iterator[str]:
 
 
 async def _with_context(run: ToolContext, found: Sequence[Line], context: int) -> list[str]:
-    """Format matches with context lines as ripgrep does: a context line as `file-line text`, and `--` between groups
-    that are not adjacent."""
+    """Format as ripgrep does: a context line as `file-line text`, and `--` between groups that are not adjacent."""
     said: list[str] = []
     for path, group in groupby(found, key=lambda line: line.path):
         matches = {line.number: line.text for line in group}

@@ -12,11 +12,9 @@ from etude.harness.tools.context import Output, ToolContext, ToolProblem
 from etude.harness.workspaces.terminal import TerminalOutput, Terminals
 
 MOST_SECONDS = 600
-"""Maximum number of seconds that a call may wait for its command."""
 JOB_LOOK_SECONDS = 1.0
 """Seconds to wait for output after a job was started or got input."""
 KEPT_CHARACTERS = 16_000
-"""Output with more characters than this is also stored in a file."""
 OUTPUTS = "/tmp/etude-outputs"
 """Folder, outside the workspace, in which long outputs are stored."""
 
@@ -56,8 +54,7 @@ async def job_kill(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def _seconds(run: ToolContext, arguments: dict[str, Any], usual: float) -> float:
-    """Return how many seconds the call may wait, `usual` by default. Raises ToolProblem if its argument is out of
-    range."""
+    """How many seconds the call may wait. Raises ToolProblem if its argument is out of range."""
     wanted = arguments.get("seconds", usual)
     if not 0 <= wanted <= MOST_SECONDS:
         raise ToolProblem(run.say("bad_seconds", most=MOST_SECONDS))
@@ -65,8 +62,6 @@ def _seconds(run: ToolContext, arguments: dict[str, Any], usual: float) -> float
 
 
 async def _told(run: ToolContext, use: Callable[[Terminals], Awaitable[TerminalOutput]]) -> Output:
-    """Call `use` with the workspace's terminals, and convert the returned terminal output to the output of the tool
-    call."""
     kept = ""
 
     async def listen(terminals: Terminals) -> TerminalOutput:

@@ -16,18 +16,17 @@ from pathlib import Path
 
 from etude.harness.search.grep_query import Searcher
 from etude.harness.workspaces.boxed_commands import AGENTS_DOING, BoxedCommands
-from etude.harness.workspaces.folder_files import SMALLER, FolderFiles
+from etude.harness.workspaces.folder_files import FolderFiles
 from etude.harness.workspaces.folder_grep import searcher_of
 from etude.harness.workspaces.result_cache import Memo
 from etude.harness.workspaces.scratch_tree import BoxScratch
 from etude.harness.workspaces.terminal import TerminalHost
-from etude.harness.workspaces.workspace import AGENT_ENV, TOO_LARGE, WORKDIR, OverlayWorkspace, delete_file, read_tree
+from etude.harness.workspaces.workspace import WORKDIR, OverlayWorkspace, delete_file, read_tree
 from etude.sandbox.contract import Box, ExecResult
 
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
-"""Folders in which a command can leave files."""
 _MAX_KEPT_BYTES = 65_536
-"""Maximum size in bytes of a command's output that is cached in an ExecMemo."""
+"""A command with more output is not cached."""
 MAX_READ_FILES = 20_000
 MAX_READ_BYTES = 200_000_000
 """MAX_READ_FILES and MAX_READ_BYTES limit the number and total size of the files of a workspace with commands, since
@@ -37,8 +36,6 @@ ExecKey = tuple[str, bytes, str, float]
 
 
 class ExecMemo(Memo[ExecKey, ExecResult]):
-    """Cache of command results by image, files, command and time limit."""
-
     def __init__(self, size: int = 4096) -> None:
         super().__init__(size)
         self.fresh_layouts: dict[str, bytes] = {}
@@ -46,8 +43,6 @@ class ExecMemo(Memo[ExecKey, ExecResult]):
 
 
 class BoxRunner(BoxedCommands):
-    """Runs commands in a box that is created by the first command whose result is not cached."""
-
     def __init__(
         self,
         image: str,
@@ -66,9 +61,9 @@ class BoxRunner(BoxedCommands):
         self._deterministic = deterministic
         self._scratch: BoxScratch | None = None
         self._held: Mapping[str, bytes] = start
-        """The files in the box, or of the image if there is no box yet."""
+        """The files in the box; those of the image if there is no box."""
         self._layout: bytes | None = None
-        """The box's layout (names and modes of all files) when last read; None if it may have changed since then."""
+        """The box's layout when last read; None if it may have changed since then."""
 
     async def _carry_out(
         self, files: Mapping[str, bytes], command: str, timeout: float
@@ -106,7 +101,7 @@ class BoxRunner(BoxedCommands):
         self._memo = None
         async with self._box_may_die():
             box = await self._entered(states[-1])
-            self._scratch = self._scratch or BoxScratch(box, AGENT_ENV, TOO_LARGE)
+            self._scratch = self._scratch or BoxScratch(box)
             return await self._scratch.run(states, command, timeout=timeout)
 
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
@@ -135,8 +130,8 @@ class BoxRunner(BoxedCommands):
         self._held, self._layout, self._memo, self._scratch = self._start, None, None, None
 
     async def _look(self, files: Mapping[str, bytes]) -> bytes | None:
-        """Write the files to the box and return the layout (names and modes) of its files. None if files that the agent
-        left in the box prevent this."""
+        """Write the files to the box and return its layout; None if files that the agent left in the box prevent
+        this."""
         fresh = self._box is None and files.keys() == self._held.keys()
         try:
             box = await self._synced(files)
@@ -154,7 +149,6 @@ class BoxRunner(BoxedCommands):
 
 
 def _digest(files: Mapping[str, bytes]) -> bytes:
-    """Return a digest of the paths and contents of all files."""
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(files):
         name, data = path.encode("utf-8", "surrogateescape"), files[path]
@@ -171,21 +165,12 @@ def lazy_workspace(
     workdir: str = WORKDIR,
     searcher: Searcher | None = None,
 ) -> OverlayWorkspace:
-    """Return a workspace that has an image's files in memory and creates a box when a command needs one.
-
-    `start` are the image's files; `open_box` creates a box of the image. `memo` shares the results of the commands in
-    `deterministic`, whose output depends on the files alone.
-    """
+    """Return a workspace that has an image's files in memory and creates a box when a command needs one. `memo` shares
+    the results of the commands in `deterministic`, whose output depends on the files alone."""
     return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo, deterministic), workdir, searcher)
 
 
 def folder_workspace(folder: Path) -> OverlayWorkspace:
-    """Return a copy-on-write view of a folder, without a shell, which reads files only when they are needed."""
+    """Return a copy-on-write view of a folder, without a shell, which reads files when they are needed."""
     files = FolderFiles(folder)
     return OverlayWorkspace(files, searcher=searcher_of(files))
-
-
-def hold_for_commands(files: FolderFiles) -> None:
-    """Read all files of the folder into memory, because a box for commands gets all of them. Raises FolderTooLarge."""
-    why = f"all of it would be kept in memory for commands: {SMALLER}"
-    files.keep_all(max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES, why=why)

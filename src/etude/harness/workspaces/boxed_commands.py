@@ -17,14 +17,14 @@ They are not infrastructure failures and do not end a rollout."""
 
 
 class BoxedCommands(ABC):
-    """Base class for running commands in a box. Subclasses copy files into the box and back."""
+    """Subclasses copy files into the box and back."""
 
     def __init__(self) -> None:
         self._box: Box | None = None
 
     @abstractmethod
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
-        """Write the files to the box, creating it if there is none, and return the box."""
+        """Write the files to the box, which is created if there is none, and return it."""
 
     @abstractmethod
     async def _read_back(self, box: Box, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -32,12 +32,11 @@ class BoxedCommands(ABC):
 
     @abstractmethod
     def _forget(self) -> None:
-        """Discard all state about the box. Called after the box was lost or closed."""
+        """Discard all state about the box, which was lost or closed."""
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        """Run a command on `files`; return its result and the files after it."""
         async with self._box_may_die():
             return await self._carry_out(files, command, timeout)
 
@@ -60,7 +59,6 @@ class BoxedCommands(ABC):
         return result, after
 
     async def enter(self, files: Mapping[str, bytes]) -> TerminalHost:
-        """Write the files to the box and return the box, so that terminals can be opened in it."""
         async with self._box_may_die():
             return await self._entered(files)
 
@@ -71,7 +69,6 @@ class BoxedCommands(ABC):
             raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
 
     async def read_back(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """Return the box's files after commands ran in terminals. If the files cannot be read, return `files`."""
         if self._box is None:
             return files  # the box was lost while the terminals were used
         try:
@@ -82,8 +79,8 @@ class BoxedCommands(ABC):
 
     @asynccontextmanager
     async def _box_may_die(self) -> AsyncIterator[None]:
-        """Context manager for the use of the box. If SandboxLost is raised inside, the box is discarded and the
-        exception raised again. The next command then gets a new box with the last known files."""
+        """Discard the box if SandboxLost is raised inside. The next command then gets a new box with the last known
+        files."""
         try:
             yield
         except SandboxLost:

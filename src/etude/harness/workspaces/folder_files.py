@@ -20,12 +20,10 @@ from etude.harness.search.file_state import UNSURE, FileState, file_state_of, se
 from etude.sandbox.contract import RequestRefused
 
 MAX_FILE_BYTES = 1_000_000
-"""Maximum size in bytes of a file that agents can read."""
 MAX_FOLDER_FILES = 500_000
 """Maximum number of files of a folder; path and size of each are in memory."""
 MAX_HELD_BYTES = 200_000_000
-"""Maximum size in bytes of the cache of unchanged files. The least recently used file is dropped first, and read again
-if needed."""
+"""Maximum size of the cache of unchanged files. The least recently used is dropped, and read again if needed."""
 
 SMALLER = "choose a smaller folder"
 
@@ -35,14 +33,13 @@ class FolderTooLarge(Exception):
 
 
 class FolderFiles(Mapping[str, bytes]):
-    """The regular files below a folder. Version control, caches, symlinks, files that are too large, and files whose
-    names are not valid text are left out. If reading a file shows that it was deleted, it leaves the mapping."""
+    """The regular files below a folder. Version control, caches, symlinks, large files, and names that are not valid
+    text are left out. If reading a file shows that it was deleted, it leaves the mapping."""
 
     def __init__(self, folder: Path, *, max_files: int = MAX_FOLDER_FILES, max_held: int = MAX_HELD_BYTES) -> None:
         """List the folder. Raises FolderTooLarge if it has more than `max_files` files."""
         self.folder = folder
         self.whole = False
-        """Whether all files are in memory."""
         self._sizes = dict(_walk(folder, max_files))
         self._max_held = max_held
         self._held: OrderedDict[str, tuple[FileState, bytes]] = OrderedDict()
@@ -76,28 +73,18 @@ class FolderFiles(Mapping[str, bytes]):
                 self._kept[path] = self._held.get(path) or self._read(path)
 
     def set_original(self, path: str, data: bytes) -> None:
-        """Set the original contents of a file, whatever its contents on disk. If original contents of this file are
-        already kept, nothing changes."""
+        """Keep these original contents of a file, whatever it holds on disk, unless others are already kept."""
         self._sizes.setdefault(path, len(data))
         self._kept.setdefault(path, (UNSURE, data))
 
     def size(self) -> int:
-        """Return the total size of all files in bytes."""
         return sum(self._sizes.values())
 
     def read_uncached(self, path: str) -> tuple[FileState, bytes]:
-        """Read a file's state and contents without caching them. Raises KeyError if it no longer exists."""
+        """Raises KeyError if the file no longer exists."""
         return self._read(path)
 
-    def keep_all(self, *, max_files: int, max_bytes: int, why: str) -> None:
-        """Read all files into memory and keep them there. Raises FolderTooLarge, before reading any file, if they
-        exceed a limit.
-
-        `why` completes the error message: the reason why all files must be in memory.
-        """
-        if len(self._sizes) > max_files:
-            raise FolderTooLarge(f"{self.folder} has more than {max_files} files: {why}")
-        _require_bytes(self.folder, self.size(), max_bytes, why)
+    def keep_all(self) -> None:
         for path in self:
             self.keep(path)
         self.whole = True
@@ -110,8 +97,7 @@ class FolderFiles(Mapping[str, bytes]):
         return {path: data for path, data in found.items() if not self._is_still(path, data)}
 
     def rebase(self, path: str, data: bytes | None) -> None:
-        """Replace the original contents of a file by `data`, which have been written to disk. None means that the file
-        was deleted."""
+        """Replace the original contents of a file by `data`, which have been written to disk (None: deleted)."""
         self._forget(path)
         self._kept.pop(path, None)
         if data is None:
@@ -121,8 +107,7 @@ class FolderFiles(Mapping[str, bytes]):
             self._kept[path] = (UNSURE, data)
 
     def _is_still(self, path: str, data: bytes) -> bool:
-        """Return whether a file whose size, times or inode have changed still has these contents. If so, remember its
-        new FileState."""
+        """Return whether a file whose state has changed still has these contents. If so, remember its new state."""
         try:
             state, now = _contents(self.folder / path)
         except OSError:
@@ -157,11 +142,11 @@ class FolderFiles(Mapping[str, bytes]):
 
 
 class CurrentFiles:
-    """Reads the current contents of a folder's files: the same files as in a FolderFiles of this folder.
+    """Reads a folder's files as they are now; the same files as in a FolderFiles.
 
-    Contents are cached. A file is read again if its size, times or inode have changed, or if it had changed so recently
-    when it was read that its timestamps might not show another change. Writes through a memory map, and writes by
-    another host to a network file system, are seen only after the kernel reports them. Unreadable files are left out.
+    Contents are cached. A file is read again if its state has changed, or was not settled when it was read. Writes
+    through a memory map, and writes by another host to a network file system, are seen only after the kernel reports
+    them. Unreadable files are left out.
     """
 
     def __init__(self, folder: Path, *, max_files: int, max_bytes: int) -> None:
@@ -169,11 +154,12 @@ class CurrentFiles:
         self._known: dict[str, tuple[FileState, bytes]] = {}
 
     def read(self) -> dict[str, bytes]:
-        """Return the contents of all files, by path. Raises FolderTooLarge, before reading any file, if there are too
-        many files or bytes."""
         sizes = dict(_walk(self._folder, self._max_files))
-        why = f"all files would be kept in memory: {SMALLER}"
-        _require_bytes(self._folder, sum(sizes.values()), self._max_bytes, why)
+        if sum(sizes.values()) > self._max_bytes:
+            raise FolderTooLarge(
+                f"{self._folder} has more than {self._max_bytes / 1e6:g} MB in files that the agent could read: "
+                f"all files would be kept in memory: {SMALLER}"
+            )
         root = os.fspath(self._folder)
         known = {}
         for path in sizes:
@@ -186,20 +172,15 @@ class CurrentFiles:
 
 
 class Layered(Mapping[str, bytes]):
-    """A folder's files with changes that are not on disk."""
-
     def __init__(self, below: FolderFiles, changes: Mapping[str, bytes | None] | None = None) -> None:
         self.below = below
         self.changes = dict(changes or {})
-        """Contents of changed files, by path; None for a deleted file."""
 
     def put(self, path: str, data: bytes | None) -> Layered:
-        """Return a copy of the mapping with one more changed file."""
         return self.put_all({path: data})
 
     def put_all(self, changes: Mapping[str, bytes | None]) -> Layered:
-        """Return a copy of this mapping in which these files are changed too. The folder's original contents of these
-        files are kept in memory."""
+        """Return a copy in which these files are changed too. Their original contents stay in memory."""
         for path in changes:
             self.below.keep(path)
         return Layered(self.below, {**self.changes, **changes})
@@ -226,8 +207,7 @@ class Layered(Mapping[str, bytes]):
 
 
 def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[str, bytes]:
-    """Return the files with the contents of one file replaced; None deletes the file. `files` itself is not
-    modified."""
+    """Return the files with the contents of one replaced; None deletes it."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     if isinstance(files, Layered):
@@ -238,8 +218,7 @@ def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[st
 
 
 def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]:
-    """Return the paths whose contents differ. If both arguments are states of the same folder, only changed files are
-    compared."""
+    """Return the paths whose contents differ. Of two states of a folder, only changed files are compared."""
     if one is other:
         return []
     changes, others = _changes(one), _changes(other)
@@ -249,27 +228,20 @@ def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]
 
 
 def _changes(files: Mapping[str, bytes]) -> Mapping[str, bytes | None] | None:
-    """Return how `files` differs from the FolderFiles that it is based on; None if it is not based on any."""
+    """How `files` differs from the FolderFiles that it is based on; None if it is not based on any."""
     if isinstance(files, Layered):
         return files.changes
     return {} if isinstance(files, FolderFiles) else None
 
 
 def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, bytes]:
-    """Return a mapping with the contents of `files`. If these are the files of a folder, `FolderFiles.rebase` may later
-    replace their original contents; in the returned mapping, the files in `paths` keep their present contents."""
+    """Return `files` with the present contents of `paths` fixed, which `FolderFiles.rebase` may replace."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files
 
 
-def _require_bytes(folder: Path, size: int, most: int, why: str) -> None:
-    if size > most:
-        raise FolderTooLarge(f"{folder} has more than {most / 1e6:g} MB in files that the agent could read: {why}")
-
-
 def is_text_name(name: str) -> bool:
-    """Return whether a file name is valid UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -278,7 +250,6 @@ def is_text_name(name: str) -> bool:
 
 
 def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
-    """Yield path and size of each file that FolderFiles contains, folder by folder. Raises FolderTooLarge."""
     found, todo = 0, [""]
     while todo:
         current = todo.pop()
@@ -308,8 +279,6 @@ def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
 
 
 def _contents(path: Path) -> tuple[FileState, bytes]:
-    """Return a file's state and its first MAX_FILE_BYTES + 1 bytes. The state is UNSURE if the file might
-    change without a change of its state."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         before = os.fstat(handle)

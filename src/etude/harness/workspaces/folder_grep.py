@@ -55,8 +55,7 @@ class FolderSearch:
         except (SearchFailed, OSError) as error:
             raise RequestRefused(f"the folder cannot be searched: {error}") from error
         is_shown = cache(shown)
-        matches = (match for match in found.matches() if is_shown(match.path))
-        return [Line(each.path, each.line, each.text.decode("utf-8", "replace")) for each in islice(matches, most)]
+        return list(islice((line for line in found.matches() if is_shown(line.path)), most))
 
     def _search(self, query: Query, over: Mapping[str, bytes | None], most: int) -> Found:
         pattern = Pattern(query.text, not query.regex, query.ignore_case, query.word)
@@ -82,8 +81,8 @@ class FolderSearch:
 
 
 def searcher_of(files: FolderFiles | Path) -> FolderSearch | None:
-    """Return a searcher for a folder, given by its path or as FolderFiles. With FolderFiles, a file that changed on
-    disk after it was read is searched in the version that was read. Return None if ripgrep is not installed."""
+    """Return a searcher for a folder, or None if ripgrep is not installed. With FolderFiles, a file that changed on
+    disk after it was read is searched in the version that was read."""
     try:
         if isinstance(files, Path):
             return FolderSearch(files, Ripgrep())

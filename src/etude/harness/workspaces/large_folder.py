@@ -32,14 +32,13 @@ from etude.sandbox.contract import Box, ExecResult, RequestRefused, Sandboxes
 MOST_FILES = 90_000
 """Maximum number of files in the folder. A box lists at most 100,000 files, including those that commands create."""
 MOST_BYTES = 4_000_000_000
-"""Maximum total size in bytes of the folder's files."""
+"""Maximum total size of the folder's files."""
 LAYER_BYTES = 100_000_000
-"""Size in bytes at which an image layer is complete. A layer is held in memory while it is built."""
+"""Size at which an image layer is complete. A layer is held in memory while it is built."""
 SLACK_SECONDS = 2
-"""Overlap in seconds of two successive checks for changed files. The check reads the box's clock in whole seconds, so
-without an overlap it could miss a change."""
+"""Overlap of two successive checks for changed files. The box's clock is read in whole seconds, so without it a change
+could be missed."""
 LOOK_SECONDS = 60.0
-"""Time limit in seconds of one check for changed files."""
 
 _LOOK = """
 find . -maxdepth 0 -newerct @0 >/dev/null || exit 20
@@ -48,13 +47,11 @@ find . -type f -newerct "@$1" -print0 2>/dev/null
 printf %s "$now"
 """
 _UNKNOWN = b"\0 changed while a command ran"
-"""Placeholder for a file's original contents if they are no longer available. A file of the user is overwritten only if
-it still has its original contents. No file consists of this placeholder, so such a file is never overwritten."""
+"""Placeholder for original contents that are no longer available. No file consists of it, so a file of the user is
+never overwritten because of it."""
 
 
 class FolderRunner(BoxedCommands):
-    """Runs commands in a box on a large folder; `open_box` creates a box from an image."""
-
     def __init__(
         self, files: FolderFiles, sandboxes: Sandboxes, open_box: Callable[[str], Awaitable[Box]], *, base: str = "host"
     ) -> None:
@@ -72,17 +69,15 @@ class FolderRunner(BoxedCommands):
         self._open_box = open_box
         self._base = base
         self._state_in_image: dict[str, FileState] = {}
-        """State of each of the folder's files when it was copied into the image."""
+        """State of each file when it was copied into the image."""
         self._unsure: dict[str, bytes] = {}
-        """Content hash of each file whose state was UNSURE (not reliable yet) when it was copied into the image. The
-        hash shows whether such a file has changed."""
+        """Content hash of each file whose state in the image is UNSURE, which shows whether the file has changed."""
         self._contents_in_box: dict[str, bytes | None] = {}
-        """Contents, in the box, of files that were written to the box or changed in it after it was created; None for a
-        deleted file."""
+        """Contents of files that were written to the box or changed in it since it was created (None: deleted)."""
         self._too_large: set[str] = set()
-        """Files that were not copied into the image because they had become too large."""
+        """Files that had become too large when the image was built."""
         self._checked = 0
-        """Time after which the next check looks for changed files in the box: a Unix time by the box's clock."""
+        """Unix time, by the box's clock, after which the next check looks for changed files."""
 
     async def run_in_scratch(
         self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
@@ -112,11 +107,9 @@ class FolderRunner(BoxedCommands):
         return self._box
 
     def _moved(self) -> list[str]:
-        """Return the folder's files that have changed since they were copied into the image."""
         return [path for path in self._state_in_image if not self._is_as_given(path)]
 
     def _is_as_given(self, path: str) -> bool:
-        """Return whether the folder's file is unchanged since it was copied into the image."""
         if file_state_of(self._files.folder / path) == self._state_in_image[path]:
             return True
         if path not in self._unsure:
@@ -161,9 +154,8 @@ class FolderRunner(BoxedCommands):
         return layered.put_all(found)
 
     def _keep(self, path: str) -> None:
-        """Store the original contents of a file that the last command changed, that is, its contents before the
-        command. If these are no longer available, store _UNKNOWN. Nothing needs to be stored if the file on disk still
-        has its original contents."""
+        """Store the contents that a file had before the last command changed it, or _UNKNOWN. Nothing needs to be
+        stored if the file on disk still has them."""
         if path in self._contents_in_box:
             before = self._contents_in_box[path]
             if before is not None:
@@ -172,8 +164,7 @@ class FolderRunner(BoxedCommands):
             self._files.set_original(path, _UNKNOWN)
 
     async def _image(self) -> str:
-        """Build an image of all files and return its name. It is built in several layers, so that only one layer's
-        files are in memory at a time."""
+        """Build an image of all files, in several layers, so that only one layer's files are in memory at a time."""
         image, layer, size = self._base, dict[str, bytes](), 0
         for path in self._files:
             try:
@@ -199,8 +190,7 @@ def _hash(data: bytes) -> bytes:
 
 
 async def _newer(box: Box, since: int) -> tuple[set[str], int]:
-    """Return the box's files that changed after `since` (Unix time by the box's clock), and the value of `since` for
-    the next call."""
+    """Return the box's files that changed after `since`, and the value of `since` for the next call."""
     result = await box.exec(["sh", "-c", _LOOK, "look", str(since)], timeout=LOOK_SECONDS)
     *paths, now = result.stdout.split(b"\0")
     if result.code or result.truncated or not now.isdigit():

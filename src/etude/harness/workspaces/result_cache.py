@@ -19,19 +19,14 @@ V = TypeVar("V")
 
 @dataclass(slots=True)
 class MemoStats:
-    """Numbers of hits and misses of a Memo."""
-
     hits: int = 0
     misses: int = 0
     refused: int = 0
-    """Number of misses whose result was not cached, because the computation marked it as not cacheable."""
+    """Misses whose result was not cached, because the computation marked it as not cacheable."""
 
 
 class Memo(Generic[K, V]):
-    """Bounded LRU cache of computed results. Concurrent callers with the same key wait for one computation."""
-
     def __init__(self, size: int) -> None:
-        """`size` is the maximum number of cached results."""
         self._size = size
         self._kept: OrderedDict[K, V] = OrderedDict()
         self._locks: WeakValueDictionary[K, asyncio.Lock] = WeakValueDictionary()

@@ -19,13 +19,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import utime
 from pathlib import Path, PurePosixPath
 
+from etude.harness.workspaces.workspace import AGENT_ENV, TOO_LARGE
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
 
 SCRATCH = "/tmp/etude-scratch"
-"""Path of the scratch tree in a box. On the host the scratch tree is a temporary folder, but in the output of commands
-its path is replaced by this one."""
+"""Path of the scratch tree in a box. On the host it is a temporary folder, whose path is replaced by this one in
+outputs."""
 PREPARE_SECONDS = 60.0
-"""Time limit in seconds of a command that prepares the scratch tree."""
 LINKED = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox"})
 """Names of folders with installed packages, which are not copied into the scratch tree but linked."""
 _CARGO_BUILDS = "target"
@@ -57,8 +57,7 @@ true
 
 
 def is_own(path: str, files: Mapping[str, bytes]) -> bool:
-    """Return whether a file is the project's own, that is, neither in a folder of installed packages nor in cargo's
-    build folder."""
+    """Return whether a file is neither in a folder of installed packages nor in cargo's build folder."""
     parts = path.split("/")[:-1]
     if LINKED.intersection(parts):
         return False
@@ -69,20 +68,13 @@ def is_own(path: str, files: Mapping[str, bytes]) -> bool:
 
 
 class BoxScratch:
-    """The scratch tree of a workspace whose commands run in a box."""
-
-    def __init__(self, box: Box, env: Mapping[str, str], too_large: bytes) -> None:
-        """`too_large` is the placeholder for contents of files that are too large to read; such files are not written
-        to the tree."""
+    def __init__(self, box: Box) -> None:
         self._box = box
-        self._env = dict(env)
-        self._too_large = too_large
         self._held: Mapping[str, bytes] | None = None
         """The files in the scratch tree; None if they are unknown."""
         self._clock = _Clock()
 
     async def run(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        """Run the command on each state of the files. The last state must be the workspace's current files."""
         prepare = ["sh", "-c", _PREPARE, "prepare", SCRATCH, "" if self._held is not None else "anew"]
         made = await self._box.exec(prepare, timeout=PREPARE_SECONDS)
         if made.code:  # a timeout also gives a code
@@ -93,14 +85,13 @@ class BoxScratch:
         results = []
         for state in states:
             await self._hold(_own(state))
-            results.append(await self._box.exec(command, timeout=timeout, cwd=SCRATCH, env=self._env))
+            results.append(await self._box.exec(command, timeout=timeout, cwd=SCRATCH, env=AGENT_ENV))
         return results
 
     async def _hold(self, files: Mapping[str, bytes]) -> None:
-        """Change the scratch tree so that it contains exactly these files. Those that are too large to read are not
-        written."""
+        """Make the scratch tree contain exactly these files, except those that are too large to read."""
         held, self._held = self._held or {}, None
-        changed = {path: data for path, data in files.items() if held.get(path) != data and data != self._too_large}
+        changed = {path: data for path, data in files.items() if held.get(path) != data and data != TOO_LARGE}
         gone = sorted(held.keys() - files.keys())
         try:
             for at in range(0, len(gone), _AT_ONCE):
@@ -115,13 +106,11 @@ class BoxScratch:
 
 
 HostExec = Callable[[str, Path, float, bytes], Awaitable[ExecResult]]
-"""Function that runs a command on the host. Its arguments are the command, the folder, the time limit in seconds, and
-the text that replaces the folder's path in the output."""
+"""Runs a command on the host: command, folder, time limit in seconds, and what replaces the folder's path in the
+output."""
 
 
 class HostScratch:
-    """The scratch tree of a workspace in the user's own folder. The tree is in a temporary folder on the host."""
-
     def __init__(self, execute: HostExec) -> None:
         self._execute = execute
         self._folder: Path | None = None
@@ -129,7 +118,6 @@ class HostScratch:
         self._clock = _Clock()
 
     async def run(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        """Run the command on each state of the files."""
         results = []
         for state in states:
             try:
@@ -140,7 +128,6 @@ class HostScratch:
         return results
 
     def _hold(self, files: Mapping[str, bytes]) -> Path:
-        """Change the scratch tree so that it contains exactly these files, and return its path."""
         if self._folder is None or self._held is None:
             self._remove()
             self._folder = Path(tempfile.mkdtemp(prefix="etude-scratch-"))

@@ -43,9 +43,8 @@ SIZE = Terminal(rows=50, columns=200)
 JOB_SECONDS = 6 * 3600.0
 """Time limit of a job in seconds. A job ends earlier if its box ends."""
 OPEN_SECONDS = 30.0
-"""Seconds to wait for a new shell."""
 KEPT_BYTES = 4_000_000
-"""Maximum number of unread output bytes of a command. If there are more, the oldest are dropped."""
+"""Maximum number of unread output bytes of a command; the oldest are dropped."""
 FOLDER = "/tmp/etude-shell"
 """Folder in which each command is stored as a script file."""
 
@@ -64,7 +63,7 @@ _PAINT = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[
 
 
 class TerminalHost(Protocol):
-    """Interface of a place where terminals can be opened: a box, or the user's own machine."""
+    """A place where terminals can be opened: a box, or the user's own machine."""
 
     async def start(
         self, command: list[str], *, timeout: float, cwd: str | None, env: dict[str, str], terminal: Terminal
@@ -77,18 +76,16 @@ class TerminalHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TerminalOutput:
-    """New output of a command, since it was last read."""
+    """New output of a command."""
 
     text: str
     code: int | None
-    """Exit code of the command; None while it runs."""
     job: int | None = None
-    """Number of the job if the command still runs; otherwise None."""
+    """Number of the job if the command still runs."""
     skipped: int = 0
-    """Number of unread output bytes that were dropped."""
     seconds: float = 0.0
-    """Seconds that the caller waited for the command, excluding questions to the user. A wait while the host was short
-    of CPU time is not counted."""
+    """Seconds that the caller waited for the command, without questions to the user and waits while the host was short
+    of CPU time."""
 
 
 @dataclass(slots=True)
@@ -98,27 +95,20 @@ class _Running:
     process: Process
     command: str
     key: bytes = b""
-    """Random key in the markers that a shell prints when a command ends. Empty for a job with its own process: there,
-    the exit of the process shows the end of the command."""
+    """Random key in a shell's markers. Empty for a job with its own process, whose exit is the end of the command."""
     said: bytearray = field(default_factory=bytearray)
-    """Output that was received but not read by the agent yet."""
     skipped: int = 0
-    """Number of unread output bytes that were dropped."""
     code: int | None = None
-    """The command's exit code; None while it runs."""
     folder: str | None = None
-    """The shell's current folder after the command. None until the shell has printed the marker that ends a command's
-    output."""
+    """The shell's current folder after the command; None until its end marker was printed."""
     seconds: float = 0.0
-    """Seconds that the agent has waited for the command since its output was last read."""
+    """Seconds that the agent has waited since the output was last read."""
 
     def begin(self, command: str) -> None:
-        """Reset the state for the shell's next command."""
         self.command, self.code, self.folder, self.seconds = command, None, None, 0.0
         self.said.clear()
 
     async def hear(self, seconds: float) -> None:
-        """Collect output until the command ends, for at most `seconds`."""
         until, watch = time.monotonic() + seconds, ShareMeter()
         while self.code is None:
             left = until - time.monotonic()
@@ -137,8 +127,7 @@ class _Running:
         self.seconds += 0.0 if share.short else share.seconds
 
     def _look_for_mark(self) -> None:
-        """Search the output for the marker that the shell prints at the end of a command, and take exit code and
-        current folder from it."""
+        """Take exit code and current folder from the marker that the shell prints at the end of a command."""
         begin = self.said.find(b"\n\x01" + self.key + b" ") if self.key else -1
         end = self.said.find(b"\x02", begin) if begin >= 0 else -1
         if end < 0:
@@ -148,7 +137,6 @@ class _Running:
         del self.said[begin:]
 
     def take(self, job: int | None) -> TerminalOutput:
-        """Return the unread output and clear it; `job` is the command's job number, if it is a job."""
         # The output may end with an incomplete end marker, which stays unread.
         cut = self.said.rfind(b"\n\x01") if self.key and self.code is None else -1
         text = plain(bytes(self.said if cut < 0 else self.said[:cut]))
@@ -159,8 +147,7 @@ class _Running:
 
 
 class Terminals:
-    """The shell of one agent and its background jobs. `scripts` is the folder in which each command is stored as a
-    script file."""
+    """The shell of one agent and its background jobs. Each command is stored as a script file in `scripts`."""
 
     def __init__(self, place: TerminalHost, env: dict[str, str], scripts: str = FOLDER) -> None:
         self.place = place
@@ -225,26 +212,22 @@ class Terminals:
         return running.take(job)
 
     async def keep(self, folder: str, text: str) -> str:
-        """Write a text to a new file in `folder`, which is outside the workspace but readable for commands. Return the
-        file's path."""
+        """Write a text to a new file in `folder`, outside the workspace, and return its path."""
         self._texts += 1
         path = f"{folder}/{self._texts}.txt"
         await self.place.write_file(path, text.encode())
         return path
 
     def jobs(self) -> list[tuple[int, str, int | None]]:
-        """Return number, command and exit code of each job. The code is None if the job was running when last
-        polled."""
+        """Number, command and exit code of each job; the code is None if it ran when last polled."""
         return [(number, running.command, running.code) for number, running in self._jobs.items()]
 
     def _keep(self, running: _Running) -> int:
-        """Register a running command as a job and return its number."""
         number = len(self._jobs) + 1
         self._jobs[number] = running
         return number
 
     async def _open(self) -> _Running:
-        """Start a shell that runs _DRIVER, a script that reads commands and runs them."""
         key = secrets.token_hex(8)
         shell = await self._started([_DRIVER, "shell", key, f"{self._scripts}/{key}"], "", key.encode())
         # Wait for the first marker, because until `stty -echo` has run, the terminal echoes what is written to it.
@@ -254,16 +237,14 @@ class Terminals:
         return shell
 
     async def _started(self, script: list[str], shown: str, key: bytes = b"") -> _Running:
-        """Start a process that runs `script` (a shell script followed by its arguments) with bash, or with sh if there
-        is no bash."""
+        """Start a process that runs `script`, a shell script and its arguments, with bash or else sh."""
         command = ["/bin/sh", "-c", _BEST_SHELL, "sh", *script]
         process = await self.place.start(command, timeout=JOB_SECONDS, cwd=self._folder, env=self._env, terminal=SIZE)
         return _Running(process, shown, key)
 
 
 def plain(said: bytes) -> str:
-    """Convert terminal output to the text that would remain on screen: without colours, and with only the last state of
-    rewritten lines."""
+    """Convert terminal output to plain text: no colours, and only the last state of rewritten lines."""
     text = _PAINT.sub("", said.decode("utf-8", "replace").replace("\r\n", "\n"))
     return "\n".join(_line(line) for line in text.split("\n")).strip("\n")
 

@@ -29,22 +29,18 @@ from etude.sandbox.contract import ExecResult, Poll, RequestRefused, Terminal
 _INHERITED = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR", "VIRTUAL_ENV"}
 )
-"""Environment variables that commands on the host inherit, besides LC_*. This is an allow list, because a variable with
-a secret key can have any name."""
+"""Variables that commands inherit, besides LC_*. An allow list, because a variable with a key can have any name."""
 _MAX_OUTPUT_BYTES = 1_000_000
-"""Maximum size in bytes of each output stream of a single command; the rest is cut off."""
+"""Maximum size of each output stream of a single command; the rest is cut off."""
 _KEPT_BYTES = 4_000_000
-"""Maximum number of unread output bytes of a terminal. If there are more, the oldest are dropped."""
+"""Maximum number of unread output bytes of a terminal; the oldest are dropped."""
 _ON_TERMINAL = 'exec "$@" <"$0" >"$0" 2>&1'
-"""Shell script that runs the command "$@" on the terminal with the path $0, as its stdin, stdout and stderr. The shell
-is a session leader, so opening the terminal also makes it the controlling terminal."""
+"""Runs "$@" on the terminal $0. The shell is a session leader, so opening it makes it the controlling terminal."""
 
 
 async def host_exec(command: str, folder: Path, timeout: float, told: bytes | None = None) -> ExecResult:
-    """Run one shell command in a folder on the host. The command is killed on timeout and on cancellation.
-
-    `told`, if given, replaces the folder's path in the output.
-    """
+    """Run one shell command in a folder on the host. It is killed on timeout and on cancellation. `told`, if given,
+    replaces the folder's path in the output."""
     started = time.monotonic()
     # Files instead of pipes, because a pipe stays open as long as a background process of the command runs.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
@@ -74,14 +70,12 @@ async def host_exec(command: str, folder: Path, timeout: float, told: bytes | No
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of commands on the host."""
     inherited = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
     return {**inherited, **AGENT_ENV}
 
 
 class HostTerminals:
-    """Opens terminals in the user's folder. `scratch` is a temporary folder for files such as scripts; `close` deletes
-    it."""
+    """Opens terminals in the user's folder. `scratch` is a temporary folder, for example for scripts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -141,11 +135,9 @@ class HostProcess:
         return cls(process, master)
 
     def end_after(self, seconds: float) -> None:
-        """Kill the command after this number of seconds."""
         self._clock = asyncio.get_running_loop().call_later(seconds, _end_tree, self._process.pid)
 
     def _hear(self) -> None:
-        """Read the output that is available without waiting."""
         try:
             data = os.read(self._master, 1 << 16)
         except BlockingIOError:
@@ -212,14 +204,12 @@ class HostProcess:
 
 
 def _said(stream: IO[bytes]) -> bytes:
-    """Return a command's output up to the maximum size."""
     stream.seek(0)
     return stream.read(_MAX_OUTPUT_BYTES)
 
 
 def _end_tree(pid: int) -> None:
-    """Kill a process and its children, also those in other process groups. The children are listed first, since they
-    cannot be found after the parent is killed."""
+    """Kill a process and its children, also those in other process groups."""
     try:
         children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:

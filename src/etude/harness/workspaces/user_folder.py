@@ -31,11 +31,8 @@ T = TypeVar("T")
 
 
 class FolderWorkspace(OverlayWorkspace):
-    """A workspace that is the user's folder itself.
-
-    `changed` and `diff` compare with the folder's files when the workspace was created, and report only changes by the
-    agent and its commands. The agent also reads the user's changes, but they are not reported.
-    """
+    """A workspace that is the user's folder itself. `changed` and `diff` report only changes by the agent and its
+    commands; it also reads the user's."""
 
     def __init__(self, folder: Path, permissions: Permissions) -> None:
         self._folder = folder.resolve()
@@ -45,9 +42,9 @@ class FolderWorkspace(OverlayWorkspace):
         self._place: HostTerminals | None = None
         self._scratch = HostScratch(host_exec)
         self._begun: Mapping[str, bytes] = {}
-        """The workspace's files when the last command began. Differences from them count as changes by the command."""
+        """The files when the last command began. Differences from them count as changes by the command."""
         self._agreed: dict[str, bytes | None] = {}
-        """Changes that the user has allowed but that are not made yet, by path."""
+        """Changes, by path, that the user has allowed but that are not made yet."""
         self.left: dict[str, bytes | None] = {}
         """Files that the agent or its commands changed, with the contents after the change (None: deleted)."""
 
@@ -74,10 +71,8 @@ class FolderWorkspace(OverlayWorkspace):
         await self._change(path, None)
 
     async def agree(self, changes: Mapping[str, bytes | None]) -> None:
-        """Ask the user one question about several changes. Raises Denied if the user does not allow them.
-
-        After that, each of these changes can be made without another question, but no others.
-        """
+        """Ask the user one question about several changes. Raises Denied. Afterwards each of these changes can be made
+        without another question, but no others."""
         await self._ask({path: data for path, data in changes.items() if self._files.get(path) != data})
         self._agreed = dict(changes)
 
@@ -117,10 +112,8 @@ class FolderWorkspace(OverlayWorkspace):
         return {path: data for path, data in super().changed().items() if path in self.left}
 
     async def put_back(self, changes: Mapping[str, bytes | None]) -> None:
-        """Write contents to files that the agent changed. This is done on behalf of the user, so there is no question.
-
-        Raises ApplyConflict if a file has neither the contents that the agent left nor the new contents.
-        """
+        """Write contents to files that the agent changed, on behalf of the user, so without a question. Raises
+        ApplyConflict if a file has neither the contents that the agent left nor the new ones."""
         left = {path: data for path, data in self.left.items() if data is not None}
         await self._write(changes, left)
 
@@ -130,27 +123,21 @@ class FolderWorkspace(OverlayWorkspace):
         self.left.update(changes)
 
     async def _about_to_run(self) -> None:
-        """Record the current files before a command, so that later differences count as changes by the command.
-
-        While a job runs, its changes cannot be distinguished from the user's: all changes then count as the agent's.
-        """
+        """Record the files before a command. While a job runs, its changes cannot be distinguished from the user's: all
+        then count as the agent's."""
         if self._terminals is None or all(code is not None for _, _, code in self._terminals.jobs()):
             await self._look()
         self._begun = self._files
 
     def _has_left(self, before: Mapping[str, bytes]) -> None:
-        """Record all differences between `before`, an earlier state of the files, and their current state as changes by
-        the agent."""
+        """Record all differences from `before` as changes by the agent."""
         now = self._files
         changed = {path for path in before.keys() | now.keys() if before.get(path) != now.get(path)}
         self.left.update({path: now.get(path) for path in changed})
 
     def adopt_changes(self, changed: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
-        """Record the changes of an earlier session as changes by the agent.
-
-        `changed` maps each path to its contents before and after the change. Files that were changed again since then
-        are ignored.
-        """
+        """Record changes of an earlier session, given as contents before and after, as changes by the agent, unless the
+        file was changed again since then."""
         still = {path: before for path, (before, now) in changed.items() if self._files.get(path) == now}
         self.start = _with(self.start, still)
         self.left.update({path: self._files.get(path) for path in still})
@@ -163,8 +150,7 @@ class FolderWorkspace(OverlayWorkspace):
         await super().close()
 
     async def _change(self, path: str, data: bytes | None) -> None:
-        """Write a file, or delete it if `data` is None. The user is asked first unless this change was already
-        allowed."""
+        """Write a file, or delete it if `data` is None. The user is asked, unless this change was already allowed."""
         if not is_source(path):
             raise RequestRefused(f"{path} belongs to version control or a cache, which cannot be changed")
         if data is not None:
@@ -181,11 +167,8 @@ class FolderWorkspace(OverlayWorkspace):
             raise RequestRefused(f"{path} cannot be written: {error.strerror}") from None
 
     async def _ask(self, changes: Mapping[str, bytes | None]) -> None:
-        """Ask the user one question that shows all changes, if the rules require it.
-
-        The rules apply to each path. If they deny one path, all changes are denied. If they allow every path, the user
-        is not asked.
-        """
+        """Ask one question that shows all changes, if the rules require it for any path. If they deny one path, all
+        changes are denied."""
         for path in changes:
             if has_symlink_parent(self._folder, path) or (self._folder / path).is_symlink():
                 raise RequestRefused(f"{path} is or is below a symlink, which is not followed")
@@ -199,7 +182,6 @@ class FolderWorkspace(OverlayWorkspace):
                 return
 
     def _judged(self, paths: list[str], shown: str) -> list[tuple[RequestedAction, str]]:
-        """Return a write action for each path, with the verdict of the permission rules."""
         actions = [RequestedAction("write", path, shown) for path in paths]
         return [(action, self._permissions.verdict(action)) for action in actions]
 
@@ -212,13 +194,11 @@ class FolderWorkspace(OverlayWorkspace):
             raise NotADirectoryError(path)
 
     def _look_at(self, path: str) -> None:
-        """Read one file again from disk, and update the workspace's files if its contents have changed."""
         found = _content(self._folder, path)
         if found != self._files.get(path):
             self._files = _with(self._files, {path: found})
 
     async def _look(self) -> None:
-        """Update the workspace's files: read all files again that changed on disk."""
         try:
             self._files = await asyncio.to_thread(self._now.read)
         except FolderTooLarge:
@@ -257,20 +237,18 @@ class _Asking(Terminals):
 
 
 def _told(output: TerminalOutput, command: str, action: RequestedAction) -> TerminalOutput:
-    """Prepend a note to the output if the user rewrote the command."""
+    """Tell the agent if the user rewrote the command."""
     if action.what == command:
         return output
     return replace(output, text=f"(the user changed the command to: {action.what})\n{output.text}")
 
 
 def _with(files: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
-    """Return the files with the changes applied (None: deleted)."""
     after = {path: data for path, data in files.items() if path not in changes}
     return after | {path: data for path, data in changes.items() if data is not None}
 
 
 def _content(folder: Path, path: str) -> bytes | None:
-    """Return the contents of a file. None if the file is unreadable or the workspace does not show it."""
     try:
         return (folder / path).read_bytes() if _is_shown(folder, path) else None
     except OSError:
@@ -278,8 +256,8 @@ def _content(folder: Path, path: str) -> bytes | None:
 
 
 def _is_shown(folder: Path, path: str) -> bool:
-    """Return whether the workspace shows this file: it must be a regular file, not too large, not in version control or
-    a cache, not below a symlink, and its name must be valid text."""
+    """Return whether the workspace shows this file: regular, not large, not in version control or a cache, not below a
+    symlink, and with a name that is valid text."""
     if not is_source(path) or not is_text_name(path):
         return False
     try:

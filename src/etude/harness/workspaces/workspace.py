@@ -1,8 +1,8 @@
 """The Workspace interface: the files that the agent works on, and the commands that run on them.
 
-There are three implementations. `BoxWorkspace` has all files in a box. `OverlayWorkspace` has the files in memory and
-needs a runner (a box) only for commands. `FolderWorkspace` is the user's own folder, and asks the user before each
-change. All paths are relative to the workspace; paths outside it raise OutsideWorkspace.
+There are two implementations. `OverlayWorkspace` has the files in memory and needs a runner (a box) only for commands.
+`FolderWorkspace` is the user's own folder, and asks the user before each change. All paths are relative to the
+workspace; paths outside it raise OutsideWorkspace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Protocol, TypeVar, runtime_checkable
 from etude.harness.editing.diff import is_source, unified_diff
 from etude.harness.search.grep_query import Line, Query, Searcher
 from etude.harness.workspaces.folder_files import MAX_FILE_BYTES, FolderFiles, Layered, is_text_name, put
-from etude.harness.workspaces.scratch_tree import BoxScratch
 from etude.harness.workspaces.terminal import TerminalHost, Terminals
 from etude.sandbox.contract import Box, ExecResult, RequestRefused
 
@@ -50,9 +49,7 @@ class Workspace(Protocol):
         """Absolute path of the workspace, as commands see it. Methods also accept absolute paths below it."""
         ...
 
-    async def files(self) -> list[str]:
-        """Return the paths of all regular files, sorted."""
-        ...
+    async def files(self) -> list[str]: ...
 
     async def read(self, path: str) -> bytes: ...
 
@@ -79,9 +76,7 @@ class Workspace(Protocol):
         """The original files, with which `diff` compares the current files."""
         ...
 
-    async def snapshot(self) -> Mapping[str, bytes]:
-        """Return a copy of all current files, by path."""
-        ...
+    async def snapshot(self) -> Mapping[str, bytes]: ...
 
     async def run_in_scratch(
         self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
@@ -114,9 +109,7 @@ class Runner(Protocol):
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
-    ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        """Write `files` to the box and run the command. Return the command's result and the files after it."""
-        ...
+    ) -> tuple[ExecResult, Mapping[str, bytes]]: ...
 
     async def enter(self, files: Mapping[str, bytes]) -> TerminalHost:
         """Write `files` to the box and return the box for opening terminals. Raises NoShell if the runner cannot open
@@ -269,11 +262,9 @@ class OverlayWorkspace:
         return {path: self._files.get(path) for path in sorted(either) if is_source(path)}
 
     def sides(self) -> dict[str, tuple[bytes | None, bytes | None]]:
-        """Return the original and the current contents of each changed file; None where the file does not exist."""
         return {path: (self.start.get(path), data) for path, data in self.changed().items()}
 
     def contents(self) -> Mapping[str, bytes]:
-        """Return all current files. Later changes do not affect the returned mapping."""
         return self._files
 
     def rebase(self, paths: Collection[str]) -> None:
@@ -295,62 +286,6 @@ class OverlayWorkspace:
             await self.searcher.close()
         if self._runner is not None:
             await self._runner.close()
-
-
-class BoxWorkspace:
-    """A workspace whose files are all in a box. `start` are the original files, which come from the box's image."""
-
-    workdir = WORKDIR
-
-    def __init__(self, box: Box, start: Mapping[str, bytes]) -> None:
-        self._box = box
-        self.start = start
-        self._terminals = Terminals(box, AGENT_ENV)
-        self._scratch = BoxScratch(box, AGENT_ENV, TOO_LARGE)
-
-    @classmethod
-    async def open(cls, box: Box) -> BoxWorkspace:
-        """Open a workspace on a box whose image has unknown files, by reading all files from the box once."""
-        return cls(box, await read_tree(box, {}))
-
-    async def files(self) -> list[str]:
-        return [path for path in await self._box.list_files(".") if is_source(path)]
-
-    async def read(self, path: str) -> bytes:
-        path = clean_path(path)
-        try:
-            return await self._box.read_file(path, max_bytes=MAX_FILE_BYTES)
-        except NotADirectoryError:
-            raise FileNotFoundError(path) from None
-
-    async def write(self, path: str, data: bytes) -> None:
-        await self._box.write_file(clean_path(path), data)
-
-    async def delete(self, path: str) -> None:
-        path = clean_path(path)
-        if path == ".":
-            raise IsADirectoryError(path)
-        await delete_file(self._box, path)
-
-    async def exec(self, command: str, *, timeout: float) -> ExecResult:
-        return await self._box.exec(command, timeout=timeout, env=AGENT_ENV)
-
-    async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
-        return await use(self._terminals)
-
-    async def snapshot(self) -> Mapping[str, bytes]:
-        return await read_tree(self._box, self.start)
-
-    async def run_in_scratch(
-        self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
-    ) -> list[ExecResult]:
-        return await self._scratch.run(states, command, timeout=timeout)
-
-    async def diff(self) -> str:
-        return unified_diff(self.start, await read_tree(self._box, self.start))
-
-    async def close(self) -> None:
-        await self._box.destroy()
 
 
 _DELETE = """
