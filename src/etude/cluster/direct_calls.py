@@ -64,13 +64,10 @@ class _Frames(asyncio.Protocol):
             self._transport.close()
 
     def receive(self, number: int, body: bytes) -> None:
-        """Handle a complete frame that has arrived."""
         raise NotImplementedError
 
 
 class _ServerConnection(_Frames):
-    """The service's end of one connection."""
-
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
@@ -90,8 +87,7 @@ class _ServerConnection(_Frames):
 
 
 class CallerConnection(_Frames):
-    """The caller's end of a connection, for any number of concurrent calls. It belongs to the event loop that opened
-    it."""
+    """The caller's end, for any number of concurrent calls. It belongs to the event loop that opened it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,8 +106,7 @@ class CallerConnection(_Frames):
         return connection
 
     async def ask(self, body: bytes) -> bytes:
-        """Send a pickled call and return the pickled answer. Raise ConnectionLost if the service's process ends
-        first."""
+        """Return the answer to a pickled call. Raise ConnectionLost if the service's process ends first."""
         if self.lost:
             raise ConnectionLost("its process is gone")
         self._calls += 1

@@ -176,7 +176,6 @@ class ForkServer:
         return True
 
     def _answer(self, request: bytes) -> Any:
-        """Return the answer to a request, or a Failure."""
         self._reap()
         try:
             method, args = pickle.loads(request)
@@ -287,8 +286,7 @@ def main() -> None:
     COMMAND stands for this module's constant COMMAND. CONTROL and SPEC lie in the cluster's private folder, and so tell
     where that folder is. FD is the number of an inherited file descriptor: the socket on which the fork server or the
     service listens. PATHS is the driver's sys.path as JSON. The code in COMMAND sets sys.path to it, and removes it
-    from the arguments, before it calls this function.
-    """
+    from the arguments, before it calls this function."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # If the driver ignores it, so would this process: no exit status.
     role, place, descriptor = sys.argv[1:]
     listener = socket.socket(fileno=int(descriptor))

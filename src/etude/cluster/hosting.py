@@ -28,7 +28,6 @@ class HostedService:
     """A service object, and the worker thread that runs its blocking methods."""
 
     def __init__(self, service: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Construct the service that `service` names (package.module:Class)."""
         self._object = find_service(service)(*args, **kwargs)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=service.rpartition(":")[2])
 
@@ -46,8 +45,7 @@ class HostedService:
             return Failure.of(error)
 
     async def reply(self, pickled: bytes) -> bytes:
-        """Run a pickled call and return the pickled answer. The answer is a Failure if the call cannot be unpickled or
-        the result cannot be pickled."""
+        """Run a pickled call. The answer is a pickled Failure if the call or its result cannot be pickled."""
         try:
             method, args, kwargs = pickle.loads(pickled)
             return pickle.dumps(await self.call(method, args, kwargs), pickle.HIGHEST_PROTOCOL)
@@ -66,8 +64,7 @@ class HostedService:
             yield Failure.of(error)
 
     def close(self) -> None:
-        """Shut down the worker thread without waiting for it. It completes the method that it is running; queued
-        methods are dropped."""
+        """Do not wait for the method that the worker thread is running. Queued methods are dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _method(self, method: str) -> Any:
@@ -149,7 +146,6 @@ def redirect_output(log: Path) -> None:
 
 
 def find_service(service: str) -> Any:
-    """Return the class named by "package.module:Class"."""
     module, separator, name = service.partition(":")
     if not separator or not module or not name:
         raise ClusterError(f"a service is named package.module:Class, found {service!r}")

@@ -40,8 +40,7 @@ machine's cores, so one that computes sets its own number of threads. Pyarrow mu
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """Reference to a value that `ProcessCluster.put` stored. A process that receives the reference as an argument
-    receives the value itself."""
+    """What `ProcessCluster.put` stored. A process that receives this as an argument receives the value itself."""
 
     path: Path
 
@@ -116,8 +115,7 @@ class ProcessRemote:
         await self._kill("")
 
     async def start(self, spec: ServiceSpec, *, deadline: float) -> None:
-        """Start the service for the first time. If its constructor fails or is late, the service's name becomes free
-        again."""
+        """If the constructor fails or is late, the service's name becomes free again."""
         try:
             async with self._errors_named("__init__", deadline):
                 self._process = await request(self._folder, "start", spec)
@@ -192,8 +190,7 @@ class ProcessRemote:
 
 
 class ProcessCluster(Cluster):
-    """A cluster whose services are processes of this machine. Its nodes are groups of services that can be lost
-    together."""
+    """Services are processes of this machine. Its nodes are groups of services that can be lost together."""
 
     def __init__(self, run_folder: Path, nodes: int) -> None:
         """Start the fork server, which starts services, and the guardian, which kills them when the driver is gone."""
@@ -230,8 +227,7 @@ class ProcessCluster(Cluster):
             raise ClusterError(f"{node} cannot be lost: {error}") from error
 
     async def launch(self, wanted: Launch, *, deadline: float) -> ProcessRemote:
-        """Start the service that `wanted` describes. The number of cores that it asks for (`wanted.cpus`) is ignored:
-        the machine's scheduler shares the cores among all services."""
+        """`wanted.cpus` is ignored: the machine's scheduler shares the cores among all services."""
         node = self._nodes.chosen(wanted.node)
         try:
             arguments = pickle.dumps((wanted.args, wanted.kwargs), pickle.HIGHEST_PROTOCOL)
@@ -283,5 +279,4 @@ async def request(folder: Path, method: str, *args: Any) -> Any:
 
 
 def _load(path: Path) -> Any:
-    """Return the value that `ProcessCluster.put` stored in this file."""
     return pickle.loads(path.read_bytes())

@@ -71,7 +71,6 @@ class _ServiceStart:
 
     @property
     def here(self) -> bool:
-        """Whether the process is on this machine."""
         return self.host == socket.gethostname()
 
 
@@ -201,7 +200,6 @@ class RayRemote:
             await asyncio.sleep(0.01)
 
     async def _launch(self, incarnation: int, until: float) -> None:
-        """Start an actor for the service, and wait until its constructor has finished."""
         import ray
 
         deadline = until - time.monotonic()
@@ -276,8 +274,7 @@ class RayRemote:
         return alive and self._start is not None and self._start.started < moment
 
     async def _refresh(self, deadline: float) -> bool:
-        """Ask the service which process runs it now, looking its actor up again if the known one is gone. Return
-        whether the service is alive."""
+        """Ask which process runs the service now, looking up its actor again if need be; return whether one does."""
         for _ in range(2):
             try:
                 actor = self._find_actor("describe_start")
@@ -309,15 +306,12 @@ class RayRemote:
             raise ClusterError(f"{self._name}.{method}: {error}") from error
 
     def _result(self, answer: Any, method: str) -> Any:
-        """Return an answer. If it is a Failure, raise the exception that it describes."""
         if isinstance(answer, Failure):
             raise answer.exception(self._name, method)
         return answer
 
 
 class RayCluster(Cluster):
-    """A ray cluster that this process, the driver, has started."""
-
     def __init__(self, folder: Path, logs: Path, namespace: str, watcher: subprocess.Popen[bytes]) -> None:
         """`folder` is the cluster's private folder, and `watcher` its guardian process."""
         self._folder, self._logs, self._namespace, self._watcher = folder, logs, namespace, watcher
@@ -470,8 +464,7 @@ async def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[
 
 
 def _values_now(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments with every ray reference replaced by the value stored under it. Blocks until all are
-    there."""
+    """Like `_values`, but blocks until all values are there."""
     import ray
 
     got = tuple(ray.get(value) if isinstance(value, ray.ObjectRef) else value for value in args)

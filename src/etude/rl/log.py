@@ -50,8 +50,7 @@ class RlLog:
         append_rows(self._events, [event_to_json(s.event) for s in sampled])
 
     def restore(self, wanted: set[str]) -> dict[str, tuple[Trace, Verdict]]:
-        """Return trace and verdict of each finished rollout whose id is in `wanted`, by id. The traces are without
-        messages, tools and diff, since training does not need them."""
+        """Return each finished rollout in `wanted` by id: its trace, as `for_training` leaves it, and its verdict."""
         if not wanted:
             return {}
         verdicts = {

@@ -56,8 +56,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Event: an attempt at a rollout failed because of infrastructure. The rollout is retried; after its last retry it
-    is masked, that is, left out of training."""
+    """An attempt failed because of infrastructure. It is retried; after the last retry the member is masked."""
 
     group: int
     member: int
@@ -78,8 +77,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """Event: all rollouts that are not trained on yet will be sampled again, from their first attempt (lockstep
-    replay)."""
+    """Event: all rollouts not trained on yet are sampled again from their first attempt (lockstep replay)."""
 
 
 Event = Admitted | Finished | Lost | TrainStarted | Trained | Rewound
@@ -87,8 +85,6 @@ Event = Admitted | Finished | Lost | TrainStarted | Trained | Rewound
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Action: start or restart one rollout."""
-
     group: int
     member: int
     attempt: int
@@ -130,7 +126,6 @@ class Group:
 
     @property
     def touched(self) -> bool:
-        """Whether any rollout of the group has left its initial state (waiting for its first attempt)."""
         return any(m != Member() for m in self.members)
 
     @property
@@ -197,8 +192,7 @@ class Reconciler:
         return actions
 
     def begin(self, start: Start) -> None:
-        """Mark a rollout as handed to a worker. The log does not record this, since after a crash the rollout is
-        started again anyway."""
+        """Mark a rollout as handed to a worker. Not logged: after a crash the rollout starts again anyway."""
         member = self._member(start.group, start.member)
         if member.state is not MemberState.WAITING or member.attempt != start.attempt:
             raise ProtocolViolation(f"{start} but the rollout is {member.state}, attempt {member.attempt}")
@@ -256,8 +250,7 @@ class Reconciler:
         return self.live[group].members[number]
 
     def _current(self, group: int, number: int, attempt: int) -> Member | None:
-        """Return the group member whose attempt ended; None if that attempt was given up earlier and its answer came
-        late."""
+        """Return None if that attempt was given up earlier, so that its answer comes too late."""
         if group not in self.live:
             return None
         member = self.live[group].members[number]
@@ -265,8 +258,7 @@ class Reconciler:
         return None if over or member.attempt != attempt else member
 
     def _next_batch(self) -> tuple[int, ...]:
-        """Return the ready groups with the earliest deadlines; empty if training them would make other groups miss
-        their deadlines, or if too few are ready."""
+        """Return the ready groups with the earliest deadlines; none if too few, or if others would miss theirs."""
         ready = sorted((g for g, group in self.live.items() if group.ready), key=lambda g: (self.deadline(g), g))
         chosen = ready[: self.plan.per_step]
         if len(chosen) < self.plan.per_step:

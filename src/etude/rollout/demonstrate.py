@@ -32,8 +32,7 @@ from etude.trace.trace import Trace
 WRITE_TOGETHER = 256
 MOST_EPISODES_PER_DEMONSTRATION = 2
 """Maximum number of episodes (rollouts of the expert) per requested demonstration, plus `concurrency` episodes in all.
-A few episodes fail (budget spent, wrong edit), but if more fail than pass, something is broken.
-"""
+A few episodes fail (budget spent, wrong edit), but if more fail than pass, something is broken."""
 
 Expert = Callable[[Task, int], Policy]
 

@@ -7,9 +7,7 @@ from etude.journal import Journal
 
 
 class WaitedEngine:
-    """An Engine that delegates to `engine` and logs each generation as a wait. `deadline` is only logged; `engine`
-    enforces it.
-    """
+    """`deadline` is only logged; `engine` enforces it."""
 
     def __init__(self, engine: Engine, journal: Journal, deadline: float) -> None:
         self._engine, self._journal, self._deadline = engine, journal, deadline

@@ -31,8 +31,6 @@ from etude.trace.builder import TraceBuilder
 
 @dataclass(slots=True)
 class WorkerStats:
-    """Counters of one worker since it started."""
-
     running: int = 0
     finished: int = 0
     errors: int = 0
@@ -44,9 +42,7 @@ class WorkerStats:
 
 
 class RolloutWorker:
-    """The cluster service that runs rollouts for the driver. `engine` is an Engine in this process or a handle to an
-    engine service.
-    """
+    """`engine` is an Engine in this process or a handle to an engine service."""
 
     def __init__(
         self,

@@ -148,8 +148,7 @@ def _pack_experts(experts: NDArray[np.uint16] | None) -> tuple[bytes | None, tup
     """Pack expert indices into one byte each if all are below 255, else into two (little-endian). All bits set means
     unknown.
 
-    Return the bytes and (layers, top k, bytes per expert).
-    """
+    Return the bytes and (layers, top k, bytes per expert)."""
     if experts is None:
         return None, (None, None, None)
     known = experts[experts != UNKNOWN_EXPERT]
