@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pickle
 import subprocess
@@ -64,6 +65,54 @@ def test_without_its_fork_server_services_go_on_but_none_is_started(tmp_path: Pa
         assert not (await echo.health()).alive
         await cluster.close()
         assert not cluster._folder.exists()
+
+    asyncio.run(run())
+
+
+def test_a_module_that_ends_its_importer_costs_one_start_and_no_other_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends_its_importer.py").write_text("import os; os._exit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def run() -> None:
+        cluster = await open_cluster("processes", run_folder=tmp_path)
+        echo = await cluster.start("echo", ECHO)
+        for _ in range(2):
+            with pytest.raises(ClusterError, match="the process that imported ends_its_importer ended"):
+                await cluster.start("ends", "ends_its_importer:Service")
+            await echo.restart(deadline=60)
+            assert await echo.call("greet", "Ada", deadline=60) == "hello Ada"
+        await echo.kill()
+        assert not (await echo.health()).alive
+        ends = await cluster.start("ends", f"{MODULE}:Imported")
+        assert await ends.call("pid", deadline=60)
+        await cluster.close()
+        assert not cluster._folder.exists()
+
+    asyncio.run(run())
+
+
+def test_what_nobody_refers_to_any_more_is_given_back(tmp_path: Path) -> None:
+    """A handle's connection, and a stored value, though not one that a restart needs."""
+
+    async def run() -> None:
+        cluster = await open_cluster("processes", run_folder=tmp_path)
+        greeting, passing = await cluster.put("good day"), await cluster.put("passing")
+        echo = await cluster.start("echo", ECHO, greeting)
+        files = greeting.path, passing.path
+        assert await echo.call("greet", passing, deadline=60) == "good day passing"
+        other = pickle.loads(pickle.dumps(echo))
+        await other.call("add", deadline=60)
+        connection = other._connection
+        del greeting, passing, other
+        gc.collect()
+        await asyncio.sleep(0.01)
+        assert connection.lost
+        assert [file.exists() for file in files] == [True, False]
+        await echo.restart(deadline=60)
+        assert await echo.call("greet", "Ada", deadline=60) == "good day Ada"
+        await cluster.close()
 
     asyncio.run(run())
 

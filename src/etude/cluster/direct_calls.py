@@ -10,6 +10,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, cast
 
 HEAD = struct.Struct(">QQ")
@@ -123,6 +124,11 @@ class CallerConnection(_Frames):
         """Send a call whose answer nobody waits for."""
         self._calls += 1
         self.send(self._calls, body)
+
+    def drop(self) -> None:
+        """Close the connection, from whatever thread the garbage collector runs in."""
+        with suppress(RuntimeError):  # its loop is closed, and has closed it
+            self.loop.call_soon_threadsafe(self.close)
 
     def receive(self, number: int, body: bytes) -> None:
         # There is no future for a call that its caller has given up.

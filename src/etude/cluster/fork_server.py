@@ -137,8 +137,12 @@ class ForkServer:
         is killed, not one that has replaced it."""
         known = self._processes.get(name)
         if known is not None and guardian.alive(known.who) and who in ("", known.who):
-            os.kill(known.pid, signal.SIGKILL)
-            os.waitpid(known.pid, 0)
+            guardian.kill(known.who)
+            try:
+                os.waitpid(known.pid, 0)
+            except ChildProcessError:  # Forked by a process that `_import` has replaced.
+                while guardian.alive(known.who):
+                    time.sleep(0.001)
 
     def forget(self, name: str, start_id: str) -> None:
         """Kill a service whose first start failed or was given up, so that its name is free again."""
@@ -193,9 +197,7 @@ class ForkServer:
         if spec.node in self._lost:
             raise ClusterError(f"{spec.name} cannot be started: its node {spec.node} is lost")
         if not spec.env:
-            # What fails here, even with SystemExit, fails again in the service, which reports it.
-            with suppress(BaseException):
-                importlib.import_module(spec.service.partition(":")[0])
+            _import(spec.service.partition(":")[0])
         if spec.name in self._processes:
             Path(self._processes[spec.name].socket_path).unlink(missing_ok=True)
         self._sockets += 1
@@ -214,6 +216,28 @@ class ForkServer:
         process = ServiceProcess(who, incarnation, time.monotonic(), path)
         self._processes[spec.name] = process
         return process
+
+
+def _import(module: str) -> None:
+    """Import a module for all services to come. Some modules end the process that imports them, by a crash or
+    os._exit: then a copy of this process, forked before, takes its place, and the start of the service fails."""
+    if module in sys.modules:
+        return
+    imported, done = os.pipe()
+    copy = os.fork()
+    if copy == 0:
+        os.close(done)
+        if os.read(imported, 1):
+            os._exit(0)
+        os.close(imported)
+        raise ClusterError(f"the process that imported {module} ended; perhaps logs/fork-server.log says why")
+    os.close(imported)
+    # What raises here, even SystemExit, raises again in the service, which reports it.
+    with suppress(BaseException):
+        importlib.import_module(module)
+    os.write(done, b"1")
+    os.close(done)
+    os.waitpid(copy, 0)
 
 
 def _become_service(spec: ServiceSpec, folder: Path, listener: socket.socket) -> None:

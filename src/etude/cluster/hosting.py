@@ -41,7 +41,9 @@ class HostedService:
                 return await function(*args, **kwargs)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._thread, lambda: function(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - the boundary: whatever it is, the caller gets it
+        except (Exception, asyncio.CancelledError) as error:  # the boundary: whatever it is, the caller gets it
+            if _is_stopped():
+                raise
             return Failure.of(error)
 
     async def reply(self, pickled: bytes) -> bytes:
@@ -60,7 +62,9 @@ class HostedService:
                 raise ClusterError(f"{method} is not an async generator: use call()")
             async for item in function(*args, **kwargs):
                 yield item
-        except Exception as error:  # noqa: BLE001 - the boundary: whatever it is, the caller gets it
+        except (Exception, asyncio.CancelledError) as error:  # the boundary: whatever it is, the caller gets it
+            if _is_stopped():
+                raise
             yield Failure.of(error)
 
     def close(self) -> None:
@@ -72,6 +76,12 @@ class HostedService:
         if not callable(function):
             raise ClusterError(f"{type(self._object).__qualname__} has no public method {method!r}")
         return function
+
+
+def _is_stopped() -> bool:
+    """Whether somebody cancels the call that runs here. A CancelledError may also escape from the method itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 OPEN_STREAM, NEXT_ITEM, PING = b"stream", b"next", b"ping"

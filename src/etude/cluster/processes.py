@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -38,9 +39,10 @@ DEFAULTS = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:f
 machine's cores, so one that computes sets its own number of threads. Pyarrow must not start a thread before a fork."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class StoredValue:
-    """What `ProcessCluster.put` stored. A process that receives this as an argument receives the value itself."""
+    """What `ProcessCluster.put` stored. A process that receives this as an argument receives the value itself. The
+    file goes when nothing in the driver refers to this any more."""
 
     path: Path
 
@@ -61,6 +63,10 @@ class ProcessRemote:
 
     def __reduce__(self) -> Any:
         return ProcessRemote, (self._name, self._folder)
+
+    def __del__(self) -> None:
+        if self._connection is not None:
+            self._connection.drop()
 
     @property
     def name(self) -> str:
@@ -198,6 +204,8 @@ class ProcessCluster(Cluster):
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._nodes = NodeNames(nodes)
         self._stored = 0
+        self._kept: list[StoredValue] = []
+        """Arguments of constructors, which a restart loads again."""
         self._closed = False
         self._folder = private_folder()
         self._watcher = start_guardian(self._folder)
@@ -237,13 +245,17 @@ class ProcessCluster(Cluster):
         spec = ServiceSpec(wanted.name, wanted.service, arguments, node, wanted.env, log, secrets.token_hex(8))
         remote = ProcessRemote(wanted.name, self._folder)
         await remote.start(spec, deadline=deadline)
+        given = (*wanted.args, *wanted.kwargs.values())
+        self._kept += [value for value in given if isinstance(value, StoredValue)]
         return remote
 
     async def put(self, value: Any) -> StoredValue:
         self._stored += 1
         path = self._folder / f"{self._stored}.value"
         path.write_bytes(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
-        return StoredValue(path)
+        stored = StoredValue(path)
+        weakref.finalize(stored, path.unlink, missing_ok=True).atexit = False
+        return stored
 
     async def get(self, reference: StoredValue, *, deadline: float) -> Any:
         return _load(reference.path)

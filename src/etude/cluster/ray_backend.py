@@ -127,6 +127,10 @@ class RayRemote:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _opening=asyncio.Lock())
 
+    def __del__(self) -> None:
+        if self._connection is not None:
+            self._connection.drop()
+
     @property
     def name(self) -> str:
         return self._name
