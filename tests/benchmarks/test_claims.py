@@ -85,7 +85,6 @@ def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing
         for name, values in recipes.items()
     }
     length, threads = "rl.reward.length", {"engine.threads", "rl.trainer_threads"}
-    low = {"precision.experts", "precision.emulate"}
     emulated = {"rl.steps", "rl.prompts_per_step", "rl.evaluate_every", "precision.emulate", "precision.since"}
     emulated |= {"compute.dtype"}
     assert changed == {
@@ -94,24 +93,22 @@ def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing
         "spine-rl": {"evaluation.one_edit", "rl.evaluate_every", "rl.evaluate_samples", "tasks.test_draw"},
         "sft-continued": {"continued.seconds", "tasks.test_draw"},
         "no-long-phase": {"pretrain.steps", "long.steps"},
-        "budget-quarter": {"pretrain.steps"},
-        "budget-half": {"pretrain.steps"},
+        **dict.fromkeys(("budget-quarter", "budget-half"), {"pretrain.steps"}),
         "sft-twice": {"evaluation.one_edit", "rl.evaluate_samples", "sft.steps"},
-        "replay-off": {"rl.replay.mode"},
-        "replay-on": {"rl.replay.mode"},
+        **dict.fromkeys(("replay-off", "replay-on"), {"rl.replay.mode"}),
         "length-concave": {"harness.max_turns"},
         "length-none": {"harness.max_turns", f"{length}.scale"},
         "length-linear": {"harness.max_turns", f"{length}.scale", f"{length}.q"},
-        "summaries-on": {"engine.context", "harness.max_turns", "harness.summary_trigger"},
-        "summaries-off": {"engine.context", "harness.max_turns", "harness.summary_trigger"},
+        **dict.fromkeys(
+            ("summaries-on", "summaries-off"), {"engine.context", "harness.max_turns", "harness.summary_trigger"}
+        ),
         "rl-bf16": emulated,
-        "rl-mxfp8": {*emulated, "precision.experts"},
-        "rl-nvfp4": {*emulated, "precision.experts"},
-        "rl-nvfp4-tensor": {*emulated, "precision.experts"},
-        "rl-nvfp4-reciprocal": {*emulated, "precision.experts", "precision.reciprocal_bits"},
-        "rl-nvfp4-reciprocal10": {*emulated, "precision.experts", "precision.reciprocal_bits"},
-        "pretrain-mxfp8": low,
-        "pretrain-nvfp4": low,
+        **dict.fromkeys(("rl-mxfp8", "rl-nvfp4", "rl-nvfp4-tensor"), {*emulated, "precision.experts"}),
+        **dict.fromkeys(
+            ("rl-nvfp4-reciprocal", "rl-nvfp4-reciprocal10"),
+            {*emulated, "precision.experts", "precision.reciprocal_bits"},
+        ),
+        **dict.fromkeys(("pretrain-mxfp8", "pretrain-nvfp4"), {"precision.experts", "precision.emulate"}),
         "swaps-in-flight": {"rl.evaluate_every"},
         "swaps-waiting": {"rl.evaluate_every", "rl.max_staleness", *threads},
     }

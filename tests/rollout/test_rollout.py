@@ -37,12 +37,15 @@ def spoil(task) -> str:
     return f"> edit {repair.file} {repair.line} pass"
 
 
+async def rolled(setup, task, *steps, policy=None, **fields):
+    subject = await subject_of(task, setup.environments)
+    return await run_rollout(job_of(task, **fields), subject, policy or scripted(*steps), setup)
+
+
 def test_from_a_task_to_a_verdict(train, with_setup):
     async def play(setup):
         task = train[0]
-        subject = await subject_of(task, setup.environments)
-        steps = ["> shell python check.py", mend(task), "> shell python check.py", "> finish"]
-        result = await run_rollout(job_of(task), subject, scripted(*steps), setup)
+        result = await rolled(setup, task, "> shell python check.py", mend(task), "> shell python check.py", "> finish")
         assert result.verdict.judgement is Judgement.PASS
         trace = result.trace
         assert (trace.id, trace.task, trace.split, trace.stop) == ("g/000.0", task.id, "train", StopCause.FINISHED)
@@ -74,10 +77,8 @@ def test_an_environment_may_be_stricter_and_take_tools_away(train, with_setup):
 def test_doing_nothing_fails_and_running_out_is_a_fail_even_when_mended(train, with_setup):
     async def play(setup):
         task = train[0]
-        subject = await subject_of(task, setup.environments)
-        nothing = await run_rollout(job_of(task), subject, scripted("> finish"), setup)
-        assert nothing.verdict.judgement is Judgement.FAIL
-        out = await run_rollout(job_of(task), subject, scripted(mend(task), *["> list"] * 20), setup)
+        assert (await rolled(setup, task, "> finish")).verdict.judgement is Judgement.FAIL
+        out = await rolled(setup, task, mend(task), *["> list"] * 20)
         assert out.trace.stop is StopCause.TURNS
         assert out.verdict.judgement is Judgement.FAIL
 
@@ -87,17 +88,13 @@ def test_doing_nothing_fails_and_running_out_is_a_fail_even_when_mended(train, w
 def test_the_first_edit_is_graded_alone(train, with_setup):
     async def play(setup):
         task = train[0]
-        subject = await subject_of(task, setup.environments)
-        job = job_of(task, grade_first_edit=True)
-        lucky = await run_rollout(job, subject, scripted(mend(task), spoil(task), "> finish"), setup)
+        lucky = await rolled(setup, task, mend(task), spoil(task), "> finish", grade_first_edit=True)
         assert (lucky.verdict.passed, lucky.first_edit.passed) == (False, True)
-        late = await run_rollout(job, subject, scripted(spoil(task), mend(task), "> finish"), setup)
+        late = await rolled(setup, task, spoil(task), mend(task), "> finish", grade_first_edit=True)
         assert (late.verdict.passed, late.first_edit.passed) == (True, False)
-        capped = replace(job, max_edits=1)
-        once = await run_rollout(capped, subject, scripted(spoil(task), mend(task), "> finish"), setup)
+        once = await rolled(setup, task, spoil(task), mend(task), "> finish", max_edits=1)
         assert (once.verdict.passed, once.trace.tools[1].output) == (False, "no edit")
-        none = await run_rollout(job, subject, scripted("> finish"), setup)
-        assert none.first_edit is None
+        assert (await rolled(setup, task, "> finish", grade_first_edit=True)).first_edit is None
 
     with_setup(play)
 
@@ -117,12 +114,10 @@ class _Breaking:
 @pytest.mark.parametrize("step", ["> shell ls", "> finish"])
 def test_lost_boxes_are_our_error_wherever_they_are_lost(train, with_setup, step):
     async def play(setup):
-        task = train[0]
-        subject = await subject_of(task, setup.environments)
-        broken = replace(
-            setup, sandboxes=_Breaking(setup.sandboxes), grader=type(setup.grader)(_Breaking(setup.sandboxes))
-        )
-        result = await run_rollout(job_of(task), subject, scripted(step), broken)
+        broken = _Breaking(setup.sandboxes)
+        subject = await subject_of(train[0], setup.environments)
+        broken_setup = replace(setup, sandboxes=broken, grader=type(setup.grader)(broken))
+        result = await run_rollout(job_of(train[0]), subject, scripted(step), broken_setup)
         assert result.verdict.judgement is Judgement.ERROR
         assert result.failed_by_us
         assert "the host is gone" in result.trace.error + result.verdict.reason
@@ -135,11 +130,8 @@ def test_a_command_that_outlasts_its_limit_is_our_error_only_where_the_host_gave
     train, with_setup, short_of_time, command, ours
 ):
     async def play(setup):
-        task = train[0]
-        subject = await subject_of(task, setup.environments)
         hasty = replace(setup, sandbox=setup.sandbox.model_copy(update={"command_seconds": 1.0}))
-        steps = [f"> shell {command}", mend(task), "> finish"]
-        result = await run_rollout(job_of(task), subject, scripted(*steps), hasty)
+        result = await rolled(hasty, train[0], f"> shell {command}", mend(train[0]), "> finish")
         assert result.failed_by_us is ours
         if ours:
             assert result.trace.stop is StopCause.ERROR
@@ -158,12 +150,10 @@ def test_a_policy_that_fails_is_our_error_and_a_mistake_of_ours_is_raised(train,
         raise ZeroDivisionError
 
     async def play(setup):
-        task = train[0]
-        subject = await subject_of(task, setup.environments)
-        result = await run_rollout(job_of(task), subject, scripted(fail), setup)
+        result = await rolled(setup, train[0], fail)
         assert (result.verdict.judgement, result.trace.error) == (Judgement.ERROR, "PolicyError: no endpoint")
         with pytest.raises(ZeroDivisionError):
-            await run_rollout(job_of(task), subject, scripted(mistake), setup)
+            await rolled(setup, train[0], mistake)
 
     with_setup(play)
 
@@ -180,10 +170,7 @@ def test_a_reader_of_another_split_is_refused(train, with_setup):
 def test_tokens_are_recorded_and_the_engine_hears_of_the_end_before_grading(train, with_setup):
     async def play(setup):
         task = train[0]
-        subject = await subject_of(task, setup.environments)
-        repair = reference_repair(task)
-        edit = f"edit {repair.file} {repair.line} {repair.right}"
-        engine = ScriptedEngine(playing([written("list"), written(edit), written("finish")]))
+        engine = ScriptedEngine(playing([written("list"), written(mend(task)[2:]), written("finish")]))
         closed_before_grading = []
 
         class Watching:
@@ -196,7 +183,7 @@ def test_tokens_are_recorded_and_the_engine_hears_of_the_end_before_grading(trai
             schemas = PROFILE.schemas()
             return TokenPolicy(engine, compact_format(), schemas, sampling, recorder, conversation=job.id)
 
-        result = await run_rollout(job_of(task), subject, policy, replace(setup, grader=Watching()))
+        result = await rolled(replace(setup, grader=Watching()), task, policy=policy)
         assert result.verdict.passed
         assert closed_before_grading == [["g/000.0"]]
         segments = result.trace.segments
@@ -207,17 +194,14 @@ def test_tokens_are_recorded_and_the_engine_hears_of_the_end_before_grading(trai
             raise EngineError("lost")
 
         engine.generate = lost
-        failed = await run_rollout(job_of(task), subject, policy, setup)
-        assert failed.verdict.judgement is Judgement.ERROR
+        assert (await rolled(setup, task, policy=policy)).verdict.judgement is Judgement.ERROR
 
     with_setup(play)
 
 
 def test_a_cancelled_rollout_leaves_no_box(train, with_setup):
     async def play(setup):
-        task = train[0]
-        subject = await subject_of(task, setup.environments)
-        rollout = asyncio.create_task(run_rollout(job_of(task), subject, scripted("> shell sleep 8"), setup))
+        rollout = asyncio.create_task(rolled(setup, train[0], "> shell sleep 8"))
         boxes = setup.sandboxes._inner._boxes
         while not boxes:  # noqa: ASYNC110 - what is cancelled must not know
             await asyncio.sleep(0.01)
