@@ -139,15 +139,8 @@ async def demonstrate(
         if len(unwritten) >= WRITE_TOGETHER or kept.total() >= count:
             await asyncio.to_thread(writer.write, unwritten)
             unwritten = []
-    found = Demonstrations(
-        kept=kept.total(),
-        episodes=episodes,
-        errors=totals["errors"],
-        summarised=totals["summarised"],
-        tokens=totals["tokens"],
-        sampled_tokens=totals["sampled_tokens"],
-        by_kind=dict(sorted(kept.items())),
-    )
+    counts = {name: totals[name] for name in ("errors", "summarised", "tokens", "sampled_tokens")}
+    found = Demonstrations(kept=kept.total(), episodes=episodes, by_kind=dict(sorted(kept.items())), **counts)
     write_atomically(done, (json.dumps(asdict(found), indent=2) + "\n").encode())
     if journal is not None:
         journal.event("demonstrated", **asdict(found), summary_share=found.summary_share)
