@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -35,8 +36,17 @@ class Imported:
         return guardian.identity(pid) or ""
 
 
-async def test_a_module_is_imported_once_for_all_services_but_anew_with_variables_of_its_own(tmp_path: Path) -> None:
-    cluster = await open_cluster("processes", run_folder=tmp_path)
+@pytest.fixture
+async def cluster(tmp_path: Path, anyio_backend: str) -> AsyncIterator[ProcessCluster]:
+    opened = await open_cluster("processes", run_folder=tmp_path)
+    assert isinstance(opened, ProcessCluster)
+    yield opened
+    await opened.close()
+
+
+async def test_a_module_is_imported_once_for_all_but_anew_with_variables_of_its_own(
+    cluster: ProcessCluster,
+) -> None:
     one = await cluster.start("one", f"{MODULE}:Imported")
     two = await cluster.start("two", f"{MODULE}:Imported")
     own = await cluster.start("own", f"{MODULE}:Imported", env={"ETUDE_MARK": "1"})
@@ -44,12 +54,10 @@ async def test_a_module_is_imported_once_for_all_services_but_anew_with_variable
     pids = [await service.call("pid", deadline=60) for service in (one, two, own)]
     assert importers[0] == importers[1] not in pids
     assert importers[2] == pids[2]
-    await cluster.close()
 
 
 async def test_without_its_fork_server_services_go_on_but_none_is_started(tmp_path: Path) -> None:
     cluster = await open_cluster("processes", run_folder=tmp_path)
-    assert isinstance(cluster, ProcessCluster)
     echo = await cluster.start("echo", ECHO)
     cluster._server.kill()
     cluster._server.wait()
@@ -84,9 +92,8 @@ async def test_a_module_that_ends_its_importer_costs_one_start_and_no_other_serv
     assert not cluster._folder.exists()
 
 
-async def test_what_nobody_refers_to_any_more_is_given_back(tmp_path: Path) -> None:
+async def test_what_nobody_refers_to_any_more_is_given_back(cluster: ProcessCluster) -> None:
     """A handle's connection, and a stored value, though not one that a restart needs."""
-    cluster = await open_cluster("processes", run_folder=tmp_path)
     greeting, passing = await cluster.put("good day"), await cluster.put("passing")
     echo = await cluster.start("echo", ECHO, greeting)
     files = greeting.path, passing.path
@@ -101,22 +108,18 @@ async def test_what_nobody_refers_to_any_more_is_given_back(tmp_path: Path) -> N
     assert [file.exists() for file in files] == [True, False]
     await echo.restart(deadline=60)
     assert await echo.call("greet", "Ada", deadline=60) == "good day Ada"
-    await cluster.close()
 
 
-async def test_hundreds_may_ask_at_once(tmp_path: Path) -> None:
-    cluster = await open_cluster("processes", run_folder=tmp_path)
+async def test_hundreds_may_ask_at_once(cluster: ProcessCluster) -> None:
     echo = await cluster.start("echo", ECHO)
 
     async def counted() -> list[int]:
         return [number async for number in echo.stream("numbers", 3, deadline=120)]
 
     assert await asyncio.gather(*(counted() for _ in range(300))) == [[0, 1, 2]] * 300
-    await cluster.close()
 
 
-async def test_a_start_that_is_late_or_given_up_leaves_its_name_free(tmp_path: Path) -> None:
-    cluster = await open_cluster("processes", run_folder=tmp_path)
+async def test_a_start_that_is_late_or_given_up_leaves_its_name_free(cluster: ProcessCluster) -> None:
     with pytest.raises(DeadlineExceeded):
         await cluster.start("echo", ECHO, slow=60.0, deadline=0.5)
     for steps in range(8):
@@ -128,11 +131,9 @@ async def test_a_start_that_is_late_or_given_up_leaves_its_name_free(tmp_path: P
             await starting
     echo = await cluster.start("echo", ECHO)
     assert await echo.call("greet", "Ada", deadline=60) == "hello Ada"
-    await cluster.close()
 
 
-async def test_a_late_restart_does_not_kill_the_one_that_replaced_it(tmp_path: Path) -> None:
-    cluster = await open_cluster("processes", run_folder=tmp_path)
+async def test_a_late_restart_does_not_kill_the_one_that_replaced_it(cluster: ProcessCluster) -> None:
     one = await cluster.start("echo", ECHO, slow=1.0)
     other = pickle.loads(pickle.dumps(one))
     late = asyncio.ensure_future(one.restart(deadline=0.6))
@@ -142,7 +143,6 @@ async def test_a_late_restart_does_not_kill_the_one_that_replaced_it(tmp_path: P
         await late
     assert (await other.health()).incarnation == 3
     assert await one.call("greet", "Ada", deadline=60) == "hello Ada"
-    await cluster.close()
 
 
 async def test_what_a_service_printed_is_kept_and_what_it_started_ends(
