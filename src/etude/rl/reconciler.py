@@ -91,19 +91,7 @@ class Start:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Train:
-    step: int
-    groups: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Admit:
-    group: int
-    version: int
-
-
-Action = Admit | Start | Train
+Action = Admitted | Start | TrainStarted
 
 
 class MemberState(StrEnum):
@@ -171,16 +159,16 @@ class Reconciler:
         return self.live[group].version + self.plan.max_staleness
 
     def decide(self) -> list[Action]:
-        """Return the actions that are possible now. The caller reports each action that it carries out: a Start by
-        calling `begin`, any other by calling `apply` with the corresponding event."""
+        """Return what may happen now: events that the caller applies, and rollouts to start, of which it calls
+        `begin`."""
         actions: list[Action] = []
         if self.training is None and not self.done:
             chosen = self._next_batch()
             if chosen:
-                actions.append(Train(self.trained, chosen))
+                actions.append(TrainStarted(self.trained, chosen))
         room = (self.plan.max_staleness + 1) * self.plan.per_step - len(self.live)
         last = min(self.plan.prompts, self.admitted + max(room, 0))
-        actions.extend(Admit(group, self.trained) for group in range(self.admitted, last))
+        actions.extend(Admitted(group, self.trained) for group in range(self.admitted, last))
         free = self.plan.slots - self.in_flight
         for index in sorted(self.live, key=lambda g: (self.deadline(g), g)):
             for number, member in enumerate(self.live[index].members):

@@ -22,7 +22,6 @@ from etude.rl.cores import CoreMeter
 from etude.rl.crew import Crew
 from etude.rl.log import RlLog, Sampled, for_training
 from etude.rl.reconciler import (
-    Admit,
     Admitted,
     Finished,
     Lost,
@@ -31,7 +30,6 @@ from etude.rl.reconciler import (
     Reconciler,
     Rewound,
     Start,
-    Train,
     Trained,
     TrainStarted,
 )
@@ -135,16 +133,15 @@ class RlRun:
         # An evaluation that was running, or had not started, when the driver died; `evaluate` skips a finished one.
         await self._evaluate_if_due(self.machine.trained)
         if self.machine.training is not None:
-            self._spawn(self._train(Train(self.machine.training.step, self.machine.training.groups)), self._tasks)
+            self._spawn(self._train(self.machine.training), self._tasks)
 
     def _carry_out(self) -> None:
         while actions := self.machine.decide():
             starts = [action for action in actions if isinstance(action, Start)]
             for action in actions:
-                if isinstance(action, Admit):
-                    self._happen(Admitted(action.group, action.version))
-                elif isinstance(action, Train):
-                    self._happen(TrainStarted(action.step, action.groups))
+                if not isinstance(action, Start):
+                    self._happen(action)
+                if isinstance(action, TrainStarted):
                     self._spawn(self._train(action), self._tasks)
             for start in starts:
                 self.machine.begin(start)
@@ -227,7 +224,7 @@ class RlRun:
                         self.finished[result.job.id] = (for_training(result.trace), result.verdict)
             self._changed.set()
 
-    async def _train(self, action: Train) -> None:
+    async def _train(self, action: TrainStarted) -> None:
         groups = [self._group(index) for index in action.groups]
         begun = time.monotonic()
         async with self.journal.waiting(on="trainer", deadline=self._deadline):
