@@ -120,23 +120,6 @@ def test_any_order_trains_each_prompt_once_and_never_too_late(plan: Plan, data: 
     assert world.most_in_flight <= plan.slots
 
 
-def test_sync_alternates() -> None:
-    """With no staleness allowed, nothing is admitted while a step is being trained."""
-    plan = Plan(steps=2, per_step=1, group=2, max_staleness=0, retries=0, slots=8)
-    world = World(plan)
-    world.settle()
-    assert [(s.group, s.member) for s in world.running] == [(0, 0), (0, 1)]
-    for start in list(world.running):
-        world.happen(Finished(start.group, start.member, start.attempt))
-    world.running.clear()
-    world.settle()
-    assert world.training == TrainStarted(0, (0,))
-    assert not world.running
-    world.train()
-    world.settle()
-    assert {s.group for s in world.running} == {1}
-
-
 def test_a_straggler_holds_the_step_only_when_it_would_become_too_old() -> None:
     plan = Plan(steps=4, per_step=1, group=2, max_staleness=1, retries=0, slots=8)
     world = World(plan)
