@@ -39,7 +39,6 @@ class Health:
     """How often the service has been started, the current start included."""
     seconds_up: float
     detail: str = ""
-    """Why the service is not alive; empty if it is alive."""
     here: bool = True
     """Whether the service is on the caller's machine, so that the pid is valid there."""
 

@@ -20,9 +20,7 @@ HEAD = struct.Struct(">QQ")
 class Session(Protocol):
     """Handler of the calls that arrive on one connection."""
 
-    async def reply(self, body: bytes) -> bytes:
-        """Return the pickled answer to a pickled call."""
-        ...
+    async def reply(self, body: bytes) -> bytes: ...
 
     def end(self) -> None:
         """Called once, when the connection is lost."""

@@ -93,9 +93,7 @@ class ForkServer:
         self._forgotten: set[str] = set()
         """Ids of first starts that were given up, which may arrive later than that."""
         self._lost: set[str] = set()
-        """Nodes that are lost."""
         self._requests: dict[socket.socket, bytearray] = {}
-        """What each connected client has sent so far."""
         self._sockets = 0
 
     def serve(self) -> None:
@@ -123,12 +121,10 @@ class ForkServer:
         return process
 
     def restart(self, name: str) -> ServiceProcess:
-        """Kill the service's process, if it lives, and start another one."""
         self.kill(name)
         return self._fork(self._specs[name], self._processes[name].incarnation + 1)
 
     def find(self, name: str) -> ServiceProcess | None:
-        """Return the process of a service; None if it is dead."""
         known = self._processes.get(name)
         return known if known is not None and guardian.alive(known.who) else None
 

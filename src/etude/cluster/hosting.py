@@ -99,7 +99,6 @@ class ServiceSession:
         self._hosted = hosted
         self._items: AsyncGenerator[Any, None] | None = None
         self._pulling: asyncio.Task[bytes] | None = None
-        """Task that waits for the stream's next item."""
         self._closing: asyncio.Task[None] | None = None
 
     async def reply(self, body: bytes) -> bytes:
@@ -127,7 +126,6 @@ class ServiceSession:
 
 
 async def _pickled_item(items: AsyncGenerator[Any, None]) -> bytes:
-    """Return the next item of a stream, pickled; END_OF_STREAM after the last one."""
     try:
         return pickle.dumps(await anext(items), pickle.HIGHEST_PROTOCOL)
     except StopAsyncIteration:

@@ -34,8 +34,6 @@ class StoredValue:
 
 
 class InlineRemote:
-    """A handle to a service in this process."""
-
     def __init__(self, cluster: InlineCluster, name: str, service: str, args: bytes) -> None:
         """`args` are the pickled arguments of the service's constructor."""
         self._cluster, self._name, self._service, self._args = cluster, name, service, args
@@ -184,7 +182,6 @@ def _find(number: int, name: str) -> InlineRemote:
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait briefly for its end."""
     task.cancel()
     await asyncio.wait([task], timeout=1)
 

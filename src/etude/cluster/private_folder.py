@@ -38,7 +38,6 @@ def private_folder() -> Path:
 
 
 def _is_mine(folder: Path) -> bool:
-    """Whether the folder exists and belongs to this user."""
     try:
         return folder.stat().st_uid == os.getuid()
     except FileNotFoundError:  # Another driver has just closed and removed it.

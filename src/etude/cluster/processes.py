@@ -51,8 +51,6 @@ class StoredValue:
 
 
 class ProcessRemote:
-    """A handle to a service in a process of this machine."""
-
     def __init__(self, name: str, folder: Path) -> None:
         """`folder` is the cluster's private folder."""
         self._name, self._folder = name, folder
@@ -156,7 +154,6 @@ class ProcessRemote:
         return await (await self._connect()).ask(sent)
 
     async def _connect(self) -> CallerConnection:
-        """Return a connection to the current process of the service."""
         async with self._opening:
             connection = self._connection
             if connection is None or connection.lost or connection.loop is not asyncio.get_running_loop():
@@ -188,7 +185,6 @@ class ProcessRemote:
             raise ServiceDied(f"{self._name} died; it was asked for {method} ({error})") from error
 
     def _result(self, answer: bytes, method: str) -> Any:
-        """Unpickle an answer and return it. If it is a Failure, raise the exception that it describes."""
         value = pickle.loads(answer)
         if isinstance(value, Failure):
             raise value.exception(self._name, method)

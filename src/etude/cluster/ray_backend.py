@@ -55,13 +55,11 @@ class _ServiceStart:
     """One start of a service: its process, and where it can be reached."""
 
     host: str
-    """Name of the machine on which the service's process runs."""
     who: str
     """Identity of the process: pid, start time and boot id, as in guardian.identity."""
     incarnation: int
     started: float
     failure: Failure | None
-    """The exception of the service's constructor, if it raised one."""
     socket_path: str
     """Path of the unix socket for direct calls from the same machine."""
 
@@ -75,8 +73,6 @@ class _ServiceStart:
 
 
 class _ServiceActor:
-    """The ray actor: hosts one service in its process."""
-
     def __init__(self, spec: _Spec, incarnation: int) -> None:
         guardian.record(spec.folder, os.getpid())
         redirect_output(spec.log)
@@ -111,8 +107,6 @@ class _ServiceActor:
 
 
 class RayRemote:
-    """A handle to a service that runs as a ray actor."""
-
     def __init__(self, name: str, namespace: str, spec: Any, cpus: float, node: str = "") -> None:
         """`spec` is ray's reference to a stored _Spec, `node` ray's id of the node to run on; empty: any node."""
         self._name, self._namespace, self._spec, self._cpus, self._node = name, namespace, spec, cpus, node

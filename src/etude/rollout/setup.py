@@ -100,7 +100,6 @@ class RolloutSetup:
         return LiveTrace(self.live, head)
 
     async def surroundings(self, profile: Profile, workspace: Workspace, count: Count) -> Surroundings | None:
-        """Return the facts about the box that the agent's prompt contains, or None if the profile asks for none."""
         if not profile.facts:
             return None
         return await collect_facts(workspace, count, limits=limits_text(self.sandbox))

@@ -71,7 +71,6 @@ SCHEMA = pa.schema(
 
 
 def to_table(traces: Sequence[Trace]) -> Any:
-    """Return the traces as a pyarrow Table whose schema is SCHEMA."""
     segments = [segment for trace in traces for segment in trace.segments]
     columns: dict[str, list[Any]] = {name: [_text(getattr(trace, name)) for trace in traces] for name in _TEXTS}
     columns |= {name: [getattr(trace, name) for trace in traces] for name in _NUMBERS}

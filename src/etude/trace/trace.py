@@ -29,8 +29,6 @@ class SegmentKind(StrEnum):
 
 
 class StopCause(StrEnum):
-    """Why a rollout ended."""
-
     FINISHED = "finished"
     """The agent called the `finish` tool."""
     REPLIED = "replied"
@@ -41,7 +39,6 @@ class StopCause(StrEnum):
     TOOL_SECONDS = "tool_seconds"
     """Commands reached their total time limit. Time on hosts that are short of CPU time does not count."""
     MONEY = "money"
-    """The rollout's tokens reached their cost limit."""
     CONTEXT = "context"
     """The context filled up and could not be summarised."""
     CANCELLED = "cancelled"
@@ -131,9 +128,7 @@ class TraceUsage:
     summary_tokens: int = 0
     """Sampled tokens that belong to self-summaries."""
     empty_summaries: int = 0
-    """Number of self-summaries without any text."""
     cut_summaries: int = 0
-    """Number of self-summaries that the token limit cut off."""
     context_before: int = 0
     """Total length, in tokens, of the contexts that self-summaries replaced."""
     context_after: int = 0

@@ -99,7 +99,6 @@ class Redactor:
             yield from self._broken(text, breaks)
 
     def _broken(self, text: str, breaks: re.Pattern[str]) -> Iterator[_Found]:
-        """Find known secrets that are split by line breaks."""
         pieces, starts, at = [], [], 0
         for match in breaks.finditer(text):
             pieces.append(text[at : match.start()])
