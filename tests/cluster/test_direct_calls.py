@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from etude.cluster.direct_calls import HEAD, CallerConnection, ConnectionLost, serve
 
+pytestmark = pytest.mark.anyio
+
 
 class Backwards:
     async def reply(self, body: bytes) -> bytes:
@@ -53,50 +55,41 @@ def test_frames_come_whole_and_in_order_however_they_are_cut(bodies: list[bytes]
     assert asyncio.run(run()) == bodies
 
 
-def test_every_call_gets_its_own_answer_also_a_large_one() -> None:
-    async def run() -> None:
-        async with desk() as socket_path:
-            connection = await CallerConnection.open(socket_path)
-            bodies = [random.Random(number).randbytes(1 << (number % 24)) for number in range(100)]
-            assert await asyncio.gather(*map(connection.ask, bodies)) == [body[::-1] for body in bodies]
-            connection.close()
-
-    asyncio.run(run())
+async def test_every_call_gets_its_own_answer_also_a_large_one() -> None:
+    async with desk() as socket_path:
+        connection = await CallerConnection.open(socket_path)
+        bodies = [random.Random(number).randbytes(1 << (number % 23)) for number in range(46)]
+        assert await asyncio.gather(*map(connection.ask, bodies)) == [body[::-1] for body in bodies]
+        connection.close()
 
 
-def test_a_call_that_was_given_up_disturbs_no_other() -> None:
-    async def run() -> None:
-        async with desk() as socket_path:
-            connection = await CallerConnection.open(socket_path)
-            given_up = asyncio.create_task(connection.ask(b"early"))
-            await asyncio.sleep(0)
-            given_up.cancel()
-            assert await connection.ask(b"later") == b"retal"
-            assert given_up.cancelled()
-            connection.close()
-
-    asyncio.run(run())
+async def test_a_call_that_was_given_up_disturbs_no_other() -> None:
+    async with desk() as socket_path:
+        connection = await CallerConnection.open(socket_path)
+        given_up = asyncio.create_task(connection.ask(b"early"))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        assert await connection.ask(b"later") == b"retal"
+        assert given_up.cancelled()
+        connection.close()
 
 
-def test_whoever_waits_or_asks_hears_that_the_other_end_is_gone() -> None:
-    async def run() -> None:
-        with pytest.raises(ConnectionLost, match="nobody"):
-            await CallerConnection.open("/tmp/there-is-no-such-socket")
-        with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-            socket_path = str(Path(folder) / "socket_path")
-            arrived: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+async def test_whoever_waits_or_asks_hears_that_the_other_end_is_gone() -> None:
+    with pytest.raises(ConnectionLost, match="nobody"):
+        await CallerConnection.open("/tmp/there-is-no-such-socket")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        socket_path = str(Path(folder) / "socket_path")
+        arrived: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
 
-            def answers_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                arrived.put_nowait(writer)
+        def answers_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            arrived.put_nowait(writer)
 
-            server = await asyncio.start_unix_server(answers_nothing, socket_path)
-            connection = await CallerConnection.open(socket_path)
-            waiting = asyncio.create_task(connection.ask(b"x"))
-            (await arrived.get()).close()
-            with pytest.raises(ConnectionLost):
-                await waiting
-            with pytest.raises(ConnectionLost):
-                await connection.ask(b"y")
-            server.close()
-
-    asyncio.run(run())
+        server = await asyncio.start_unix_server(answers_nothing, socket_path)
+        connection = await CallerConnection.open(socket_path)
+        waiting = asyncio.create_task(connection.ask(b"x"))
+        (await arrived.get()).close()
+        with pytest.raises(ConnectionLost):
+            await waiting
+        with pytest.raises(ConnectionLost):
+            await connection.ask(b"y")
+        server.close()

@@ -15,14 +15,20 @@ PATIENCE = 120.0
 SLEEPS = "import time; time.sleep(600)"
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A cluster's, which this process owns."""
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    guardian.claim(folder)
+    return folder
+
+
 def sleeper() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", SLEEPS])
 
 
-def test_a_recorded_process_is_ended_and_the_folder_removed(tmp_path: Path) -> None:
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    guardian.claim(folder)
+def test_a_recorded_process_is_ended_and_the_folder_removed(folder: Path) -> None:
     assert guardian.owner_alive(folder)
     process = sleeper()
     guardian.record(folder, process.pid)
@@ -31,10 +37,7 @@ def test_a_recorded_process_is_ended_and_the_folder_removed(tmp_path: Path) -> N
     assert not folder.exists()
 
 
-def test_a_pid_that_was_given_to_another_process_is_spared(tmp_path: Path) -> None:
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    guardian.claim(folder)
+def test_a_pid_that_was_given_to_another_process_is_spared(folder: Path) -> None:
     process = sleeper()
     try:
         pid, ticks, boot = (guardian.identity(process.pid) or "").split()
@@ -47,11 +50,8 @@ def test_a_pid_that_was_given_to_another_process_is_spared(tmp_path: Path) -> No
         process.wait()
 
 
-def test_a_process_that_works_in_the_folder_is_ended_and_cannot_bring_it_back(tmp_path: Path) -> None:
-    folder, other = tmp_path / "cluster", tmp_path / "cluster-of-another"
-    log = folder / "logs" / "agent.log"
-    log.parent.mkdir(parents=True)
-    guardian.claim(folder)
+def test_a_process_that_works_in_the_folder_is_ended_and_cannot_bring_it_back(folder: Path) -> None:
+    other, log = folder.with_name("cluster-of-another"), folder / "agent.log"
     again = "import pathlib, sys, time\nwhile True: pathlib.Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)"
     starting = subprocess.Popen([sys.executable, "-c", again, str(folder / "ray")])
     with log.open("w") as file:
@@ -68,10 +68,7 @@ def test_a_process_that_works_in_the_folder_is_ended_and_cannot_bring_it_back(tm
             process.wait()
 
 
-def test_the_guardian_sweeps_once_its_pipe_closes(tmp_path: Path) -> None:
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    guardian.claim(folder)
+def test_the_guardian_sweeps_once_its_pipe_closes(folder: Path) -> None:
     process = sleeper()
     guardian.record(folder, process.pid)
     watcher = subprocess.Popen([sys.executable, "-I", "-S", guardian.__file__, str(folder)], stdin=subprocess.PIPE)

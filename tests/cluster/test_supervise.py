@@ -10,6 +10,7 @@ from etude.cluster import Health, Remote, ServiceDied, ServiceFailed, Supervised
 from etude.journal import Journal, read_journal
 from etude.recipe.compute import ClusterRecipe
 
+pytestmark = pytest.mark.anyio
 ECHO = "tests.contract.cluster_services:Echo"
 
 
@@ -41,86 +42,71 @@ async def supervised(tmp_path: Path, notes: Notes, restarts: int, service: str =
     return watched
 
 
-def test_many_calls_in_flight_cost_one_restart(tmp_path: Path) -> None:
-    async def run() -> None:
-        notes = Notes()
-        Door.waiting, Door.opened = 0, asyncio.Event()
-        echo = await supervised(tmp_path, notes, 1, f"{__name__}:Door")
-        calls = [asyncio.ensure_future(echo.call("enter", deadline=60)) for _ in range(10)]
-        while Door.waiting < len(calls):  # noqa: ASYNC110 - what is called must not know
+async def test_many_calls_in_flight_cost_one_restart(tmp_path: Path) -> None:
+    notes = Notes()
+    Door.waiting, Door.opened = 0, asyncio.Event()
+    echo = await supervised(tmp_path, notes, 1, f"{__name__}:Door")
+    calls = [asyncio.ensure_future(echo.call("enter", deadline=60)) for _ in range(10)]
+    while Door.waiting < len(calls):  # noqa: ASYNC110 - what is called must not know
+        await asyncio.sleep(0.01)
+    await echo.remote.kill()
+    Door.opened.set()
+    assert await asyncio.gather(*calls) == ["entered"] * 10
+    assert echo.used == 1
+    [(kind, fields)] = notes.events
+    assert (kind, fields["service"], fields["incarnation"]) == ("service_started", "echo", 2)
+    assert "echo" in fields["reason"]
+
+
+async def test_it_gives_up_and_says_so(tmp_path: Path) -> None:
+    echo = await supervised(tmp_path, Notes(), 2)
+    for _ in range(2):
+        await echo.remote.kill()
+        assert await echo.call("add", deadline=60) == 1
+    await echo.remote.kill()
+    with pytest.raises(ServiceDied, match=r"echo.*given up after 2 restarts"):
+        await echo.call("add", deadline=60)
+
+
+async def test_other_failures_are_not_repeated(tmp_path: Path) -> None:
+    notes = Notes()
+    echo = await supervised(tmp_path, notes, 3)
+    with pytest.raises(ServiceFailed):
+        await echo.call("undeclared", deadline=60)
+    assert notes.events == []
+
+
+async def test_one_that_nobody_calls_is_watched(tmp_path: Path) -> None:
+    echo = await supervised(tmp_path, Notes(), 1)
+
+    async def work() -> int:
+        await echo.remote.kill()
+        while not await echo.still_serves(2):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await echo.remote.kill()
-        Door.opened.set()
-        assert await asyncio.gather(*calls) == ["entered"] * 10
-        assert echo.used == 1
-        [(kind, fields)] = notes.events
-        assert (kind, fields["service"], fields["incarnation"]) == ("service_started", "echo", 2)
-        assert "echo" in fields["reason"]
+        assert not await echo.still_serves(1)
+        return 7
 
-    asyncio.run(run())
+    assert await echo.run_watched(work(), every=0.05) == 7
+    await echo.remote.kill()
+    with pytest.raises(ServiceDied, match="given up"):
+        await echo.run_watched(asyncio.sleep(30), every=0.05)
 
 
-def test_it_gives_up_and_says_so(tmp_path: Path) -> None:
-    async def run() -> None:
-        echo = await supervised(tmp_path, Notes(), 2)
-        for _ in range(2):
-            await echo.remote.kill()
-            assert await echo.call("add", deadline=60) == 1
-        await echo.remote.kill()
-        with pytest.raises(ServiceDied, match=r"echo.*given up after 2 restarts"):
-            await echo.call("add", deadline=60)
-
-    asyncio.run(run())
-
-
-def test_other_failures_are_not_repeated(tmp_path: Path) -> None:
-    async def run() -> None:
-        notes = Notes()
-        echo = await supervised(tmp_path, notes, 3)
-        with pytest.raises(ServiceFailed):
-            await echo.call("undeclared", deadline=60)
-        assert notes.events == []
-
-    asyncio.run(run())
-
-
-def test_one_that_nobody_calls_is_watched(tmp_path: Path) -> None:
-    async def run() -> None:
-        echo = await supervised(tmp_path, Notes(), 1)
-
-        async def work() -> int:
-            await echo.remote.kill()
-            while not await echo.still_serves(2):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert not await echo.still_serves(1)
-            return 7
-
-        assert await echo.run_watched(work(), every=0.05) == 7
-        await echo.remote.kill()
-        with pytest.raises(ServiceDied, match="given up"):
-            await echo.run_watched(asyncio.sleep(30), every=0.05)
-
-    asyncio.run(run())
-
-
-def test_a_start_is_told_and_may_be_repeated(tmp_path: Path) -> None:
-    async def run() -> None:
-        journal = Journal(tmp_path / "journal", "driver")
-        cluster = await open_cluster("inline", run_folder=tmp_path)
-        echo = await start_supervised(cluster, ClusterRecipe(restarts=1), journal, "echo", ECHO)
-        await echo.heal(1, "on purpose")
-        await echo.heal(1, "seen late: somebody else healed it")
-        assert echo.used == 1
-        started = [entry.fields for entry in read_journal(journal.folder, kind="service_started")]
-        assert [(e["service"], e["incarnation"], e["reason"]) for e in started] == [
-            ("echo", 1, ""),
-            ("echo", 2, "on purpose"),
-        ]
-        assert all(isinstance(e["pid"], int) for e in started)
-        assert echo.local_pid == started[-1]["pid"]
-        await cluster.close()
-
-    asyncio.run(run())
+async def test_a_start_is_told_and_may_be_repeated(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", "driver")
+    cluster = await open_cluster("inline", run_folder=tmp_path)
+    echo = await start_supervised(cluster, ClusterRecipe(restarts=1), journal, "echo", ECHO)
+    await echo.heal(1, "on purpose")
+    await echo.heal(1, "seen late: somebody else healed it")
+    assert echo.used == 1
+    started = [entry.fields for entry in read_journal(journal.folder, kind="service_started")]
+    assert [(e["service"], e["incarnation"], e["reason"]) for e in started] == [
+        ("echo", 1, ""),
+        ("echo", 2, "on purpose"),
+    ]
+    assert all(isinstance(e["pid"], int) for e in started)
+    assert echo.local_pid == started[-1]["pid"]
+    await cluster.close()
 
 
 class Away:
@@ -136,9 +122,9 @@ class Away:
 
 
 @pytest.mark.parametrize(("here", "local"), [(True, 4711), (False, None)])
-def test_a_pid_of_another_machine_is_told_but_is_none_of_this_one(here: bool, local: int | None) -> None:
+async def test_a_pid_of_another_machine_is_told_but_is_none_of_this_one(here: bool, local: int | None) -> None:
     notes = Notes()
     watched = Supervised(cast(Remote, Away(here=here)), 0, on_event=notes.event)
-    asyncio.run(watched.record_start())
+    await watched.record_start()
     assert watched.local_pid == local
     assert notes.events[0][1]["pid"] == 4711

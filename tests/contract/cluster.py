@@ -63,6 +63,8 @@ async def check_exceptions(cluster: Cluster) -> None:
         await echo.call("unpicklable", deadline=PATIENCE)
     with pytest.raises(ServiceFailed, match="pickle"):
         await echo.call("unsendable", deadline=PATIENCE)
+    with pytest.raises(ServiceFailed, match="CancelledError"):
+        await echo.call("cancelled", deadline=PATIENCE)
     with pytest.raises(ClusterError, match="pickle"):
         await echo.call("greet", threading.Lock(), deadline=PATIENCE)
     assert await echo.call("greet", "still here", deadline=PATIENCE) == "hello still here"
@@ -86,7 +88,7 @@ async def check_deadlines(cluster: Cluster) -> None:
         async for _ in echo.stream("numbers", 3, hang_at=1, deadline=1.0):
             pass
     with pytest.raises(DeadlineExceeded, match="tardy"):
-        await started(cluster, "tardy", slow=8.0, deadline=1.0)
+        await started(cluster, "tardy", slow=3.0, deadline=1.0)
     assert await echo.call("greet", "Cy", deadline=PATIENCE) == "hello Cy"
 
 
@@ -101,6 +103,9 @@ async def check_streams(cluster: Cluster) -> None:
     assert seen == [0, 1]
     with pytest.raises(ServiceFailed, match="greet"):
         async for _ in echo.stream("greet", "x", deadline=PATIENCE):
+            pass
+    with pytest.raises(ServiceFailed, match="CancelledError"):
+        async for _ in echo.stream("numbers", 1, cancelled_at=0, deadline=PATIENCE):
             pass
     async for _ in echo.stream("numbers", 1000, deadline=PATIENCE):
         break

@@ -78,15 +78,22 @@ class Echo:
     def unpicklable(self) -> None:
         raise Unpicklable(1, 2)
 
+    async def cancelled(self) -> None:
+        raise asyncio.CancelledError
+
     async def unsendable(self) -> object:
         return threading.Lock()
 
-    async def numbers(self, n: int, *, fail_at: int = -1, hang_at: int = -1) -> AsyncIterator[int]:
+    async def numbers(
+        self, n: int, *, fail_at: int = -1, hang_at: int = -1, cancelled_at: int = -1
+    ) -> AsyncIterator[int]:
         self.streams += 1
         try:
             for i in range(n):
                 if i == fail_at:
                     raise CorruptVersion(f"item {i}")
+                if i == cancelled_at:
+                    raise asyncio.CancelledError
                 if i == hang_at:
                     await asyncio.sleep(3600)
                 yield i

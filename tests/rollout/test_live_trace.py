@@ -13,8 +13,10 @@ from etude.harness import Conversation, TokenPolicy, TokenSampling, load_profile
 from etude.rollout import run_rollout, subject_of
 from etude.trace import StopCause, TraceError, read_live
 
+pytestmark = pytest.mark.anyio
 
-def test_what_was_done_so_far_can_be_read_while_it_goes_on(train, with_setup, tmp_path: Path):
+
+async def test_what_was_done_so_far_can_be_read_while_it_goes_on(train, setup, tmp_path: Path):
     seen = []
 
     def look(conversation: Conversation) -> str:
@@ -22,22 +24,19 @@ def test_what_was_done_so_far_can_be_read_while_it_goes_on(train, with_setup, tm
         seen.append(read_live(path))
         return "> finish"
 
-    async def play(setup):
-        setup.live = tmp_path / "live"
-        task = train[0]
-        subject = await subject_of(task, setup.environments)
-        result = await run_rollout(job_of(task), subject, scripted("> list", "> read check.py", look), setup)
-        (live,) = seen
-        assert (live.id, live.task, live.stop) == (result.trace.id, task.id, StopCause.ERROR)
-        assert live.usage.turns == 2
-        assert live.messages == result.trace.messages[: len(live.messages)]
-        assert [tool.name for tool in live.tools] == ["list", "read"]
-        assert list((tmp_path / "live").iterdir()) == [], "the trace is whole"
-
-    with_setup(play)
+    setup.live = tmp_path / "live"
+    task = train[0]
+    subject = await subject_of(task, setup.environments)
+    result = await run_rollout(job_of(task), subject, scripted("> list", "> read check.py", look), setup)
+    (live,) = seen
+    assert (live.id, live.task, live.stop) == (result.trace.id, task.id, StopCause.ERROR)
+    assert live.usage.turns == 2
+    assert live.messages == result.trace.messages[: len(live.messages)]
+    assert [tool.name for tool in live.tools] == ["list", "read"]
+    assert list((tmp_path / "live").iterdir()) == [], "the trace is whole"
 
 
-def test_one_that_never_ended_keeps_the_ids_of_its_turns(train, with_setup, tmp_path: Path):
+async def test_one_that_never_ended_keeps_the_ids_of_its_turns(train, setup, tmp_path: Path):
     engine = ScriptedEngine(playing([written("list"), written("read check.py"), written("list")]))
     generate, hanging = engine.generate, asyncio.Event()
 
@@ -53,21 +52,18 @@ def test_one_that_never_ended_keeps_the_ids_of_its_turns(train, with_setup, tmp_
         schemas = load_profile("compact").schemas()
         return TokenPolicy(engine, compact_format(), schemas, TokenSampling(4096), recorder, conversation=job.id)
 
-    async def play(setup):
-        setup.live = tmp_path / "live"
-        subject = await subject_of(train[0], setup.environments)
-        running = asyncio.create_task(run_rollout(job_of(train[0]), subject, policy, setup))
-        async with asyncio.timeout(60):
-            await hanging.wait()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        (path,) = (tmp_path / "live").iterdir()
-        trace = read_live(path)
-        assert trace.usage.turns == 2
-        assert trace.segments[0].sampled.sum() == sum(len(g.tokens) for g in engine.generations)
-
-    with_setup(play)
+    setup.live = tmp_path / "live"
+    subject = await subject_of(train[0], setup.environments)
+    running = asyncio.create_task(run_rollout(job_of(train[0]), subject, policy, setup))
+    async with asyncio.timeout(60):
+        await hanging.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    (path,) = (tmp_path / "live").iterdir()
+    trace = read_live(path)
+    assert trace.usage.turns == 2
+    assert trace.segments[0].sampled.sum() == sum(len(g.tokens) for g in engine.generations)
 
 
 def test_ids_alone_are_no_trace(tmp_path: Path):

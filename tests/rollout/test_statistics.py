@@ -91,18 +91,6 @@ def test_over_seeds_covers_as_often_as_it_says(spread, least):
     assert held / 200 >= least
 
 
-def test_tasks_alone_would_claim_too_much():
-    """What the hierarchy is for: pooled tasks of three seeds that differ hold the truth far too seldom."""
-    rng, pooled, nested = np.random.default_rng(0), 0, 0
-    for trial in range(100):
-        seeds = [list(rng.normal(0.1 + rng.normal(0, 0.1), 0.45, 100)) for _ in range(3)]
-        one, two = estimate([t for tasks in seeds for t in tasks], trial), over_seeds(seeds, trial)
-        pooled += one.low <= 0.1 <= one.high
-        nested += two.low <= 0.1 <= two.high
-    assert pooled < 75
-    assert nested > pooled + 10
-
-
 def test_across_seeds_is_students_interval():
     found = across_seeds([1.0, 2.0, 3.0])
     assert (found.mean, found.tasks) == (2.0, 3)

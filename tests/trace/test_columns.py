@@ -61,9 +61,12 @@ def assert_equal(one: Trace, other: Trace) -> None:
     for field in fields(Trace):
         if field.name != "segments":
             assert getattr(one, field.name) == getattr(other, field.name), field.name
-    assert len(one.segments) == len(other.segments)
-    for a, b in zip(one.segments, other.segments, strict=True):
-        assert (a.id, a.parent, a.kind) == (b.id, b.parent, b.kind)
+    same_segments(one.segments, other.segments)
+
+
+def same_segments(one: list[Segment], other: list[Segment]) -> None:
+    assert [(s.id, s.parent, s.kind) for s in one] == [(s.id, s.parent, s.kind) for s in other]
+    for a, b in zip(one, other, strict=True):
         for name in ("tokens", "sampled", "logprobs", "versions", "experts"):
             first, second = getattr(a, name), getattr(b, name)
             assert (first is None) == (second is None), name

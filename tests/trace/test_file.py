@@ -102,12 +102,8 @@ def test_what_is_no_trace_file_is_named(trace: Trace, tmp_path: Path) -> None:
         list(read_traces(other))
     with pytest.raises(TraceError, match="no traces at"):
         list(read_traces(tmp_path / "none"))
-    assert list(read_traces_of_empty_folder(tmp_path)) == []
-
-
-def read_traces_of_empty_folder(tmp_path: Path) -> list[Trace]:
     (tmp_path / "empty").mkdir()
-    return list(read_traces(tmp_path / "empty"))
+    assert list(read_traces(tmp_path / "empty")) == []
 
 
 def test_a_full_disk_is_one_clear_line(trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

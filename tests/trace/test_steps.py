@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.trace.test_columns import same_segments
 
-from etude.trace import Segment, SegmentKind, StepsFile, TraceBuilder, TraceError, read_steps
+from etude.trace import SegmentKind, StepsFile, TraceBuilder, TraceError, read_steps
 
 Act = Callable[[TraceBuilder], object]
 ids = st.lists(st.integers(0, 1 << 20), max_size=6)
@@ -43,16 +44,6 @@ acts = st.one_of(
 )
 
 
-def same(one: list[Segment], other: list[Segment]) -> None:
-    assert [(s.id, s.parent, s.kind) for s in one] == [(s.id, s.parent, s.kind) for s in other]
-    for a, b in zip(one, other, strict=True):
-        for name in ("tokens", "sampled", "logprobs", "versions"):
-            assert getattr(a, name).tolist() == getattr(b, name).tolist()
-            assert getattr(a, name).dtype == getattr(b, name).dtype
-        assert (a.experts is None) == (b.experts is None)
-        assert a.experts is None or a.experts.tolist() == b.experts.tolist()
-
-
 @settings(max_examples=60, deadline=None)
 @given(prompt=ids, played=st.lists(acts, max_size=8), kept=st.floats(0, 1))
 def test_what_was_recorded_is_read_back_as_far_as_whole_frames_go(
@@ -68,12 +59,12 @@ def test_what_was_recorded_is_read_back_as_far_as_whole_frames_go(
         file.note("turn", number=1)
         file.close()
         read, notes = read_steps(path)
-        same(read, builder.segments())
+        same_segments(read, builder.segments())
         assert notes == [{"what": "turn", "number": 1}]
         cut = int(kept * len(path.read_bytes()))
         path.write_bytes(path.read_bytes()[:cut])
         whole = [segments for size, segments in states if size <= cut]
-        same(read_steps(path)[0], whole[-1] if whole else [])
+        same_segments(read_steps(path)[0], whole[-1] if whole else [])
 
 
 def test_a_file_that_goes_on_begins_a_rewritten_child_of_its_last_segment(tmp_path: Path) -> None:

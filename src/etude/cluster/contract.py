@@ -13,30 +13,25 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class ClusterError(Exception):
-    """Base of the exceptions of this package."""
+    """Base of this package's exceptions, whose messages name service and method."""
 
 
 class ServiceDied(ClusterError):
-    """The process that ran the call is gone. The message names service and method. The caller decides whether to
-    restart the service."""
+    """The process that ran the call is gone. The caller decides whether to restart the service."""
 
 
 class DeadlineExceeded(ClusterError):
-    """The call did not answer in time. The message names service, method and deadline. The method may still be
-    running."""
+    """The call did not answer in time. The method may still be running."""
 
 
 class ServiceFailed(ClusterError):
     """The method raised an exception. The message holds its type, text and traceback.
 
-    Étude's own exceptions (EngineError and the like) reach the caller with their own type instead.
-    """
+    Étude's own exceptions (EngineError and the like) reach the caller with their own type instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of a service."""
-
     alive: bool
     pid: int | None
     """Pid of the service's process; None if no process is known."""
@@ -44,7 +39,6 @@ class Health:
     """How often the service has been started, the current start included."""
     seconds_up: float
     detail: str = ""
-    """Why the service is not alive; empty if it is alive."""
     here: bool = True
     """Whether the service is on the caller's machine, so that the pid is valid there."""
 
@@ -56,17 +50,13 @@ class Remote(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
-        """Call a method of the service and return its result."""
-        ...
+    async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any: ...
 
     def stream(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> AsyncIterator[Any]:
         """Yield the items of an async generator method. The deadline applies to each item."""
         ...
 
-    async def health(self, *, deadline: float = 5.0) -> Health:
-        """Ask whether the service is alive."""
-        ...
+    async def health(self, *, deadline: float = 5.0) -> Health: ...
 
     async def restart(self, *, deadline: float) -> None:
         """Start the service again with the same arguments. The old process, if any, is killed first."""
@@ -88,7 +78,6 @@ class Launch:
     node: str
     """Name of the node to run on; empty: any node."""
     cpus: float
-    """Number of cores to request."""
     env: dict[str, str]
 
 
@@ -119,8 +108,7 @@ class Cluster(Protocol):
         """Start a service in its own process (inline backend: in this process). Return when its constructor has
         finished.
 
-        With `node`, the service runs on that node or not at all; this includes restarts.
-        """
+        With `node`, the service runs on that node or not at all; this includes restarts."""
         return await self.launch(Launch(name, service, args, kwargs, node, cpus, env or {}), deadline=deadline)
 
     async def launch(self, wanted: Launch, *, deadline: float) -> Remote:
@@ -128,13 +116,10 @@ class Cluster(Protocol):
         ...
 
     async def put(self, value: Any) -> Any:
-        """Store a large value once. The returned reference can be passed as an argument of calls, or resolved with
-        `get`."""
+        """Store a large value once. The reference can be an argument of calls, or be resolved with `get`."""
         ...
 
-    async def get(self, reference: Any, *, deadline: float) -> Any:
-        """Return the value that `put` stored under this reference."""
-        ...
+    async def get(self, reference: Any, *, deadline: float) -> Any: ...
 
     async def close(self) -> None:
         """Kill every service. No process, socket or shared-memory segment is left behind."""

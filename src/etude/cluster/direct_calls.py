@@ -10,6 +10,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, cast
 
 HEAD = struct.Struct(">QQ")
@@ -19,9 +20,7 @@ HEAD = struct.Struct(">QQ")
 class Session(Protocol):
     """Handler of the calls that arrive on one connection."""
 
-    async def reply(self, body: bytes) -> bytes:
-        """Return the pickled answer to a pickled call."""
-        ...
+    async def reply(self, body: bytes) -> bytes: ...
 
     def end(self) -> None:
         """Called once, when the connection is lost."""
@@ -64,13 +63,10 @@ class _Frames(asyncio.Protocol):
             self._transport.close()
 
     def receive(self, number: int, body: bytes) -> None:
-        """Handle a complete frame that has arrived."""
         raise NotImplementedError
 
 
 class _ServerConnection(_Frames):
-    """The service's end of one connection."""
-
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
@@ -90,8 +86,7 @@ class _ServerConnection(_Frames):
 
 
 class CallerConnection(_Frames):
-    """The caller's end of a connection, for any number of concurrent calls. It belongs to the event loop that opened
-    it."""
+    """The caller's end, for any number of concurrent calls. It belongs to the event loop that opened it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,8 +105,7 @@ class CallerConnection(_Frames):
         return connection
 
     async def ask(self, body: bytes) -> bytes:
-        """Send a pickled call and return the pickled answer. Raise ConnectionLost if the service's process ends
-        first."""
+        """Return the answer to a pickled call. Raise ConnectionLost if the service's process ends first."""
         if self.lost:
             raise ConnectionLost("its process is gone")
         self._calls += 1
@@ -128,6 +122,11 @@ class CallerConnection(_Frames):
         """Send a call whose answer nobody waits for."""
         self._calls += 1
         self.send(self._calls, body)
+
+    def drop(self) -> None:
+        """Close the connection, from whatever thread the garbage collector runs in."""
+        with suppress(RuntimeError):  # its loop is closed, and has closed it
+            self.loop.call_soon_threadsafe(self.close)
 
     def receive(self, number: int, body: bytes) -> None:
         # There is no future for a call that its caller has given up.

@@ -17,8 +17,7 @@ from etude.cluster.ray_environment import STORE_BYTES, TOKEN, auth_token, store_
 
 
 def node_name(number: int) -> str:
-    """Return the name of a node by its number. Each node offers a ray resource of the same name, by which it is
-    found."""
+    """Name of a node, and of the ray resource that it offers, by which it is found."""
     return f"node-{number}"
 
 

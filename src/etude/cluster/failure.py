@@ -15,8 +15,7 @@ from etude.cluster.contract import ClusterError, ServiceFailed
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Describes an exception that a service's method raised. The service sends it to the caller in place of a
-    result."""
+    """An exception that a service's method raised, sent to the caller in place of a result."""
 
     type: str
     message: str
@@ -26,7 +25,6 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Return the failure that describes this exception."""
         kind = type(error)
         return cls(
             type=f"{kind.__module__}.{kind.__qualname__}",
@@ -44,9 +42,7 @@ class Failure:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """Return the pickled exception, or None if the caller must get ServiceFailed instead. None is returned for a
-    ClusterError, for a BaseException that is no Exception (SystemExit), and for an exception that would not survive
-    pickling."""
+    """None for a ClusterError, for what is no Exception (SystemExit), and for what does not survive pickling."""
     if isinstance(error, ClusterError) or not isinstance(error, Exception):
         return None
     try:

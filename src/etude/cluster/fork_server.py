@@ -93,9 +93,7 @@ class ForkServer:
         self._forgotten: set[str] = set()
         """Ids of first starts that were given up, which may arrive later than that."""
         self._lost: set[str] = set()
-        """Nodes that are lost."""
         self._requests: dict[socket.socket, bytearray] = {}
-        """What each connected client has sent so far."""
         self._sockets = 0
 
     def serve(self) -> None:
@@ -123,12 +121,10 @@ class ForkServer:
         return process
 
     def restart(self, name: str) -> ServiceProcess:
-        """Kill the service's process, if it lives, and start another one."""
         self.kill(name)
         return self._fork(self._specs[name], self._processes[name].incarnation + 1)
 
     def find(self, name: str) -> ServiceProcess | None:
-        """Return the process of a service; None if it is dead."""
         known = self._processes.get(name)
         return known if known is not None and guardian.alive(known.who) else None
 
@@ -137,8 +133,12 @@ class ForkServer:
         is killed, not one that has replaced it."""
         known = self._processes.get(name)
         if known is not None and guardian.alive(known.who) and who in ("", known.who):
-            os.kill(known.pid, signal.SIGKILL)
-            os.waitpid(known.pid, 0)
+            guardian.kill(known.who)
+            try:
+                os.waitpid(known.pid, 0)
+            except ChildProcessError:  # Forked by a process that `_import` has replaced.
+                while guardian.alive(known.who):
+                    time.sleep(0.001)
 
     def forget(self, name: str, start_id: str) -> None:
         """Kill a service whose first start failed or was given up, so that its name is free again."""
@@ -176,7 +176,6 @@ class ForkServer:
         return True
 
     def _answer(self, request: bytes) -> Any:
-        """Return the answer to a request, or a Failure."""
         self._reap()
         try:
             method, args = pickle.loads(request)
@@ -194,9 +193,7 @@ class ForkServer:
         if spec.node in self._lost:
             raise ClusterError(f"{spec.name} cannot be started: its node {spec.node} is lost")
         if not spec.env:
-            # What fails here, even with SystemExit, fails again in the service, which reports it.
-            with suppress(BaseException):
-                importlib.import_module(spec.service.partition(":")[0])
+            _import(spec.service.partition(":")[0])
         if spec.name in self._processes:
             Path(self._processes[spec.name].socket_path).unlink(missing_ok=True)
         self._sockets += 1
@@ -215,6 +212,28 @@ class ForkServer:
         process = ServiceProcess(who, incarnation, time.monotonic(), path)
         self._processes[spec.name] = process
         return process
+
+
+def _import(module: str) -> None:
+    """Import a module for all services to come. Some modules end the process that imports them, by a crash or
+    os._exit: then a copy of this process, forked before, takes its place, and the start of the service fails."""
+    if module in sys.modules:
+        return
+    imported, done = os.pipe()
+    copy = os.fork()
+    if copy == 0:
+        os.close(done)
+        if os.read(imported, 1):
+            os._exit(0)
+        os.close(imported)
+        raise ClusterError(f"the process that imported {module} ended; perhaps logs/fork-server.log says why")
+    os.close(imported)
+    # What raises here, even SystemExit, raises again in the service, which reports it.
+    with suppress(BaseException):
+        importlib.import_module(module)
+    os.write(done, b"1")
+    os.close(done)
+    os.waitpid(copy, 0)
 
 
 def _become_service(spec: ServiceSpec, folder: Path, listener: socket.socket) -> None:
@@ -287,8 +306,7 @@ def main() -> None:
     COMMAND stands for this module's constant COMMAND. CONTROL and SPEC lie in the cluster's private folder, and so tell
     where that folder is. FD is the number of an inherited file descriptor: the socket on which the fork server or the
     service listens. PATHS is the driver's sys.path as JSON. The code in COMMAND sets sys.path to it, and removes it
-    from the arguments, before it calls this function.
-    """
+    from the arguments, before it calls this function."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # If the driver ignores it, so would this process: no exit status.
     role, place, descriptor = sys.argv[1:]
     listener = socket.socket(fileno=int(descriptor))

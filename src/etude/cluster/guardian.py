@@ -43,7 +43,6 @@ def identity(pid: int) -> str | None:
 
 
 def alive(who: str) -> bool:
-    """Whether the process with this identity (see `identity`) is alive."""
     return identity(int(who.split()[0])) == who
 
 
@@ -57,7 +56,6 @@ def kill(who: str) -> None:
 
 
 def claim(folder: Path) -> None:
-    """Record this process as the owner of the cluster's folder."""
     (folder / OWNER).write_text(f"{identity(os.getpid())}\n")
     (folder / PROCESSES).touch(mode=0o600)
 
@@ -75,8 +73,7 @@ def processes_of(folder: Path, spared: str) -> list[str]:
 
     Ray's own processes are recognised by the folder: it is in their command line until they set their own title, and by
     then they have a log file open below it. The logs of services lie outside the folder, so services are found by the
-    identities that are recorded in it.
-    """
+    identities that are recorded in it."""
     found = {who for who in recorded(folder) if alive(who)}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -101,7 +98,6 @@ def _works_in(process: Path, folder: Path) -> bool:
 
 
 def recorded(folder: Path) -> list[str]:
-    """Return the process identities that are recorded in the folder."""
     try:
         lines = (folder / PROCESSES).read_text().splitlines()
     except FileNotFoundError:
@@ -118,14 +114,12 @@ def owner(folder: Path) -> str:
 
 
 def owner_alive(folder: Path) -> bool:
-    """Whether the process that owns the cluster's folder is alive."""
     who = owner(folder)
     return bool(who) and alive(who)
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether the folder's owner is dead. False for a folder that is being created or removed: it has no recorded
-    owner."""
+    """Whether the owner is dead. A folder that is being created or removed has no recorded owner: False."""
     who = owner(folder)
     return bool(who) and not alive(who)
 
@@ -134,8 +128,7 @@ def sweep(folder: Path, spared: str = "") -> list[str]:
     """Kill the cluster's processes, then remove its folder. Return the identities of the processes that did not end.
 
     The processes go first, because a ray process that is just starting would create the folder again. `spared` is the
-    identity of the owner, which is not killed if it is alive.
-    """
+    identity of the owner, which is not killed if it is alive."""
     until = time.monotonic() + SWEEP_SECONDS
     while True:
         left = processes_of(folder, spared)

@@ -28,7 +28,6 @@ class HostedService:
     """A service object, and the worker thread that runs its blocking methods."""
 
     def __init__(self, service: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Construct the service that `service` names (package.module:Class)."""
         self._object = find_service(service)(*args, **kwargs)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=service.rpartition(":")[2])
 
@@ -42,12 +41,13 @@ class HostedService:
                 return await function(*args, **kwargs)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._thread, lambda: function(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - the boundary: whatever it is, the caller gets it
+        except (Exception, asyncio.CancelledError) as error:  # the boundary: whatever it is, the caller gets it
+            if _is_stopped():
+                raise
             return Failure.of(error)
 
     async def reply(self, pickled: bytes) -> bytes:
-        """Run a pickled call and return the pickled answer. The answer is a Failure if the call cannot be unpickled or
-        the result cannot be pickled."""
+        """Run a pickled call. The answer is a pickled Failure if the call or its result cannot be pickled."""
         try:
             method, args, kwargs = pickle.loads(pickled)
             return pickle.dumps(await self.call(method, args, kwargs), pickle.HIGHEST_PROTOCOL)
@@ -62,12 +62,13 @@ class HostedService:
                 raise ClusterError(f"{method} is not an async generator: use call()")
             async for item in function(*args, **kwargs):
                 yield item
-        except Exception as error:  # noqa: BLE001 - the boundary: whatever it is, the caller gets it
+        except (Exception, asyncio.CancelledError) as error:  # the boundary: whatever it is, the caller gets it
+            if _is_stopped():
+                raise
             yield Failure.of(error)
 
     def close(self) -> None:
-        """Shut down the worker thread without waiting for it. It completes the method that it is running; queued
-        methods are dropped."""
+        """Do not wait for the method that the worker thread is running. Queued methods are dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _method(self, method: str) -> Any:
@@ -75,6 +76,12 @@ class HostedService:
         if not callable(function):
             raise ClusterError(f"{type(self._object).__qualname__} has no public method {method!r}")
         return function
+
+
+def _is_stopped() -> bool:
+    """Whether somebody cancels the call that runs here. A CancelledError may also escape from the method itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 OPEN_STREAM, NEXT_ITEM, PING = b"stream", b"next", b"ping"
@@ -92,7 +99,6 @@ class ServiceSession:
         self._hosted = hosted
         self._items: AsyncGenerator[Any, None] | None = None
         self._pulling: asyncio.Task[bytes] | None = None
-        """Task that waits for the stream's next item."""
         self._closing: asyncio.Task[None] | None = None
 
     async def reply(self, body: bytes) -> bytes:
@@ -120,7 +126,6 @@ class ServiceSession:
 
 
 async def _pickled_item(items: AsyncGenerator[Any, None]) -> bytes:
-    """Return the next item of a stream, pickled; END_OF_STREAM after the last one."""
     try:
         return pickle.dumps(await anext(items), pickle.HIGHEST_PROTOCOL)
     except StopAsyncIteration:
@@ -149,7 +154,6 @@ def redirect_output(log: Path) -> None:
 
 
 def find_service(service: str) -> Any:
-    """Return the class named by "package.module:Class"."""
     module, separator, name = service.partition(":")
     if not separator or not module or not name:
         raise ClusterError(f"a service is named package.module:Class, found {service!r}")

@@ -28,15 +28,12 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """Reference to a value that `InlineCluster.put` stored. A method that gets the reference as an argument receives
-    the value itself."""
+    """What `InlineCluster.put` stored. A method that gets this as an argument receives the value itself."""
 
     value: Any
 
 
 class InlineRemote:
-    """A handle to a service in this process."""
-
     def __init__(self, cluster: InlineCluster, name: str, service: str, args: bytes) -> None:
         """`args` are the pickled arguments of the service's constructor."""
         self._cluster, self._name, self._service, self._args = cluster, name, service, args
@@ -53,7 +50,7 @@ class InlineRemote:
 
     async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
         hosted = self._require_alive(method)
-        sent = pickled_call(method, _resolved(args), {key: _value(value) for key, value in kwargs.items()})
+        sent = pickled_call(method, *_resolved(args, kwargs))
         answer = pickle.loads(await self._run(method, hosted.reply(sent), deadline))
         if isinstance(answer, Failure):
             raise answer.exception(self._name, method)
@@ -61,10 +58,7 @@ class InlineRemote:
 
     async def stream(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> AsyncIterator[Any]:
         hosted = self._require_alive(method)
-        sent_args, sent_kwargs = _pickle_round_trip(
-            (_resolved(args), {key: _value(value) for key, value in kwargs.items()})
-        )
-        items = hosted.stream(method, sent_args, sent_kwargs)
+        items = hosted.stream(method, *_pickle_round_trip(_resolved(args, kwargs)))
         done = object()
         try:
             while True:
@@ -106,7 +100,6 @@ class InlineRemote:
             task.cancel()
 
     def _require_alive(self, method: str) -> HostedService:
-        """Return the service. Raise ServiceDied if it was killed."""
         if self._hosted is None:
             raise ServiceDied(f"{self._name} is dead; it was asked for {method}")
         return self._hosted
@@ -151,7 +144,6 @@ class InlineCluster(Cluster):
                 await self.remotes[name].kill()
 
     def node_is_lost(self, name: str) -> bool:
-        """Whether the node of the service with this name is lost."""
         return self._node_of[name] not in self._nodes.living
 
     async def launch(self, wanted: Launch, *, deadline: float) -> InlineRemote:
@@ -160,8 +152,7 @@ class InlineCluster(Cluster):
         if name in self.remotes:
             raise ClusterError(f"there is already a service called {name!r}")
         self._node_of[name] = self._nodes.chosen(wanted.node)
-        given = (_resolved(wanted.args), {key: _value(value) for key, value in wanted.kwargs.items()})
-        sent = pickle.dumps(given, protocol=5)
+        sent = pickle.dumps(_resolved(wanted.args, wanted.kwargs), protocol=5)
         remote = self.remotes[name] = InlineRemote(self, name, wanted.service, sent)
         try:
             await remote.restart(deadline=deadline)
@@ -191,18 +182,15 @@ def _find(number: int, name: str) -> InlineRemote:
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait briefly for its end."""
     task.cancel()
     await asyncio.wait([task], timeout=1)
 
 
 async def _next(items: AsyncIterator[Any], done: object) -> Any:
-    """Return the next item, or `done` if there is none left."""
     return await anext(items, done)
 
 
 def _answer(answer: Any, name: str, method: str) -> Any:
-    """Return a copy of a stream's item. If the item is a Failure, raise its exception."""
     if isinstance(answer, Failure):
         raise answer.exception(name, method)
     return _pickle_round_trip(answer)
@@ -213,10 +201,10 @@ def _pickle_round_trip(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value, protocol=5))
 
 
-def _value(value: Any) -> Any:
-    """Return the value behind a StoredValue, and any other value as it is."""
-    return value.value if isinstance(value, StoredValue) else value
+def _resolved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with every StoredValue replaced by the value behind it."""
 
+    def value_of(given: Any) -> Any:
+        return given.value if isinstance(given, StoredValue) else given
 
-def _resolved(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(_value(value) for value in args)
+    return tuple(map(value_of, args)), {name: value_of(given) for name, given in kwargs.items()}

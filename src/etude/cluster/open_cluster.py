@@ -15,8 +15,7 @@ async def open_cluster(
     `run_folder/logs/<name>.log`.
 
     `cpus` is how many cores the services of one ray node may request together (default: every core this process may
-    use). `nodes` above 1 adds more nodes on this machine, to try out runs on several machines.
-    """
+    use). `nodes` above 1 adds more nodes on this machine, to try out runs on several machines."""
     if backend == "inline":
         from etude.cluster.inline import InlineCluster
 

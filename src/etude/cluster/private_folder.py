@@ -38,7 +38,6 @@ def private_folder() -> Path:
 
 
 def _is_mine(folder: Path) -> bool:
-    """Whether the folder exists and belongs to this user."""
     try:
         return folder.stat().st_uid == os.getuid()
     except FileNotFoundError:  # Another driver has just closed and removed it.
@@ -58,8 +57,7 @@ def start_guardian(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def end_guardian(watcher: subprocess.Popen[bytes], folder: Path) -> list[str]:
-    """Kill every process that works in the folder and remove the folder, then end the guardian. Return the identities
-    of the processes that did not end."""
+    """Sweep the folder, then end the guardian. Return the identities of processes that did not end."""
     left = guardian.sweep(folder)
     assert watcher.stdin is not None
     watcher.stdin.close()

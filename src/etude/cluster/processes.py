@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -38,10 +39,10 @@ DEFAULTS = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:f
 machine's cores, so one that computes sets its own number of threads. Pyarrow must not start a thread before a fork."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class StoredValue:
-    """Reference to a value that `ProcessCluster.put` stored. A process that receives the reference as an argument
-    receives the value itself."""
+    """What `ProcessCluster.put` stored. A process that receives this as an argument receives the value itself. The
+    file goes when nothing in the driver refers to this any more."""
 
     path: Path
 
@@ -50,8 +51,6 @@ class StoredValue:
 
 
 class ProcessRemote:
-    """A handle to a service in a process of this machine."""
-
     def __init__(self, name: str, folder: Path) -> None:
         """`folder` is the cluster's private folder."""
         self._name, self._folder = name, folder
@@ -62,6 +61,10 @@ class ProcessRemote:
 
     def __reduce__(self) -> Any:
         return ProcessRemote, (self._name, self._folder)
+
+    def __del__(self) -> None:
+        if self._connection is not None:
+            self._connection.drop()
 
     @property
     def name(self) -> str:
@@ -116,8 +119,7 @@ class ProcessRemote:
         await self._kill("")
 
     async def start(self, spec: ServiceSpec, *, deadline: float) -> None:
-        """Start the service for the first time. If its constructor fails or is late, the service's name becomes free
-        again."""
+        """If the constructor fails or is late, the service's name becomes free again."""
         try:
             async with self._errors_named("__init__", deadline):
                 self._process = await request(self._folder, "start", spec)
@@ -152,7 +154,6 @@ class ProcessRemote:
         return await (await self._connect()).ask(sent)
 
     async def _connect(self) -> CallerConnection:
-        """Return a connection to the current process of the service."""
         async with self._opening:
             connection = self._connection
             if connection is None or connection.lost or connection.loop is not asyncio.get_running_loop():
@@ -184,7 +185,6 @@ class ProcessRemote:
             raise ServiceDied(f"{self._name} died; it was asked for {method} ({error})") from error
 
     def _result(self, answer: bytes, method: str) -> Any:
-        """Unpickle an answer and return it. If it is a Failure, raise the exception that it describes."""
         value = pickle.loads(answer)
         if isinstance(value, Failure):
             raise value.exception(self._name, method)
@@ -192,8 +192,7 @@ class ProcessRemote:
 
 
 class ProcessCluster(Cluster):
-    """A cluster whose services are processes of this machine. Its nodes are groups of services that can be lost
-    together."""
+    """Services are processes of this machine. Its nodes are groups of services that can be lost together."""
 
     def __init__(self, run_folder: Path, nodes: int) -> None:
         """Start the fork server, which starts services, and the guardian, which kills them when the driver is gone."""
@@ -201,6 +200,8 @@ class ProcessCluster(Cluster):
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._nodes = NodeNames(nodes)
         self._stored = 0
+        self._kept: list[StoredValue] = []
+        """Arguments of constructors, which a restart loads again."""
         self._closed = False
         self._folder = private_folder()
         self._watcher = start_guardian(self._folder)
@@ -230,8 +231,7 @@ class ProcessCluster(Cluster):
             raise ClusterError(f"{node} cannot be lost: {error}") from error
 
     async def launch(self, wanted: Launch, *, deadline: float) -> ProcessRemote:
-        """Start the service that `wanted` describes. The number of cores that it asks for (`wanted.cpus`) is ignored:
-        the machine's scheduler shares the cores among all services."""
+        """`wanted.cpus` is ignored: the machine's scheduler shares the cores among all services."""
         node = self._nodes.chosen(wanted.node)
         try:
             arguments = pickle.dumps((wanted.args, wanted.kwargs), pickle.HIGHEST_PROTOCOL)
@@ -241,13 +241,17 @@ class ProcessCluster(Cluster):
         spec = ServiceSpec(wanted.name, wanted.service, arguments, node, wanted.env, log, secrets.token_hex(8))
         remote = ProcessRemote(wanted.name, self._folder)
         await remote.start(spec, deadline=deadline)
+        given = (*wanted.args, *wanted.kwargs.values())
+        self._kept += [value for value in given if isinstance(value, StoredValue)]
         return remote
 
     async def put(self, value: Any) -> StoredValue:
         self._stored += 1
         path = self._folder / f"{self._stored}.value"
         path.write_bytes(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
-        return StoredValue(path)
+        stored = StoredValue(path)
+        weakref.finalize(stored, path.unlink, missing_ok=True).atexit = False
+        return stored
 
     async def get(self, reference: StoredValue, *, deadline: float) -> Any:
         return _load(reference.path)
@@ -283,5 +287,4 @@ async def request(folder: Path, method: str, *args: Any) -> Any:
 
 
 def _load(path: Path) -> Any:
-    """Return the value that `ProcessCluster.put` stored in this file."""
     return pickle.loads(path.read_bytes())

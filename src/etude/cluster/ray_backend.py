@@ -55,13 +55,11 @@ class _ServiceStart:
     """One start of a service: its process, and where it can be reached."""
 
     host: str
-    """Name of the machine on which the service's process runs."""
     who: str
     """Identity of the process: pid, start time and boot id, as in guardian.identity."""
     incarnation: int
     started: float
     failure: Failure | None
-    """The exception of the service's constructor, if it raised one."""
     socket_path: str
     """Path of the unix socket for direct calls from the same machine."""
 
@@ -71,13 +69,10 @@ class _ServiceStart:
 
     @property
     def here(self) -> bool:
-        """Whether the process is on this machine."""
         return self.host == socket.gethostname()
 
 
 class _ServiceActor:
-    """The ray actor: hosts one service in its process."""
-
     def __init__(self, spec: _Spec, incarnation: int) -> None:
         guardian.record(spec.folder, os.getpid())
         redirect_output(spec.log)
@@ -112,8 +107,6 @@ class _ServiceActor:
 
 
 class RayRemote:
-    """A handle to a service that runs as a ray actor."""
-
     def __init__(self, name: str, namespace: str, spec: Any, cpus: float, node: str = "") -> None:
         """`spec` is ray's reference to a stored _Spec, `node` ray's id of the node to run on; empty: any node."""
         self._name, self._namespace, self._spec, self._cpus, self._node = name, namespace, spec, cpus, node
@@ -127,6 +120,10 @@ class RayRemote:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _opening=asyncio.Lock())
+
+    def __del__(self) -> None:
+        if self._connection is not None:
+            self._connection.drop()
 
     @property
     def name(self) -> str:
@@ -201,7 +198,6 @@ class RayRemote:
             await asyncio.sleep(0.01)
 
     async def _launch(self, incarnation: int, until: float) -> None:
-        """Start an actor for the service, and wait until its constructor has finished."""
         import ray
 
         deadline = until - time.monotonic()
@@ -276,8 +272,7 @@ class RayRemote:
         return alive and self._start is not None and self._start.started < moment
 
     async def _refresh(self, deadline: float) -> bool:
-        """Ask the service which process runs it now, looking its actor up again if the known one is gone. Return
-        whether the service is alive."""
+        """Ask which process runs the service now, looking up its actor again if need be; return whether one does."""
         for _ in range(2):
             try:
                 actor = self._find_actor("describe_start")
@@ -309,15 +304,12 @@ class RayRemote:
             raise ClusterError(f"{self._name}.{method}: {error}") from error
 
     def _result(self, answer: Any, method: str) -> Any:
-        """Return an answer. If it is a Failure, raise the exception that it describes."""
         if isinstance(answer, Failure):
             raise answer.exception(self._name, method)
         return answer
 
 
 class RayCluster(Cluster):
-    """A ray cluster that this process, the driver, has started."""
-
     def __init__(self, folder: Path, logs: Path, namespace: str, watcher: subprocess.Popen[bytes]) -> None:
         """`folder` is the cluster's private folder, and `watcher` its guardian process."""
         self._folder, self._logs, self._namespace, self._watcher = folder, logs, namespace, watcher
@@ -470,8 +462,7 @@ async def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[
 
 
 def _values_now(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments with every ray reference replaced by the value stored under it. Blocks until all are
-    there."""
+    """Like `_values`, but blocks until all values are there."""
     import ray
 
     got = tuple(ray.get(value) if isinstance(value, ray.ObjectRef) else value for value in args)

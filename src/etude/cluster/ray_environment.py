@@ -9,11 +9,9 @@ import secrets
 from pathlib import Path
 
 STORE_BYTES = 256 * 2**20
-"""Size of ray's object store in bytes. Ray's minimum is 75 MiB. What does not fit is spilled to the cluster's
-folder."""
+"""Size of ray's object store; its minimum is 75 MiB. What does not fit is spilled to the cluster's folder."""
 TOKEN = "RAY_AUTH_TOKEN"
-"""Environment variable with the cluster's token. It is removed as soon as ray has read it, so that no command inherits
-it."""
+"""The cluster's token. It is removed as soon as ray has read it, so that no command inherits it."""
 RAY_FOLDER = "ray"
 """Name of ray's folder inside the cluster's private folder, which shields it: ray opens its own folder to everybody."""
 
@@ -36,14 +34,12 @@ def prepare_environment() -> None:
 
 @functools.cache
 def auth_token() -> str:
-    """Return the ray cluster's auth token. It is the same for the life of this process, since ray keeps the first token
-    it reads."""
+    """The same for the life of this process, since ray keeps the first token that it reads."""
     return secrets.token_hex(32)
 
 
 def store_folder(folder: Path) -> str | None:
-    """Return the folder for ray's object store: `folder` if /dev/shm is too small (64 MB in many containers), else
-    None."""
+    """Return `folder` if /dev/shm is too small for ray's object store (64 MB in many containers), else None."""
     try:
         shm = os.statvfs("/dev/shm")
     except OSError:

@@ -8,8 +8,8 @@ a restart, so use it only for methods that may safely be repeated. For all other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from etude.cluster.contract import Cluster, Remote, ServiceDied
 from etude.journal import Journal
@@ -18,10 +18,8 @@ from etude.recipe.compute import ClusterRecipe
 T = TypeVar("T")
 
 
-class OnEvent(Protocol):
-    """Callback that is called at every start of a supervised service, for example `Journal.event`."""
-
-    def __call__(self, kind: str, /, **fields: Any) -> object: ...
+OnEvent = Callable[..., object]
+"""Called with kind and fields at every start of a supervised service, for example `Journal.event`."""
 
 
 class Supervised:
@@ -34,20 +32,16 @@ class Supervised:
         self.incarnation = 1
         """Number of the service's current start, from 1. A caller that finds the service dead passes the number of the
         start that died to `heal`. So `heal` restarts the service only once for all callers."""
+        self.used = 0
+        """Number of restarts so far."""
         self.local_pid: int | None = None
         """Pid of the service's current process, set by `record_start`; None if the process is on another machine."""
         self._on_event, self._start_deadline = on_event, start_deadline
-        self._used = 0
         self._healing = asyncio.Lock()
 
     @property
     def name(self) -> str:
         return self.remote.name
-
-    @property
-    def used(self) -> int:
-        """Number of restarts so far."""
-        return self._used
 
     async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
         """Call a method of the service. Whenever the service dies, restart it and repeat the call."""
@@ -63,9 +57,9 @@ class Supervised:
         Raise ServiceDied once all restarts are used up."""
         async with self._healing:
             while self.incarnation == seen:
-                if self._used >= self.restarts:
-                    raise ServiceDied(f"{reason}; given up after {self._used} restarts (cluster.restarts)")
-                self._used += 1
+                if self.used >= self.restarts:
+                    raise ServiceDied(f"{reason}; given up after {self.used} restarts (cluster.restarts)")
+                self.used += 1
                 try:
                     await self.remote.restart(deadline=self._start_deadline)
                 except ServiceDied as death:
@@ -104,8 +98,7 @@ class Supervised:
             await asyncio.gather(*both, return_exceptions=True)
 
     async def record_start(self, reason: str = "") -> None:
-        """Record the pid of the service's current process, and report its start to the callback `on_event`. `reason` is
-        why the previous process had to be replaced."""
+        """Report the current process to `on_event`. `reason` is why the previous one had to be replaced."""
         health = await self.remote.health()
         self.local_pid = health.pid if health.here else None
         if self._on_event is not None:

@@ -13,7 +13,7 @@ from etude.corpus import code_bytes
 from etude.lineage.probe import Pace, probe
 from etude.model import ModelConfig
 from etude.recipe import Recipe
-from etude.rl.curve import evaluated_steps
+from etude.rl import evaluated_steps
 from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
 from etude.training.compute import Compute, choose_compute
 

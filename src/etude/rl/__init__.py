@@ -6,11 +6,9 @@ Rewards are defined here, as named terms computed from a Trace and a Verdict.
 from etude.rl.advantage import group_advantages
 from etude.rl.cores import Reading, read_cores
 from etude.rl.crew import Crew, dismiss, gather_crew
-from etude.rl.curve import evaluated_steps
-from etude.rl.length_cost import length_cost
 from etude.rl.reconciler import Plan, Reconciler
-from etude.rl.reward import Reward, score
-from etude.rl.run import RlRun
+from etude.rl.reward import Reward, length_cost, score
+from etude.rl.run import RlRun, evaluated_steps
 
 __all__ = [
     "Crew",

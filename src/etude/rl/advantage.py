@@ -25,8 +25,7 @@ class GroupAdvantage:
 
 
 def group_advantages(rewards: Sequence[float | None], *, min_spread: float) -> GroupAdvantage:
-    """Return the advantages of one group. `rewards` has None for masked members, which have no valid reward. A group
-    whose valid rewards all lie within `min_spread` of each other is dropped."""
+    """`rewards` has None for masked members. A group whose valid rewards lie within `min_spread` is dropped."""
     valid = [reward for reward in rewards if reward is not None]
     nothing: tuple[None, ...] = (None,) * len(rewards)
     if len(valid) < 2:

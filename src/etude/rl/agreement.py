@@ -29,16 +29,14 @@ CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Log-probs that a network gave to the tokens of a sequence, and for each token the MoE experts that the network
-    chose when it predicted the token."""
+    """Log-probs of the tokens of a sequence, and the MoE experts that the network chose to predict each."""
 
     logprobs_t: Tensor
     experts_tlk: Tensor
 
     @classmethod
     def by(cls, logits_tv: Tensor, experts_tlk: Tensor, next_t: Tensor) -> Self:
-        """Score the tokens `next_t`: row t of `logits_tv` predicts token t. Rows beyond the length of `next_t` are
-        ignored."""
+        """Row t of `logits_tv` predicts token t of `next_t`. Rows beyond the length of `next_t` are ignored."""
         logprobs_t, _ = token_logprobs(logits_tv[: len(next_t)], next_t, 1.0)
         return cls(logprobs_t, experts_tlk[: len(next_t)])
 
@@ -66,8 +64,7 @@ def trained(one: Pass, tokens_t: Tensor) -> Scored:
 
 
 def fed(model: Transformer, sequences: Sequence[Tensor], chunk: int) -> list[Scored]:
-    """Score sequences by the engine's network, feeding `chunk` tokens of every sequence at a time. `model` must have
-    been prepared for inference with `serve`, as in the engine."""
+    """Score sequences by a network prepared with `serve`, feeding `chunk` tokens of every sequence at a time."""
     tokens_bt = pad_sequence(list(sequences), batch_first=True)
     lengths_b = torch.tensor([len(tokens_t) for tokens_t in sequences])
     longest, dtype = tokens_bt.shape[1], model.embed_tokens.weight.dtype
@@ -89,8 +86,7 @@ def fed(model: Transformer, sequences: Sequence[Tensor], chunk: int) -> list[Sco
 
 
 def sampled(engine: BuiltinEngine, prompts: Sequence[Tensor], most: int) -> list[tuple[Tensor, Scored]]:
-    """Let the engine continue all prompts at once. Return per prompt the full sequence and the engine's scores of the
-    tokens it sampled."""
+    """Continue all prompts at once. Return per prompt the full sequence, and the scores of its sampled tokens."""
     for number, prompt in enumerate(prompts):
         engine.submit(GenerateRequest(str(number), prompt.numpy().astype(np.int32), Sampling(most, (), seed=number)))
     answers: dict[int, Generation] = {}

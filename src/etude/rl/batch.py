@@ -58,8 +58,7 @@ class RowBatch:
 
 
 def trace_rows(trace: Trace, advantage: float) -> list[Row]:
-    """Make a row of each segment that has sampled tokens. A row ends at the last sampled token, since later tokens have
-    no loss."""
+    """Return a row per segment with sampled tokens, cut after the last of them: later tokens have no loss."""
     return [_row(segment, advantage) for segment in trace.segments if segment.sampled.any()]
 
 
@@ -80,8 +79,7 @@ def microbatches(rows: Sequence[Row], budget: int) -> list[RowBatch]:
     """Batch rows of similar length, at most `budget` padded tokens per microbatch. A longer row gets a microbatch of
     its own.
 
-    The result depends only on the rows: rows of equal length keep their order.
-    """
+    The result depends only on the rows: rows of equal length keep their order."""
     order = sorted(range(len(rows)), key=lambda index: (len(rows[index].tokens), index))
     batches: list[list[int]] = []
     for index in order:

@@ -25,8 +25,7 @@ DRIVER = "driver"
 of its descendants that belong to no service, such as the fork server."""
 _EVERY_SECONDS = 1.0
 _ANSWER_SECONDS = 1.0
-"""Timeout in seconds for asking the engine for its idle time, so that a dead engine does not hold up the
-measurement."""
+"""Timeout of asking the engine for its idle time: a dead engine must not hold up the measurement."""
 _PROC = Path("/proc")
 _IDLE = (3, 4)
 """Indices of the per-CPU counters in /proc/stat that do not count as busy: idle and iowait."""
@@ -40,7 +39,6 @@ class Reading:
 
     time: float
     cores: int
-    """Number of cores this process may use."""
     busy: float
     """CPU seconds for which the cores that this process may use were busy, whatever process ran on them."""
     used: dict[str, float]
@@ -75,8 +73,7 @@ def _busy_seconds(proc: Path) -> tuple[int, float]:
 
 
 def _processes(proc: Path) -> dict[int, tuple[int, float]]:
-    """Return parent pid and CPU seconds by pid. CPU time of children that have ended is included in the process that
-    waited for them."""
+    """Return parent pid and CPU seconds by pid; the seconds include those of children that were waited for."""
     found: dict[int, tuple[int, float]] = {}
     for place in proc.iterdir():
         if place.name.isdigit():
@@ -95,8 +92,7 @@ class CoreMeter:
         """Seconds that the engine has been idle since its start, as last reported."""
 
     async def watch(self, every: float = _EVERY_SECONDS) -> None:
-        """Record the CPU time in the journal every `every` seconds. When cancelled, record the unfinished interval as
-        well."""
+        """Record the CPU time every `every` seconds, and that of the unfinished interval when cancelled."""
         try:
             while self._last is not None:
                 await asyncio.sleep(every)
@@ -105,8 +101,7 @@ class CoreMeter:
             self._tell(0.0)
 
     async def _engine_waited(self) -> float:
-        """Ask the engine, and return for how many seconds it had no request since it was last asked; 0 if it does not
-        answer."""
+        """Return the seconds the engine had no request since it was last asked; 0 if it does not answer."""
         with suppress(ClusterError, EngineError):  # whoever needs the engine reports its failure
             stats: EngineStats = await self._crew.engine.remote.call("stats", deadline=_ANSWER_SECONDS)
             before, self._engine_idle = self._engine_idle, stats.seconds_idle

@@ -59,8 +59,7 @@ async def gather_crew(
     """Start all services of an RL run. The trainer comes first, since it publishes the version that the engine starts
     with.
 
-    `fleet` runs the workers' sandboxes on several nodes. Without it, each worker runs its own sandboxes.
-    """
+    `fleet` runs the workers' sandboxes on several nodes. Without it, each worker runs its own sandboxes."""
     plain = recipe.model_dump(mode="json", by_alias=True)
     root = str(paths.root)
     store = recipe.weights.place(paths.weights)

@@ -23,7 +23,6 @@ def forward(model: Transformer, part: RowBatch, mode: ReplayMode, threshold: flo
 
 
 def predicting_logits(model: Transformer, output: Output, part: RowBatch) -> Tensor:
-    """Return the logits that predict the sampled tokens, in order: fp32 [n, V]. Most tokens of a rollout were not
-    sampled, and no logits are computed for them."""
+    """Return the logits that predict the sampled tokens, in order: fp32 [n, V]. No others are computed."""
     predicted = torch.from_numpy(part.mask_bt)[:, 1:]
     return model.logits_of(output.hidden_bth[:, :-1][predicted])

@@ -18,6 +18,8 @@ from etude.tasks import Judgement, Verdict
 from etude.trace import Trace
 from etude.trace.file import TraceWriter, read_traces
 
+_USAGE = ("turns", "tool_calls", "invalid_calls", "summaries", "sampled_tokens")
+
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
@@ -50,8 +52,7 @@ class RlLog:
         append_rows(self._events, [event_to_json(s.event) for s in sampled])
 
     def restore(self, wanted: set[str]) -> dict[str, tuple[Trace, Verdict]]:
-        """Return trace and verdict of each finished rollout whose id is in `wanted`, by id. The traces are without
-        messages, tools and diff, since training does not need them."""
+        """Return each finished rollout in `wanted` by id: its trace, as `for_training` leaves it, and its verdict."""
         if not wanted:
             return {}
         verdicts = {
@@ -70,22 +71,14 @@ def for_training(trace: Trace) -> Trace:
 
 def _record(result: RolloutResult) -> dict[str, Any]:
     trace, verdict = result.trace, result.verdict
-    oldest, newest = trace.version_span()
     return {
-        "id": trace.id,
-        "task": trace.task,
-        "group": trace.group,
-        "member": trace.member,
+        **{name: getattr(trace, name) for name in ("id", "task", "group", "member")},
         "judgement": str(verdict.judgement),
         "reason": verdict.reason,
         "stop": str(trace.stop),
         "error": trace.error,
-        "versions": [oldest, newest],
-        "turns": trace.usage.turns,
-        "tool_calls": trace.usage.tool_calls,
-        "invalid_calls": trace.usage.invalid_calls,
-        "summaries": trace.usage.summaries,
-        "sampled_tokens": trace.usage.sampled_tokens,
+        "versions": list(trace.version_span()),
+        **{name: getattr(trace.usage, name) for name in _USAGE},
         "claimed": str(trace.stop) == "finished",
         "timing": trace.timing,
     }

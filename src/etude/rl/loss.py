@@ -25,8 +25,7 @@ class LossParts:
     capped: Tensor
     """Per sampled token, whether its importance ratio was truncated."""
     clipped: Tensor
-    """Per sampled token, whether its probability had left the trust region in the direction that its advantage pushes.
-    Such a token has no gradient."""
+    """Per sampled token, whether it had left the trust region in its advantage's direction: it has no gradient."""
 
 
 def token_logprobs(logits_nv: Tensor, tokens_n: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -50,8 +49,7 @@ def policy_loss(
     trust: tuple[float, float],
     constant: float,
 ) -> LossParts:
-    """Return the loss of a microbatch and its statistics. `logits_nv` predict the tokens that `mask_bt` marks, row by
-    row."""
+    """Return the loss of a microbatch. `logits_nv` predict the tokens that `mask_bt` marks, row by row."""
     predicted = mask_bt[:, 1:]
     logp_n, entropy_n = token_logprobs(logits_nv, tokens_bt[:, 1:][predicted], temperature)
     engine_n = engine_logprobs_bt[:, 1:][predicted]

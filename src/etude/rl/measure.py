@@ -19,16 +19,13 @@ from etude.rl.loss import LossParts, token_logprobs
 
 @dataclass(slots=True)
 class StepMeter:
-    """Collects the measurements of one training step over its microbatches."""
-
     loss: float = 0.0
     deltas: list[Tensor] = field(default_factory=list)
     entropies: list[Tensor] = field(default_factory=list)
     capped: int = 0
     clipped: int = 0
     overridden: int = 0
-    """Number of tokens for which, in at least one layer, the replay of the engine's experts used an expert that the
-    trainer itself did not choose."""
+    """Tokens for which the replay used, in some layer, an expert that the trainer itself did not choose."""
     refused: int = 0
     updates: list[dict[str, float]] = field(default_factory=list)
 
@@ -68,8 +65,7 @@ def k3(delta: Tensor) -> float:
     engine log-probs.
 
     This is the usual unbiased estimator for distributions that are close. It is never negative. It is computed in fp64,
-    because fp32 would lose small differences.
-    """
+    because fp32 would lose small differences."""
     delta = delta.double()
     return float((delta.expm1() - delta).mean())
 
@@ -90,8 +86,7 @@ def probe_replay(model: Transformer, rows: Sequence[Row], version: int, recipe: 
 
     `model` holds the weights of `version`, and only tokens sampled by that version count. So trainer and engine are
     compared on the same weights and tokens. What mismatch remains comes from their different numerics, and from tokens
-    that are routed to other experts because of that difference.
-    """
+    that are routed to other experts because of that difference."""
     measured: dict[str, float] = {}
     parts = microbatches(rows, recipe.microbatch_tokens)
     modes: tuple[ReplayMode, ...] = ("off", "on", "filter")
@@ -106,8 +101,7 @@ def probe_replay(model: Transformer, rows: Sequence[Row], version: int, recipe: 
 
 
 def reference_kl(reference: Transformer, groups: Sequence[TrainingGroup], recipe: RlRecipe) -> dict[str, float]:
-    """Return, per trace id, the sum over sampled tokens of k1 = log pi - log pi_ref, where log pi is the engine's
-    log-prob at sampling."""
+    """Return, per trace id, the sum over sampled tokens of log pi (the engine's, at sampling) - log pi_ref."""
     totals: dict[str, float] = {}
     for group in groups:
         for member in group.members:

@@ -56,8 +56,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Event: an attempt at a rollout failed because of infrastructure. The rollout is retried; after its last retry it
-    is masked, that is, left out of training."""
+    """An attempt failed because of infrastructure. It is retried; after the last retry the member is masked."""
 
     group: int
     member: int
@@ -78,8 +77,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """Event: all rollouts that are not trained on yet will be sampled again, from their first attempt (lockstep
-    replay)."""
+    """Event: all rollouts not trained on yet are sampled again from their first attempt (lockstep replay)."""
 
 
 Event = Admitted | Finished | Lost | TrainStarted | Trained | Rewound
@@ -87,27 +85,13 @@ Event = Admitted | Finished | Lost | TrainStarted | Trained | Rewound
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Action: start or restart one rollout."""
-
     group: int
     member: int
     attempt: int
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Train:
-    step: int
-    groups: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Admit:
-    group: int
-    version: int
-
-
-Action = Admit | Start | Train
+Action = Admitted | Start | TrainStarted
 
 
 class MemberState(StrEnum):
@@ -130,7 +114,6 @@ class Group:
 
     @property
     def touched(self) -> bool:
-        """Whether any rollout of the group has left its initial state (waiting for its first attempt)."""
         return any(m != Member() for m in self.members)
 
     @property
@@ -176,16 +159,16 @@ class Reconciler:
         return self.live[group].version + self.plan.max_staleness
 
     def decide(self) -> list[Action]:
-        """Return the actions that are possible now. The caller reports each action that it carries out: a Start by
-        calling `begin`, any other by calling `apply` with the corresponding event."""
+        """Return what may happen now: events that the caller applies, and rollouts to start, of which it calls
+        `begin`."""
         actions: list[Action] = []
         if self.training is None and not self.done:
             chosen = self._next_batch()
             if chosen:
-                actions.append(Train(self.trained, chosen))
+                actions.append(TrainStarted(self.trained, chosen))
         room = (self.plan.max_staleness + 1) * self.plan.per_step - len(self.live)
         last = min(self.plan.prompts, self.admitted + max(room, 0))
-        actions.extend(Admit(group, self.trained) for group in range(self.admitted, last))
+        actions.extend(Admitted(group, self.trained) for group in range(self.admitted, last))
         free = self.plan.slots - self.in_flight
         for index in sorted(self.live, key=lambda g: (self.deadline(g), g)):
             for number, member in enumerate(self.live[index].members):
@@ -197,8 +180,7 @@ class Reconciler:
         return actions
 
     def begin(self, start: Start) -> None:
-        """Mark a rollout as handed to a worker. The log does not record this, since after a crash the rollout is
-        started again anyway."""
+        """Mark a rollout as handed to a worker. Not logged: after a crash the rollout starts again anyway."""
         member = self._member(start.group, start.member)
         if member.state is not MemberState.WAITING or member.attempt != start.attempt:
             raise ProtocolViolation(f"{start} but the rollout is {member.state}, attempt {member.attempt}")
@@ -256,8 +238,7 @@ class Reconciler:
         return self.live[group].members[number]
 
     def _current(self, group: int, number: int, attempt: int) -> Member | None:
-        """Return the group member whose attempt ended; None if that attempt was given up earlier and its answer came
-        late."""
+        """Return None if that attempt was given up earlier, so that its answer comes too late."""
         if group not in self.live:
             return None
         member = self.live[group].members[number]
@@ -265,8 +246,7 @@ class Reconciler:
         return None if over or member.attempt != attempt else member
 
     def _next_batch(self) -> tuple[int, ...]:
-        """Return the ready groups with the earliest deadlines; empty if training them would make other groups miss
-        their deadlines, or if too few are ready."""
+        """Return the ready groups with the earliest deadlines; none if too few, or if others would miss theirs."""
         ready = sorted((g for g, group in self.live.items() if group.ready), key=lambda g: (self.deadline(g), g))
         chosen = ready[: self.plan.per_step]
         if len(chosen) < self.plan.per_step:

@@ -6,6 +6,9 @@ Their sum is squeezed below half of the reward for solving; near zero the squeez
 The KL penalty is not a shaping term and is not squeezed. It is proportional to the sum of k1 = log pi - log pi_ref
 over a rollout. As part of the reward, this sum yields the gradient of the KL divergence on average. A squeezed sum
 would not: where the policy has drifted far from the reference, its gradient would vanish.
+
+The length cost is an increasing, concave function of a rollout's effort: a quick answer to an easy task gains a lot,
+while long thought on a hard task costs little more.
 """
 
 from __future__ import annotations
@@ -13,10 +16,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from etude.recipe.rl import RewardRecipe
-from etude.rl.length_cost import effort, length_cost
+from etude.recipe.rl import LengthCostRecipe, RewardRecipe
 from etude.tasks import Verdict
-from etude.trace import Trace
+from etude.trace import Trace, TraceUsage
 
 _COUNTED_INVALID_CALLS = 5
 _SQUEEZE = 0.49
@@ -26,11 +28,9 @@ _SQUEEZE = 0.49
 class Reward:
     solved: float
     shaping: dict[str, float]
-    """Value of each shaping term by name; costs are negative. Only the sum of the terms is squeezed (bounded by a
-    tanh), not these values."""
+    """By term; costs are negative. Their sum is squeezed (bounded by a tanh), not these values."""
     kl: float
-    """Contribution of the KL penalty to the total; positive where the tokens were less likely under the policy than
-    under the reference."""
+    """Positive where the tokens were less likely under the policy than under the reference."""
     total: float
 
 
@@ -49,3 +49,27 @@ def score(trace: Trace, verdict: Verdict, recipe: RewardRecipe, *, kl: float = 0
     bound = _SQUEEZE * recipe.passed
     charged = -recipe.kl * kl
     return Reward(solved, shaping, charged, solved + bound * math.tanh(sum(shaping.values()) / bound) + charged)
+
+
+def length_cost(x: float, *, k: float, q: float) -> float:
+    """Return what a rollout's reward loses for its effort x, a weighted sum of tokens, calls and turns: the cost
+    ((1 + k x)^(1-q) - 1) / (k (1-q)). At q = 1 this is the limit, ln(1 + k x) / k."""
+    if x < 0:
+        raise ValueError(f"effort must not be negative, found {x}")
+    grown = math.log1p(k * x)
+    exponent = 1.0 - q
+    if abs(exponent * grown) < 1e-12:
+        return grown / k
+    return math.expm1(exponent * grown) / (k * exponent)
+
+
+def effort(usage: TraceUsage, recipe: LengthCostRecipe) -> float:
+    """Return the effort that a rollout spent: the sum of its usage counts, weighted by the recipe."""
+    return (
+        recipe.thinking_tokens * usage.thinking_tokens
+        + recipe.call_tokens * usage.call_tokens
+        + recipe.output_tokens * usage.output_tokens
+        + recipe.message_tokens * usage.message_tokens
+        + recipe.tool_calls * usage.tool_calls
+        + recipe.turns * usage.turns
+    )

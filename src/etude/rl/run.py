@@ -16,13 +16,12 @@ from etude.cluster import ServiceDied
 from etude.engine.protocol import UpdateRefused
 from etude.journal import Journal, RunPaths
 from etude.recipe import Recipe
+from etude.recipe.rl import RlRecipe
 from etude.rl.batch import TrainingGroup, TrainingMember
 from etude.rl.cores import CoreMeter
 from etude.rl.crew import Crew
-from etude.rl.curve import evaluated_steps
 from etude.rl.log import RlLog, Sampled, for_training
 from etude.rl.reconciler import (
-    Admit,
     Admitted,
     Finished,
     Lost,
@@ -31,7 +30,6 @@ from etude.rl.reconciler import (
     Reconciler,
     Rewound,
     Start,
-    Train,
     Trained,
     TrainStarted,
 )
@@ -87,8 +85,7 @@ class RlRun:
         """Number of lockstep replays of the step that is being sampled now."""
         self._replaying = asyncio.Lock()
         self._writing = asyncio.Lock()
-        """Held while finished rollouts are written to the log and passed on to the reconciler. So no replay can come
-        between the two."""
+        """Held while finished rollouts go to the log and then to the reconciler, so that no replay comes between."""
 
     async def run(self) -> None:
         """Run until every step is trained. Raise any unrecoverable failure; the log is complete at any moment."""
@@ -136,16 +133,15 @@ class RlRun:
         # An evaluation that was running, or had not started, when the driver died; `evaluate` skips a finished one.
         await self._evaluate_if_due(self.machine.trained)
         if self.machine.training is not None:
-            self._spawn(self._train(Train(self.machine.training.step, self.machine.training.groups)), self._tasks)
+            self._spawn(self._train(self.machine.training), self._tasks)
 
     def _carry_out(self) -> None:
         while actions := self.machine.decide():
             starts = [action for action in actions if isinstance(action, Start)]
             for action in actions:
-                if isinstance(action, Admit):
-                    self._happen(Admitted(action.group, action.version))
-                elif isinstance(action, Train):
-                    self._happen(TrainStarted(action.step, action.groups))
+                if not isinstance(action, Start):
+                    self._happen(action)
+                if isinstance(action, TrainStarted):
                     self._spawn(self._train(action), self._tasks)
             for start in starts:
                 self.machine.begin(start)
@@ -228,7 +224,7 @@ class RlRun:
                         self.finished[result.job.id] = (for_training(result.trace), result.verdict)
             self._changed.set()
 
-    async def _train(self, action: Train) -> None:
+    async def _train(self, action: TrainStarted) -> None:
         groups = [self._group(index) for index in action.groups]
         begun = time.monotonic()
         async with self.journal.waiting(on="trainer", deadline=self._deadline):
@@ -258,8 +254,7 @@ class RlRun:
         """Start the evaluation due after `step` steps (0 is before the first update), if there is one.
 
         In lockstep, sampling waits for the evaluation. At step 0 it waits in any mode; otherwise the first update could
-        replace the initial weights before they are evaluated. Other evaluations run while sampling goes on.
-        """
+        replace the initial weights before they are evaluated. Other evaluations run while sampling goes on."""
         if step not in evaluated_steps(self.rl):
             return
         evaluation = self.evaluate(self.crew, step)
@@ -310,3 +305,8 @@ class RlRun:
                 self._changed.set()
 
         task.add_done_callback(ended)
+
+
+def evaluated_steps(rl: RlRecipe) -> list[int]:
+    """Steps after which the dev split is evaluated: 0, every `evaluate_every`-th and the last; none if that is 0."""
+    return sorted({*range(0, rl.steps, rl.evaluate_every), rl.steps}) if rl.evaluate_every else []

@@ -69,8 +69,7 @@ class ScoredBatch:
 
 
 def score_groups(groups: Sequence[TrainingGroup], recipe: RlRecipe, kls: Mapping[str, float]) -> ScoredBatch:
-    """Compute rewards and advantages of the groups. `kls` maps trace id to the rollout's KL estimate: the sum of
-    k1 = log pi - log pi_ref over its sampled tokens. It is empty if the recipe has no KL penalty."""
+    """`kls` maps trace id to the sum of log pi - log pi_ref; it is empty if the recipe has no KL penalty."""
     return ScoredBatch(tuple(_score_group(group, recipe, kls) for group in sorted(groups, key=lambda g: g.index)))
 
 
@@ -93,8 +92,7 @@ def _reward(member: TrainingMember | None, recipe: RlRecipe, kls: Mapping[str, f
 
 
 def _trained_tokens(group: ScoredGroup, *, multi_version: bool) -> int:
-    """Return the number of sampled tokens trained on. With `multi_version`, count only rollouts during which the
-    weights were swapped."""
+    """With `multi_version`, count only rollouts during which the weights were swapped."""
     if group.dropped is not None:
         return 0
     tokens = 0

@@ -60,7 +60,6 @@ class RlTrainer:
         self._wait_for_rollouts()
 
     def status(self) -> dict[str, Any]:
-        """Return the number of steps done and the metrics of the last one."""
         return {"step": self.step, "metrics": self.metrics}
 
     def train(self, step: int, groups: Sequence[TrainingGroup]) -> dict[str, Any]:
@@ -94,8 +93,7 @@ class RlTrainer:
         return self.metrics
 
     def republish(self) -> dict[str, Any]:
-        """Publish the current weight version again, after its stored copy turned out to be damaged. The damaged copy is
-        deleted first."""
+        """Publish the current version again, after its stored copy turned out to be damaged."""
         self.store.withdraw(self.step)
         self.journal.event("version_republished", version=self.step)
         return self._publish(self._tensors())
@@ -160,8 +158,7 @@ class RlTrainer:
         self.metrics = state["metrics"]
 
     def _wait_for_rollouts(self) -> None:
-        """Record in the journal that the trainer waits for rollouts. The wait lasts from the end of a step to the start
-        of the next, or to the end of RL."""
+        """Begin a wait in the journal. It lasts until the next step starts, or until RL ends."""
         self._idle = self.journal.waiting(on="rollouts", deadline=self.recipe.harness.wall_seconds * 4).__enter__()
 
     def _end_of_waiting(self) -> None:

@@ -32,9 +32,7 @@ from etude.sandbox.options import BuildOptions, ExecOptions, StartOptions
 
 
 class GatedSandboxes:
-    """Wraps a sandbox backend so that at most `at_once` box creations and commands run at a time. (It has nothing to do
-    with the gate that admits tasks.)
-    """
+    """At most `at_once` box creations and commands run at a time. (Not the gate that admits tasks.)"""
 
     def __init__(self, inner: Sandboxes, at_once: int) -> None:
         self._inner = inner

@@ -32,8 +32,7 @@ from etude.trace.trace import Trace
 WRITE_TOGETHER = 256
 MOST_EPISODES_PER_DEMONSTRATION = 2
 """Maximum number of episodes (rollouts of the expert) per requested demonstration, plus `concurrency` episodes in all.
-A few episodes fail (budget spent, wrong edit), but if more fail than pass, something is broken.
-"""
+A few episodes fail (budget spent, wrong edit), but if more fail than pass, something is broken."""
 
 Expert = Callable[[Task, int], Policy]
 
@@ -140,15 +139,8 @@ async def demonstrate(
         if len(unwritten) >= WRITE_TOGETHER or kept.total() >= count:
             await asyncio.to_thread(writer.write, unwritten)
             unwritten = []
-    found = Demonstrations(
-        kept=kept.total(),
-        episodes=episodes,
-        errors=totals["errors"],
-        summarised=totals["summarised"],
-        tokens=totals["tokens"],
-        sampled_tokens=totals["sampled_tokens"],
-        by_kind=dict(sorted(kept.items())),
-    )
+    counts = {name: totals[name] for name in ("errors", "summarised", "tokens", "sampled_tokens")}
+    found = Demonstrations(kept=kept.total(), episodes=episodes, by_kind=dict(sorted(kept.items())), **counts)
     write_atomically(done, (json.dumps(asdict(found), indent=2) + "\n").encode())
     if journal is not None:
         journal.event("demonstrated", **asdict(found), summary_share=found.summary_share)

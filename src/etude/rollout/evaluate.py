@@ -52,8 +52,7 @@ async def evaluate(
 ) -> Evaluation:
     """Evaluate `tasks` and write results.jsonl, traces/ and summary.json to `folder`.
 
-    `name` must be unique among all evaluations of the run. Raises SplitViolation if a task is not of `split`.
-    """
+    `name` must be unique among all evaluations of the run. Raises SplitViolation if a task is not of `split`."""
     subjects = {task.id: task.require(split) for task in tasks}
     touch = _touch(journal, name, split)
     log = ResultLog(folder)
@@ -146,9 +145,7 @@ def _jobs(
 
 
 def _spans(folder: Path, traces: set[str]) -> list[tuple[int, int]]:
-    """Return, for each of these traces, the oldest and the newest weight version that sampled a token in it. The traces
-    were written to `folder`/traces before this evaluation was interrupted and resumed.
-    """
+    """Return the oldest and newest version that sampled a token, for each of the traces written before a restart."""
     return [trace.version_span() for trace in read_traces(folder / "traces", only=traces)] if traces else []
 
 
@@ -161,11 +158,7 @@ async def _with_retries(job: RolloutJob, rollout: Rollout) -> RolloutResult:
 
 
 def _touch(journal: Journal, name: str, split: Split) -> int:
-    """Return this evaluation's position, counted from 1, among the evaluations of this run that used the split. If the
-    journal does not contain this evaluation yet, log it.
-
-    An interrupted evaluation keeps its position when it resumes.
-    """
+    """Return this evaluation's position, from 1, among the run's of the split. It keeps it when it resumes."""
     events = [entry.fields for entry in read_journal(journal.folder, kind=TOUCH)]
     names = list(dict.fromkeys(str(fields["name"]) for fields in events if fields["split"] == split))
     if name not in names:

@@ -16,7 +16,6 @@ from etude.trace.trace import Trace
 @dataclass(frozen=True, slots=True)
 class RolloutJob:
     task: str
-    """Id of the task."""
     split: Split
     group: str = ""
     """Name of the group. Rollouts of one prompt share a group, within which advantages are computed."""

@@ -12,8 +12,6 @@ from etude.trace.trace import ToolEvent, TraceUsage
 
 
 class LiveLog(Observer):
-    """Observer of the agent loop that appends each turn's new messages to the live trace."""
-
     def __init__(self, live: LiveTrace) -> None:
         self._live = live
         self._conversation: Conversation | None = None

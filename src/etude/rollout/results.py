@@ -7,7 +7,7 @@ sample runs again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from etude.journal import append_rows, drop_torn_line, read_rows
@@ -15,7 +15,7 @@ from etude.rollout.job import RolloutResult
 from etude.tasks.task import Task
 from etude.tasks.verdict import Judgement
 from etude.trace.file import TraceWriter
-from etude.trace.trace import StopCause
+from etude.trace.trace import StopCause, TraceUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,10 @@ class Sample:
     summaries: int
     seconds: float
     cell: str = ""
-    """Whether training used the task's family and its kind of bug (a value of `tasks.Cell`). Empty if the task's source
-    does not distinguish these.
-    """
+    """A value of `tasks.Cell`; empty if the task's source has none."""
     summary_tokens: int = 0
     """Sampled tokens of self-summaries. All fields whose default is 0 are copied from the rollout's TraceUsage. They
-    are 0 in results of older versions.
-    """
+    are 0 in results of older versions."""
     empty_summaries: int = 0
     cut_summaries: int = 0
     context_before: int = 0
@@ -64,14 +61,13 @@ class Sample:
         return self.judgement.valid
 
 
-def sample_id(result: RolloutResult) -> str:
-    return result.job.id.rpartition(".")[0]
+_USAGE = {field.name for field in fields(Sample)} & {field.name for field in fields(TraceUsage)}
 
 
 def sample_of(result: RolloutResult, task: Task) -> Sample:
     trace = result.trace
     return Sample(
-        id=sample_id(result),
+        id=result.job.id.rpartition(".")[0],
         trace=trace.id,
         task=task.id,
         family=task.family,
@@ -82,19 +78,9 @@ def sample_of(result: RolloutResult, task: Task) -> Sample:
         stop=trace.stop,
         first_edit=result.first_edit.passed if result.first_edit is not None else None,
         edits=sum(event.name == "edit" and event.ok for event in trace.tools),
-        turns=trace.usage.turns,
-        tool_calls=trace.usage.tool_calls,
-        invalid_calls=trace.usage.invalid_calls,
-        sampled_tokens=trace.usage.sampled_tokens,
-        summaries=trace.usage.summaries,
         seconds=round(trace.timing.get("total", 0.0), 3),
         cell=task.cell or "",
-        summary_tokens=trace.usage.summary_tokens,
-        empty_summaries=trace.usage.empty_summaries,
-        cut_summaries=trace.usage.cut_summaries,
-        context_before=trace.usage.context_before,
-        context_after=trace.usage.context_after,
-        rereads=trace.usage.rereads,
+        **{name: getattr(trace.usage, name) for name in _USAGE},
     )
 
 

@@ -41,8 +41,6 @@ class Closing(Protocol):
 
 
 class _FirstEdit:
-    """Stores the workspace's diff as it was right after the first successful edit."""
-
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self.diff: str | None = None
@@ -132,9 +130,7 @@ async def _judge(outcome: Outcome, setup: RolloutSetup, task: Task, diff: str) -
 
 
 async def _guarded(outcome: Outcome, judge: Callable[[], Awaitable[Verdict]]) -> Verdict:
-    """Run `judge` and return its verdict. An infrastructure error becomes an `error` verdict, since it says nothing
-    about the solution.
-    """
+    """An infrastructure error becomes an `error` verdict, since it says nothing about the solution."""
     try:
         return await judge()
     except INFRASTRUCTURE as error:

@@ -37,15 +37,11 @@ from etude.trace.trace import Trace
 
 
 class Grades(Protocol):
-    """The part of the Grader interface that a rollout uses."""
-
     async def grade(self, task: Task, diff: str) -> Verdict: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A task and the image, folder and files that its agent starts from."""
-
     task: Task
     image: str
     workdir: str
@@ -59,15 +55,12 @@ class RolloutSetup:
     harness: HarnessRecipe
     sandbox: SandboxRecipe
     environments: Environments
-    """Cache of prepared environments. The grader shares it, so that each environment is prepared once for both the
-    agent's boxes and grading.
-    """
+    """Shared with the grader, so that each environment is prepared once for both."""
     memo: ExecMemo = field(default_factory=ExecMemo)
     live: Path | None = None
     """Folder for live traces, which are written while rollouts run. With None, no live traces are written."""
 
     def profile(self, task: Task) -> Profile:
-        """Return the recipe's harness profile without the tools that the recipe or the task excludes."""
         return profile_of(self.harness, task.without)
 
     def limits(self, task: Task, edits: int | None) -> ToolLimits:
@@ -107,18 +100,15 @@ class RolloutSetup:
         return LiveTrace(self.live, head)
 
     async def surroundings(self, profile: Profile, workspace: Workspace, count: Count) -> Surroundings | None:
-        """Return the facts about the box that the agent's prompt contains, or None if the profile asks for none."""
         if not profile.facts:
             return None
         return await collect_facts(workspace, count, limits=limits_text(self.sandbox))
 
 
 def open_setup(recipe: Recipe, paths: RunPaths, fleet: Fleet | None = None) -> tuple[RolloutSetup, Grader]:
-    """Open the sandbox backend and the grader of this process. Closing the `sandboxes` of the returned RolloutSetup
-    closes both.
+    """Open sandbox backend and grader; closing the `sandboxes` of the returned RolloutSetup closes both.
 
-    `fleet` runs the sandboxes if the recipe wants them on several nodes (`sandbox.hosts`).
-    """
+    `fleet` runs the sandboxes if the recipe wants them on several nodes (`sandbox.hosts`)."""
     at_once = 2 * len(os.sched_getaffinity(0)) * max(1, recipe.sandbox.hosts)
     sandboxes = GatedSandboxes(open_sandboxes(recipe.sandbox, paths.sandboxes, fleet), at_once)
     environments = Environments(sandboxes, paths.sandboxes / "environments")
@@ -127,8 +117,7 @@ def open_setup(recipe: Recipe, paths: RunPaths, fleet: Fleet | None = None) -> t
 
 
 class TaskCache:
-    """Cache over a folder of tasks: each task is read and its image prepared once. Splits outside `allowed` are
-    refused."""
+    """Each task is read and its image prepared once. Splits outside `allowed` are refused."""
 
     def __init__(self, folder: Path, allowed: Iterable[Split], environments: Environments, *, size: int = 8192) -> None:
         self._folder = folder

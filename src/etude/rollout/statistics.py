@@ -20,8 +20,7 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its 95 % interval. `tasks` is the number of values averaged: tasks, or seeds if `across_seeds`
-    returned it."""
+    """A mean with its 95 % interval. `tasks` is the number of values: tasks, or seeds from `across_seeds`."""
 
     mean: float
     low: float
@@ -31,9 +30,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Comparison of two evaluations on the same tasks: the mean difference (after minus before), and how many tasks got
-    better, got worse or stayed equal.
-    """
+    """The mean difference (after minus before), and how many tasks got better, got worse or stayed equal."""
 
     difference: Estimate
     better: int
@@ -52,8 +49,7 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 def estimate(values: Sequence[float] | NDArray[np.float64], seed: int = 0) -> Estimate | None:
     """Return the mean and the bootstrap interval of `values`, which has one value per task. Return None
-    if it is empty.
-    """
+    if it is empty."""
     array = np.asarray(values, np.float64)
     if not len(array):
         return None
@@ -70,8 +66,7 @@ def over_seeds(values: Sequence[Sequence[float]], seed: int = 0) -> Estimate | N
     Resampling n seeds underestimates the variance between seeds, so that part is stretched by sqrt(n / (n - 1)). With
     three seeds, the true coverage of the 95 % interval depends on how much the seeds differ. It is at least 95 % if
     they differ no more than they would because of their tasks alone, and less if they differ much more. With one seed
-    the interval is over its tasks only.
-    """
+    the interval is over its tasks only."""
     seeds = [np.asarray(tasks, np.float64) for tasks in values if len(tasks)]
     if len(seeds) < 2:
         return estimate(seeds[0], seed) if seeds else None
@@ -108,8 +103,7 @@ def across_seeds(values: Sequence[float]) -> Estimate | None:
     """Return the mean and Student's t 95 % interval of one value per seed, such as a loss or a time. Return None for
     fewer than two values.
 
-    With three seeds the interval is wide, since three values say little about the variance.
-    """
+    With three seeds the interval is wide, since three values say little about the variance."""
     if len(values) < 2:
         return None
     array = np.asarray(values, np.float64)

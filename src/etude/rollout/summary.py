@@ -18,8 +18,6 @@ from etude.trace.trace import UNSAMPLED_VERSION
 
 @dataclass(frozen=True, slots=True)
 class GroupScore:
-    """Scores of the tasks of one kind or one family."""
-
     tasks: int
     pass1: float
     greedy: float | None
@@ -50,8 +48,7 @@ class Summary:
     k: int
     versions: tuple[int, int] | None
     """Oldest and newest weight version that sampled a token of a valid sample. They differ if the engine loaded new
-    weights during the evaluation. None if no token was sampled by Étude's own engine.
-    """
+    weights during the evaluation. None if no token was sampled by Étude's own engine."""
     pass1: Estimate | None
     """pass@1 of the samples at temperature 1."""
     passk: Estimate | None
@@ -70,8 +67,7 @@ class Summary:
     edits: float
     sampled_tokens: float
     by_cell: dict[str, CellScore]
-    """Scores by cell: whether training used a task's family and its kind of bug (`tasks.Cell`). Empty if the tasks have
-    no cells."""
+    """Empty if the tasks have no cells."""
     by_kind: dict[str, GroupScore]
     by_family: dict[str, GroupScore]
     compression: float = 0.0
@@ -95,10 +91,7 @@ def summarise(
     seed: int,
     spans: Iterable[tuple[int, int]] = (),
 ) -> Summary:
-    """Compute the summary of `samples`. `touch` is the position of their evaluation among those that used the split;
-    `k` is that of pass@k. `spans` has, for each valid sample, the oldest and newest weight version that sampled a
-    token.
-    """
+    """`spans` has, for each valid sample, the oldest and newest weight version that sampled a token."""
     known = [span for span in spans if UNSAMPLED_VERSION not in span]
     valid = [sample for sample in samples if sample.valid]
     drawn = [sample for sample in valid if not sample.greedy]

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from etude.cluster.contract import Remote
-from etude.engine.protocol import Engine, EngineError
+from etude.engine.protocol import Engine, EngineError, EngineInfo, EngineStats, GenerateRequest, Generation
 from etude.engine.remote import RemoteEngine
 from etude.harness.from_recipe import format_of
 from etude.harness.policies.token import TokenPolicy, TokenSampling
 from etude.journal import Journal, RunPaths
 from etude.recipe import Recipe
 from etude.rollout.job import RolloutJob, RolloutResult
-from etude.rollout.journaled_engine import WaitedEngine
 from etude.rollout.rollout import INFRASTRUCTURE, lost_rollout, run_rollout
 from etude.rollout.setup import TaskCache, open_setup
 from etude.sandbox.fleet import Fleet
@@ -31,8 +30,6 @@ from etude.trace.builder import TraceBuilder
 
 @dataclass(slots=True)
 class WorkerStats:
-    """Counters of one worker since it started."""
-
     running: int = 0
     finished: int = 0
     errors: int = 0
@@ -44,9 +41,7 @@ class WorkerStats:
 
 
 class RolloutWorker:
-    """The cluster service that runs rollouts for the driver. `engine` is an Engine in this process or a handle to an
-    engine service.
-    """
+    """`engine` is an Engine in this process or a handle to an engine service."""
 
     def __init__(
         self,
@@ -113,3 +108,32 @@ class RolloutWorker:
     async def close(self) -> None:
         await self._setup.sandboxes.close()
         self._journal.close()
+
+
+class WaitedEngine:
+    """An engine whose generations are waits in the journal. `deadline` is only logged; `engine` enforces it."""
+
+    def __init__(self, engine: Engine, journal: Journal, deadline: float) -> None:
+        self._engine, self._journal, self._deadline = engine, journal, deadline
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        with self._journal.waiting(on="engine", deadline=self._deadline):
+            return await self._engine.generate(request)
+
+    async def info(self) -> EngineInfo:
+        return await self._engine.info()
+
+    async def abort(self, request_id: str) -> None:
+        await self._engine.abort(request_id)
+
+    async def open(self, conversations: list[str]) -> None:
+        await self._engine.open(conversations)
+
+    async def close(self, conversation: str) -> None:
+        await self._engine.close(conversation)
+
+    async def update(self, version: int) -> None:
+        await self._engine.update(version)
+
+    async def stats(self) -> EngineStats:
+        return await self._engine.stats()

@@ -27,9 +27,7 @@ def to_atif(
     extra: Mapping[str, Any] | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return a trajectory, ready for json.dumps. The entries of `extra` are added to the root's `extra`; `tools` are
-    the agent's tools in OpenAI's schema.
-    """
+    """The entries of `extra` go to the root's `extra`; `tools` are the agent's tools in OpenAI's schema."""
     steps = _steps(trace) or [{"step_id": 1, "source": "system", "message": trace.error or "nothing was said"}]
     steps[0]["timestamp"] = datetime.fromtimestamp(trace.started, UTC).isoformat()
     spans = [span for segment in trace.segments for span in _sampled_spans(segment)]
@@ -141,9 +139,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _observe(steps: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
-    """Add a tool output to the step that made the call. If the call is unknown, add the output to the last step,
-    without a call id.
-    """
+    """Add a tool output to the step that made the call; of an unknown call, to the last step, without an id."""
     call = str(message.get("tool_call_id"))
     step = next((s for s in reversed(steps) if any(c["tool_call_id"] == call for c in s.get("tool_calls", ()))), None)
     result: dict[str, Any] = {"content": message.get("content") or ""}

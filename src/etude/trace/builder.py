@@ -35,9 +35,7 @@ class TokenSink(Protocol):
 
 
 class TraceBuilder:
-    """Records a rollout's tokens in order. Callers call `start_segment` first, then `extend` for given tokens and
-    `sampled` for sampled tokens.
-    """
+    """Records a rollout's tokens in order: `start_segment` first, then `extend` and `sampled`."""
 
     def __init__(self, sink: TokenSink | None = None) -> None:
         self.sink = sink
@@ -69,9 +67,7 @@ class TraceBuilder:
         experts: NDArray[np.uint16] | None = None,
         experts_from: int = 0,
     ) -> None:
-        """Record the result of a generation. `experts` has the experts that the MoE router chose, one row per
-        position of the segment, from `experts_from` to the last token.
-        """
+        """`experts` has a row per position of the segment, from `experts_from` to the last token."""
         self._current().append_sampled(tokens, logprobs, versions)
         if experts is not None:
             self._current().place_experts(experts, experts_from)
@@ -80,7 +76,6 @@ class TraceBuilder:
 
     @property
     def length(self) -> int:
-        """Number of tokens in the current segment."""
         return self._current().length
 
     def segments(self) -> list[Segment]:

@@ -21,6 +21,8 @@ FORMAT = "etude-trace/1"
 FORMAT_KEY = b"etude.format"
 
 _UNKNOWN_BYTE = 0xFF
+_TEXTS = ("id", "task", "split", "group", "policy", "stop", "error", "diff")
+_NUMBERS = ("member", "seed", "started")
 _USAGE = [field.name for field in fields(TraceUsage)]
 _SECONDS_AND_MONEY = frozenset({"tool_seconds", "cost"})
 
@@ -54,7 +56,7 @@ _TOOL = pa.struct(
 )
 SCHEMA = pa.schema(
     [
-        *((name, pa.string()) for name in ("id", "task", "split", "group", "policy", "stop", "error", "diff")),
+        *((name, pa.string()) for name in _TEXTS),
         ("member", pa.int32()),
         ("seed", pa.int64()),
         ("started", pa.float64()),
@@ -69,10 +71,9 @@ SCHEMA = pa.schema(
 
 
 def to_table(traces: Sequence[Trace]) -> Any:
-    """Return the traces as a pyarrow Table whose schema is SCHEMA."""
     segments = [segment for trace in traces for segment in trace.segments]
     columns: dict[str, list[Any]] = {name: [_text(getattr(trace, name)) for trace in traces] for name in _TEXTS}
-    columns |= {name: [getattr(trace, name) for trace in traces] for name in ("member", "seed", "started")}
+    columns |= {name: [getattr(trace, name) for trace in traces] for name in _NUMBERS}
     columns["usage"] = [asdict(trace.usage) for trace in traces]
     columns["timing"] = [[(_text(name), seconds) for name, seconds in trace.timing.items()] for trace in traces]
     columns["tools"] = [[_tool_row(tool) for tool in trace.tools] for trace in traces]
@@ -93,21 +94,15 @@ def from_batch(batch: Any, only: Collection[str] | None = None) -> Iterator[Trac
     light = batch.drop_columns(["segments"])
     for row in wanted:
         values: dict[str, Any] = light.slice(row, 1).to_pylist()[0]
+        values["stop"] = StopCause(values["stop"])
         yield Trace(
-            **{name: values[name] for name in ("id", "task", "split", "group", "policy", "error", "diff")},
-            member=values["member"],
-            seed=values["seed"],
-            started=values["started"],
-            stop=StopCause(values["stop"]),
+            **{name: values[name] for name in (*_TEXTS, *_NUMBERS)},
             usage=TraceUsage(**{name: n for name, n in values["usage"].items() if name in _USAGE}),
             timing=dict(values["timing"]),
             segments=segments.of_row(row),
             tools=[ToolEvent(**tool) for tool in values["tools"]],
             messages=json.loads(values["messages"]),
         )
-
-
-_TEXTS = ("id", "task", "split", "group", "policy", "stop", "error", "diff")
 
 
 def _text(value: str) -> str:
@@ -148,8 +143,7 @@ def _pack_experts(experts: NDArray[np.uint16] | None) -> tuple[bytes | None, tup
     """Pack expert indices into one byte each if all are below 255, else into two (little-endian). All bits set means
     unknown.
 
-    Return the bytes and (layers, top k, bytes per expert).
-    """
+    Return the bytes and (layers, top k, bytes per expert)."""
     if experts is None:
         return None, (None, None, None)
     known = experts[experts != UNKNOWN_EXPERT]

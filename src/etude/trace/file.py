@@ -30,8 +30,7 @@ class TraceError(Exception):
 class TraceWriter:
     """Appends batches of traces to a folder, as one file `part-000001.parquet` per batch.
 
-    Use one writer per folder at a time. A second writer never overwrites a part, but takes the next free number.
-    """
+    Use one writer per folder at a time. A second writer never overwrites a part, but takes the next free number."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -44,9 +43,7 @@ class TraceWriter:
         self._next = 1 + max((_part_number(file) for file in self.folder.iterdir()), default=0)
 
     def write(self, traces: Sequence[Trace]) -> Path | None:
-        """Write one batch and return its file, which is on disk by then. If `traces` is empty, write nothing and return
-        None.
-        """
+        """Write one batch and return its file, which is on disk by then; None if there are no traces."""
         if not traces:
             return None
         unfinished = _write_unfinished(self.folder / f"part-{self._next:06d}.parquet", traces)
@@ -73,9 +70,7 @@ def write_traces(path: Path, traces: Sequence[Trace]) -> None:
 
 
 def read_traces(path: Path, *, only: Collection[str] | None = None) -> Iterator[Trace]:
-    """Yield the traces of a file, or of all files of a folder in the order of their names. If `only` is given, yield
-    only the traces with these ids.
-    """
+    """Yield the traces of a file, or of a folder's files by name; with `only`, those with these ids."""
     path = Path(path)
     if path.is_dir():
         files = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))

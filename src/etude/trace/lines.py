@@ -21,7 +21,6 @@ _PLAIN = ("id", "task", "split", "group", "member", "policy", "seed", "error", "
 
 
 def to_document(trace: Trace) -> dict[str, Any]:
-    """Return a trace as a JSON object, which is one line of a JSON Lines file."""
     return {
         "format": FORMAT,
         **{name: getattr(trace, name) for name in _PLAIN},
@@ -33,7 +32,6 @@ def to_document(trace: Trace) -> dict[str, Any]:
 
 
 def to_line(trace: Trace) -> str:
-    """Return a trace as one line of JSON, without a newline."""
     try:
         return json.dumps(to_document(trace), allow_nan=False, separators=(",", ":"))
     except ValueError as error:

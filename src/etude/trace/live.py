@@ -21,14 +21,11 @@ _HEAD = ("id", "task", "split", "group", "member", "policy", "seed", "started")
 
 
 class LiveTrace:
-    """Writes the trace of one rollout in progress to a file. The rollout's TraceBuilder writes to `steps`; `done`
-    removes the file once the trace is complete.
-    """
+    """The file of a rollout in progress. Its TraceBuilder writes to `steps`; `done` removes the file."""
 
     def __init__(self, folder: Path, head: Trace) -> None:
         """Create the file of this trace in `folder`. `head` holds the fields of the trace that are known before the
-        rollout starts. A file that exists for the same trace id is left over from an earlier start and is replaced.
-        """
+        rollout starts. A file that exists for the same trace id is left over from an earlier start and is replaced."""
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:

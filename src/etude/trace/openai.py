@@ -17,9 +17,7 @@ Json = dict[str, Any]
 
 
 def to_openai(trace: Trace, *, tools: Sequence[Mapping[str, Any]] = ()) -> Json:
-    """Return {"messages": [...], "tools": [...], "metadata": {...}}, ready for json.dumps. The key "tools" is absent if
-    there are no tools.
-    """
+    """The key "tools" is absent if there are no tools."""
     metadata = {name: getattr(trace, name) for name in ("id", "task", "split", "group", "member", "policy", "seed")}
     return {
         "messages": [openai_message(message) for message in trace.messages],
@@ -31,8 +29,7 @@ def to_openai(trace: Trace, *, tools: Sequence[Mapping[str, Any]] = ()) -> Json:
 def to_openai_contexts(trace: Trace, *, tools: Sequence[Mapping[str, Any]] = ()) -> list[Json]:
     """Return one record per context that the model saw; a self-summary ends one context and starts the next.
 
-    Use these records for fine-tuning, because the model never saw the messages of all contexts in one conversation.
-    """
+    Use these records for fine-tuning, because the model never saw the messages of all contexts in one conversation."""
     whole = to_openai(trace, tools=tools)
     starts = [place for place, message in enumerate(whole["messages"]) if place and message["role"] == "system"]
     edges = [0, *starts, len(whole["messages"])]

@@ -44,8 +44,7 @@ class StepsFile:
 
     def __init__(self, path: Path, *, keep: int | None = None) -> None:
         """Open a steps file for appending. If the file exists, its complete frames within the first `keep` bytes are
-        kept (None: within the whole file), and the rest is cut off.
-        """
+        kept (None: within the whole file), and the rest is cut off."""
         self.path = path
         self.size = 0
         self._offset = 0
@@ -90,8 +89,7 @@ class StepsFile:
         self._frame(head, **arrays)
 
     def note(self, what: str, /, **fields: object) -> None:
-        """Append a record without tokens, such as the messages of a turn. `what` is its kind, `fields` its JSON
-        values."""
+        """Append a record without tokens, of kind `what`, such as the messages of a turn."""
         self._frame({"kind": "note", "what": what, **fields})
 
     def close(self) -> None:
@@ -122,8 +120,7 @@ _TYPES = {"tokens": "<i4", "logprobs": "<f4", "versions": "<i4", "experts": "<u2
 
 
 def read_steps(path: Path, *, keep: int | None = None) -> tuple[list[Segment], list[dict[str, Any]]]:
-    """Return what a steps file, or its first `keep` bytes, holds: the segments of tokens, and the notes (JSON records
-    such as messages). The file may still be written to."""
+    """Return the segments and notes of a steps file, or of its first `keep` bytes. It may still be written to."""
     builder, notes = TraceBuilder(), []
     for head, raw, _ in _frames(path, keep):
         try:

@@ -24,14 +24,11 @@ class SegmentKind(StrEnum):
     REWRITTEN = "rewritten"
     """A segment that starts with its parent's conversation rendered again. This happens when a chat template drops
     earlier thinking at the next user message, and when a session is resumed. The repeated tokens count as given, since
-    training uses them in the parent, where they were sampled.
-    """
+    training uses them in the parent, where they were sampled."""
     FORK = "fork"
 
 
 class StopCause(StrEnum):
-    """Why a rollout ended."""
-
     FINISHED = "finished"
     """The agent called the `finish` tool."""
     REPLIED = "replied"
@@ -40,11 +37,8 @@ class StopCause(StrEnum):
     TOKENS = "tokens"
     TOOL_CALLS = "tool_calls"
     TOOL_SECONDS = "tool_seconds"
-    """The rollout's commands reached their total time limit. Time on hosts that are short of CPU time
-    does not count.
-    """
+    """Commands reached their total time limit. Time on hosts that are short of CPU time does not count."""
     MONEY = "money"
-    """The rollout's tokens reached their cost limit."""
     CONTEXT = "context"
     """The context filled up and could not be summarised."""
     CANCELLED = "cancelled"
@@ -60,8 +54,7 @@ class StopCause(StrEnum):
 
     @property
     def ours(self) -> bool:
-        """Whether infrastructure, the wall clock or the caller ended the rollout, so that it says nothing about the
-        model."""
+        """Whether infrastructure, the wall clock or the caller ended it: it says nothing about the model."""
         return self in (StopCause.ERROR, StopCause.WALL_CLOCK, StopCause.CANCELLED)
 
 
@@ -90,20 +83,17 @@ class Segment:
     """Weight version that sampled each token; UNSAMPLED_VERSION for tokens that were not sampled."""
     experts: NDArray[np.uint16] | None
     """Experts chosen by the engine's MoE router, shape [tokens, MoE layers, top k]; UNKNOWN_EXPERT where unknown. None
-    for a dense model.
-    """
+    for a dense model."""
 
 
 @dataclass(slots=True)
 class ToolEvent:
     segment: int
     """Number of self-summaries before the call. This is also the index of the call's segment, unless a chat template
-    has rewritten the history: each rewrite starts a segment too, but is not counted here.
-    """
+    has rewritten the history: each rewrite starts a segment too, but is not counted here."""
     turn: int
     name: str
     arguments: str
-    """The arguments of the call, as the model wrote them."""
     ok: bool
     """Whether the call succeeded: it was well-formed and not refused, and the tool reported no error to the model."""
     valid: bool
@@ -132,16 +122,13 @@ class TraceUsage:
     """Prompt tokens that the inference server reported as cached."""
     tool_seconds: float = 0.0
     """Total running time of commands in seconds, by the same clocks that enforce the commands' time limits. A command
-    adds 0 if its host was short of CPU time, because its time then says more about the host.
-    """
+    adds 0 if its host was short of CPU time, because its time then says more about the host."""
     cost: float = 0.0
     """Cost of the tokens, at the recipe's prices."""
     summary_tokens: int = 0
     """Sampled tokens that belong to self-summaries."""
     empty_summaries: int = 0
-    """Number of self-summaries without any text."""
     cut_summaries: int = 0
-    """Number of self-summaries that the token limit cut off."""
     context_before: int = 0
     """Total length, in tokens, of the contexts that self-summaries replaced."""
     context_after: int = 0
@@ -159,7 +146,6 @@ class TraceUsage:
 class Trace:
     id: str
     task: str
-    """Id of the task."""
     split: str
     group: str
     member: int

@@ -49,9 +49,7 @@ class Known:
 
 
 def known_here(environment: Mapping[str, str], named: Collection[str] = ()) -> list[Known]:
-    """Return the values to redact for the current user and machine. `named` are names of environment variables that
-    hold secrets although the names do not suggest it.
-    """
+    """`named` are environment variables that hold secrets although their names do not suggest it."""
     found = [
         Known("env", value)
         for name, value in environment.items()

@@ -66,9 +66,7 @@ _WORDS |= {"basic", "default", "empty", "username", "secret_key", "api_key", "ac
 
 
 def made_up(value: str, *, quoted: bool) -> bool:
-    """Return whether a value looks like a password or generated key, not like an ordinary word, number, date, path, URL
-    or program expression.
-    """
+    """Whether a value looks like a password or key, not like a word, number, date, path, URL or expression."""
     if value.lower() in _WORDS or value[0] in "$%{*[" or len(set(value)) < 3 or "{" in value or "%s" in value:
         return False
     if _PLACE.fullmatch(value) or _DATE_OR_NUMBER.fullmatch(value) or _NUMBERED.fullmatch(value):
@@ -83,6 +81,5 @@ def made_up(value: str, *, quoted: bool) -> bool:
 
 
 def unlikely_elsewhere(value: str) -> bool:
-    """Return whether a secret is distinctive: equal text, wherever else it occurs, can only be the same secret and not
-    an ordinary word."""
+    """Whether a secret is distinctive: equal text elsewhere can only be the same secret, not an ordinary word."""
     return len(value) >= 8 and any(c.isdigit() for c in value) and any(c.isalpha() for c in value)

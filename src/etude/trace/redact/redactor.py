@@ -45,7 +45,6 @@ class Redactor:
             self._known.setdefault(spelling, known)
 
     def redact(self, document: Any) -> Any:
-        """Return a copy of a JSON value without secrets."""
         self.learn(document)
         return self.clean(document)
 
@@ -70,9 +69,7 @@ class Redactor:
         return document
 
     def arguments(self, raw: str) -> str:
-        """Redact the arguments of a call. They are JSON as the model wrote it, in which escapes may hide a secret, so
-        the decoded values are redacted too.
-        """
+        """Arguments are JSON as the model wrote it, whose escapes may hide a secret: clean the decoded values too."""
         values = json_of(raw)
         cleaned = self.clean(values)
         return self._text(raw if cleaned == values else json.dumps(cleaned, ensure_ascii=False))
@@ -102,7 +99,6 @@ class Redactor:
             yield from self._broken(text, breaks)
 
     def _broken(self, text: str, breaks: re.Pattern[str]) -> Iterator[_Found]:
-        """Find known secrets that are split by line breaks."""
         pieces, starts, at = [], [], 0
         for match in breaks.finditer(text):
             pieces.append(text[at : match.start()])
@@ -132,7 +128,6 @@ class Redactor:
 
 
 def json_of(text: str) -> Any:
-    """Parse a text as JSON. Return None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -140,8 +135,7 @@ def json_of(text: str) -> Any:
 
 
 def _merged(found: list[_Found], text: str) -> Iterator[_Found]:
-    """Merge found secrets that overlap in the text, so that each stretch of text is replaced once. `found` is sorted by
-    start."""
+    """Merge finds that overlap, so that each stretch of text is replaced once. `found` is sorted by start."""
     last = found[0]
     for item in found[1:]:
         if item.start >= last.end:

@@ -12,8 +12,7 @@ from etude.trace.trace import ToolEvent, Trace
 
 def redacted(trace: Trace, redactor: Redactor) -> Trace:
     """Return a copy of a trace without secrets. If anything was redacted, the copy has no segments, because their token
-    ids contain the same text.
-    """
+    ids contain the same text."""
     for text in [*_arguments(trace), *(tool.arguments for tool in trace.tools)]:
         redactor.learn(json_of(text))  # secrets visible only in decoded JSON must be known before cleaning starts
     redactor.learn([trace.messages, [asdict(tool) for tool in trace.tools], trace.diff, trace.task, trace.error])
