@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from etude.cli.errors import finish
+from etude.cli.errors import verb
 from etude.cli.options import StageOption
 
 doctors = typer.Typer(
@@ -23,6 +23,7 @@ def _group() -> None:
 
 
 @doctors.command()
+@verb()
 def numerics(
     folder: Annotated[Path, typer.Argument(help="A run folder, for example runs/tiny, or a Hugging Face checkpoint.")],
     stage: StageOption = None,
@@ -33,7 +34,7 @@ def numerics(
         int | None, typer.Option(min=1, help="Held-out demonstrations to measure on, at most; by default 8.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-) -> None:
+) -> int:
     """Measure what each number format does to a checkpoint, and fail if it has broken numbers.
 
     Per layer: the error of weights, experts and residual stream against fp32, and how often other experts are picked.
@@ -50,12 +51,8 @@ def numerics(
       etude doctor numerics runs/tiny --sequences 2 --json
       etude doctor numerics downloads/some-model
     """
+    from etude.cli.numerics import numerics_command
 
-    def verb() -> int:
-        from etude.cli.numerics import numerics_command
-
-        return numerics_command(
-            folder, stage, [name.strip() for name in formats.split(",") if name.strip()], sequences, as_json
-        )
-
-    finish(verb)
+    return numerics_command(
+        folder, stage, [name.strip() for name in formats.split(",") if name.strip()], sequences, as_json
+    )

@@ -10,8 +10,11 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial, wraps
+from typing import ParamSpec
 
 FAILED, MISTAKE, INTERRUPTED = 1, 2, 130
+Args = ParamSpec("Args")
 
 FAMILIES = {
     "etude.recipe.load.RecipeError": MISTAKE,
@@ -91,6 +94,20 @@ def explained(error: Exception) -> tuple[str, int] | None:
 def finish(command: Callable[[], int], *, when_interrupted: str = "interrupted") -> None:
     """Run a verb, then exit the process with its exit code."""
     sys.exit(exit_code(command, when_interrupted=when_interrupted))
+
+
+def verb(when_interrupted: str = "interrupted") -> Callable[[Callable[Args, int]], Callable[Args, None]]:
+    """Decorator of a Typer command: the process exits with the code that the command returns, or with the code of the
+    exception that it raises."""
+
+    def decorated(command: Callable[Args, int]) -> Callable[Args, None]:
+        @wraps(command)
+        def run(*args: Args.args, **kwargs: Args.kwargs) -> None:
+            finish(partial(command, *args, **kwargs), when_interrupted=when_interrupted)
+
+        return run
+
+    return decorated
 
 
 def family_code(kind: type[BaseException]) -> int | None:
