@@ -19,16 +19,15 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
 from rich.syntax import Syntax
 
 from etude.cli.agent_setup import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
-from etude.cli.outcome import how_it_ended
 from etude.cli.run_front import run_front
 from etude.cli.show import Show
 from etude.cli.visible import exact, visible
+from etude.cli.wording import how_it_ended
 from etude.harness import (
     Answer,
     ChatSession,
@@ -58,12 +57,6 @@ class ChatOptions:
     consent: bool = False
 
 
-class RunScreen(Protocol):
-    async def __call__(self, front: Front, where: Where, task: str | None, saved: SavedSession | None) -> str | None:
-        """Run one session. Return the name of the session to resume next, or None if the user leaves."""
-        ...
-
-
 def chat_command(options: ChatOptions) -> int:
     if options.run is not None:
         front = run_front(options.run, options.stage)
@@ -85,9 +78,7 @@ def chat_command(options: ChatOptions) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     lines = _why_lines(options)
     if lines is None:
-        from etude.cli.screen import run_screen
-
-        return asyncio.run(_on_screen(options, front, run_screen))
+        return asyncio.run(_on_screen(options, front))
     if lines:
         print(f"etude: line mode, since {lines}", file=sys.stderr)
     asyncio.run(converse(front, options.task, where, yes=options.yes, saved=saved))
@@ -118,8 +109,10 @@ def _saved(options: ChatOptions) -> SavedSession | None:
     return find_saved(options.sessions, options.folder, options.resume, options.rules.here)
 
 
-async def _on_screen(options: ChatOptions, front: Front, run_screen: RunScreen) -> int:
+async def _on_screen(options: ChatOptions, front: Front) -> int:
     """Run a session in the full-screen interface, then every session that the user switches to."""
+    from etude.cli.screen import run_screen
+
     async with AsyncExitStack() as stack:
         if options.folder is None:
             where = Where(_sample(stack), None, options.shell)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from etude.cli.wording import count, table
 from etude.sandbox.contract import ImageError, RequestRefused
 from etude.sandbox.embedded.probe import probe_host
 from etude.sandbox.images.collect import collect, image_bytes
@@ -32,9 +33,7 @@ def list_command(store: Path, *, everything: bool) -> int:
                 rows.append((name, *_facts(opened, name), _ago(used), origin or _NAMELESS))
             else:
                 left_out += 1
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for row in rows:
-        print("  ".join([*(text.ljust(width) for text, width in zip(row[:4], widths, strict=True)), row[4]]))
+    print(table(rows))
     if left_out:
         say(f"not shown: {left_out} of steps, snapshots or single files; --all shows them")
     return 0
@@ -72,7 +71,7 @@ def collect_command(budget: str, grace_minutes: float, store: Path) -> int:
     with _opened(store, must_exist=True) as opened:
         done = collect(opened, limit, grace_seconds=60 * grace_minutes)
     print(
-        f"freed {_size(done.freed_bytes)}: {_count(len(done.images), 'image')}, {_count(done.layers, 'layer')}; "
+        f"freed {_size(done.freed_bytes)}: {count(len(done.images), 'image')}, {count(done.layers, 'layer')}; "
         f"{_size(done.kept_bytes)} left"
     )
     if done.kept_bytes > limit:
@@ -117,20 +116,16 @@ def _facts(store: ImageStore, name: str) -> tuple[str, str]:
         return "?", "damaged"
 
 
-def _size(count: int) -> str:
+def _size(bytes: int) -> str:
     for unit, size in reversed(_UNITS.items()):
-        if count >= size > 1:
-            return f"{count / size:.1f} {unit}B"
-    return f"{count} B"
+        if bytes >= size > 1:
+            return f"{bytes / size:.1f} {unit}B"
+    return f"{bytes} B"
 
 
 def _ago(moment: float) -> str:
     seconds = max(0.0, time.time() - moment)
     for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= size:
-            return f"{_count(int(seconds // size), unit)} ago"
+            return f"{count(int(seconds // size), unit)} ago"
     return "just now"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

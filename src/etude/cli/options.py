@@ -1,4 +1,4 @@
-"""Command-line options that several verbs share: `etude chat`, `etude agent` and, in part, `etude agents`."""
+"""Command-line options that several verbs share."""
 
 from __future__ import annotations
 
@@ -61,6 +61,9 @@ AllowOption = Annotated[
 DenyOption = Annotated[
     list[str] | None, typer.Option(help="With --here, what is always refused, even if --allow names it.")
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+StoreOption = Annotated[Path, typer.Option("--store", help="Folder that holds images and boxes.")]
+STORE = Path("runs/boxes")
 StageOption = Annotated[
     str | None,
     typer.Option(help="Stage whose model to use: pretrain, long, mtp, sft, continued or rl; by default the latest."),

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from etude.cli.errors import verb
+from etude.cli.options import STORE, StoreOption
 
 sandboxes = typer.Typer(
     help="Sandboxes (boxes) for untrusted code: what this host supports, and their images.",
@@ -20,9 +21,6 @@ images = typer.Typer(
     rich_markup_mode=None,
 )
 sandboxes.add_typer(images, name="images")
-
-StoreOption = Annotated[Path, typer.Option("--store", help="Folder that holds images and boxes.")]
-STORE = Path("runs/boxes")
 
 
 @sandboxes.command()

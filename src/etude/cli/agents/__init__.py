@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from etude.cli.errors import verb
-from etude.cli.options import SessionsOption
+from etude.cli.options import JsonOption, SessionsOption
 
 
 class _ListsByItself(TyperGroup):
@@ -30,7 +30,6 @@ agents = typer.Typer(
 
 AgentArgument = Annotated[str, typer.Argument(help="An id, its beginning, or a name.", metavar="AGENT")]
 AgentsArgument = Annotated[list[str], typer.Argument(help="Ids, beginnings of ids, or names.", metavar="AGENT...")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LEFT = "no longer following; the agent keeps running"
 
 

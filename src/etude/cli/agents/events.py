@@ -16,8 +16,8 @@ from typing import Any
 
 from rich.console import Console
 
-from etude.cli.outcome import STOPS, count
 from etude.cli.visible import visible
+from etude.cli.wording import STOPS, count
 from etude.harness import Conversation, Observer, Turn
 from etude.harness.background import Ended
 from etude.trace import ToolEvent, TraceUsage

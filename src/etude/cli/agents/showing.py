@@ -13,8 +13,8 @@ from rich.syntax import Syntax
 
 from etude.cli.agents.events import EVENTS, read_events, show_event
 from etude.cli.agents.listing import age, state_of, summary_of
-from etude.cli.outcome import count
 from etude.cli.visible import visible
+from etude.cli.wording import count
 from etude.harness.background import LOCK, Agent, AgentState, find_agent, is_held, read_agent
 from etude.harness.editing.diff import binary_changes, unified_diff
 from etude.harness.sessions.record import EDITS

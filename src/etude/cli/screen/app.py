@@ -11,7 +11,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from textual import events
@@ -24,13 +23,13 @@ from textual.worker import Worker
 
 from etude.cli.agent_setup import Front, Where, sessions_of
 from etude.cli.errors import explained
-from etude.cli.outcome import STOPS
 from etude.cli.screen.changes import ChangesScreen, HelpScreen, PickScreen
 from etude.cli.screen.entry import COMMANDS, Entry, completions
 from etude.cli.screen.formatting import amount, counted, period
 from etude.cli.screen.live_turn import Stage, made
 from etude.cli.screen.prompts import Approval, Prompt, Question
 from etude.cli.visible import visible
+from etude.cli.wording import STOPS, count, short_folder
 from etude.harness import (
     Answer,
     ChatSession,
@@ -289,9 +288,10 @@ class ChatApp(App[str]):
             await self.stage.note(outcome.final_text.strip())
         changes = await self.session.changes()
         if changes and not self._where.rules.here:
-            files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
             lines = counted("".join(changes.values()))
-            await self.stage.note(f"{files} changed ({lines}), on the copy: Ctrl-G looks, /apply writes")
+            await self.stage.note(
+                f"{count(len(changes), 'file')} changed ({lines}), on the copy: Ctrl-G looks, /apply writes"
+            )
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work`, and show the message of an exception that is the user's mistake or a known failure. Bugs are
@@ -382,7 +382,7 @@ class ChatApp(App[str]):
         if self._held:
             trigger = self._front.harness.summary_trigger
             parts.append(f"context {amount(self._held)}" + (f"/{amount(trigger)}" if trigger else ""))
-        parts.append(_short(self._where.folder))
+        parts.append(short_folder(self._where.folder.resolve()))
         self._status.update(Content(" · ".join(parts)))
 
 
@@ -435,8 +435,3 @@ class _Watcher(Observer):
 def _light() -> bool:
     """Whether the terminal reports a light background in COLORFGBG. Only some terminals set it."""
     return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")
-
-
-def _short(folder: Path) -> str:
-    place = folder.resolve()
-    return visible(f"~/{place.relative_to(Path.home())}" if place.is_relative_to(Path.home()) else str(place))

@@ -15,6 +15,7 @@ from textual.widgets.option_list import Option
 from etude.cli.screen.entry import COMMANDS
 from etude.cli.screen.formatting import counted, difference
 from etude.cli.visible import visible
+from etude.cli.wording import count
 
 Choice = dict[str, bool]
 """The user's decision per file: keep (True) or take back (False). A file that is missing here stays undecided."""
@@ -45,8 +46,7 @@ class ChangesScreen(Screen[Choice | None]):
 
     def compose(self) -> ComposeResult:
         of = "made in your folder" if self._here else "not in your folder yet"
-        files = "1 file" if len(self._paths) == 1 else f"{len(self._paths)} files"
-        yield Static(f"{files} changed, {of}", id="title", markup=False)
+        yield Static(f"{count(len(self._paths), 'file')} changed, {of}", id="title", markup=False)
         yield OptionList(*(Option(self._line(path)) for path in self._paths))
         with VerticalScroll(can_focus=False):
             yield Static(id="change", markup=False)

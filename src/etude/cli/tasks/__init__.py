@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from etude.cli.errors import verb
+from etude.cli.options import STORE, JsonOption, StoreOption
 
 tasks = typer.Typer(
     help="Tasks for agents: list, make, check, grade, import and export them.",
@@ -15,10 +16,7 @@ tasks = typer.Typer(
     rich_markup_mode=None,
 )
 
-StoreOption = Annotated[Path, typer.Option("--store", help="Folder that holds images and boxes.")]
-STORE = Path("runs/boxes")
 TaskArgument = Annotated[Path, typer.Argument(help="A task directory.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 EgressOption = Annotated[
     str,
     typer.Option(

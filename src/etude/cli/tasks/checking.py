@@ -9,7 +9,7 @@ from pathlib import Path
 from etude.cli.errors import FAILED
 from etude.cli.tasks.find_tasks import named_tasks, opened_grader
 from etude.cli.tasks.listing import gate_of
-from etude.cli.tasks.wording import counted, table
+from etude.cli.wording import count, table
 from etude.journal import ProgressLine
 from etude.tasks import Environments, GateResult, Task, TaskError, gate_tasks
 from etude.tasks.cheats import CHEATS, cheats_for_gate
@@ -39,9 +39,9 @@ def check_command(paths: list[Path], gated: bool, again: bool, runs: int, egress
     bad = sum(bool(one.mistakes) for one in checked)
     failed = sum(not result.survived for result in results.values())
     ran = f", {len(results) - failed} of {len(results)} passed" if results else ""
-    print(f"{counted(len(checked), 'task')}, {bad or 'none'} with mistakes{ran}")
+    print(f"{count(len(checked), 'task')}, {bad or 'none'} with mistakes{ran}")
     if results:
-        print("\n".join(_sources(results)))
+        print(_sources(results))
     return FAILED if bad or failed else 0
 
 
@@ -105,10 +105,9 @@ def _print(one: Checked, result: GateResult | None) -> None:
         print(f"     note: {note}")
 
 
-def _sources(results: Mapping[str, GateResult]) -> list[str]:
+def _sources(results: Mapping[str, GateResult]) -> str:
     rows = [("SOURCE", "TASKS", "PASSED", "DISCARDED OR UNDECIDED")]
     for source, counts in by_source(results.values()).items():
-        outcomes = {outcome: count for outcome, count in counts.items() if outcome not in ("tasks", "survived")}
-        counted = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
-        rows.append((source, str(counts["tasks"]), str(counts["survived"]), counted or "none"))
+        others = [f"{number} {name}" for name, number in counts.items() if name not in ("tasks", "survived")]
+        rows.append((source, str(counts["tasks"]), str(counts["survived"]), ", ".join(others) or "none"))
     return table(rows)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from etude.cli.errors import verb
+from etude.cli.options import SessionsOption
 
 trace = typer.Typer(
     help="Traces of what agents did: show them, export them.",
@@ -19,9 +20,6 @@ WhatArgument = Annotated[
     str, typer.Argument(help="A trace file, a folder of traces, or a session: its folder, its id, or `last`.")
 ]
 IdOption = Annotated[list[str] | None, typer.Option("--id", help="Only the trace with this id; may be repeated.")]
-SessionsOption = Annotated[
-    Path | None, typer.Option(help="Folder of the sessions; by default ~/.local/state/etude/sessions.")
-]
 
 
 @trace.command("show")

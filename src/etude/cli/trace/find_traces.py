@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.cli.sessions.find_session import place_of
+from etude.cli.sessions.commands import place_of
 from etude.harness.sessions import SavedSession, SessionError, as_trace, load_session
 from etude.harness.sessions.record import LOG
 from etude.trace import Trace, TraceError, from_line, read_live, read_traces
