@@ -21,19 +21,13 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.syntax import Syntax
 
 from etude.cli.agent_setup import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
 from etude.cli.run_front import run_front
-from etude.cli.show import Show
+from etude.cli.show import Show, print_diff
 from etude.cli.visible import exact, visible
 from etude.cli.wording import how_it_ended
-from etude.harness import (
-    Answer,
-    ChatSession,
-    RequestedAction,
-    write_sample,
-)
+from etude.harness import Answer, ChatSession, RequestedAction, write_sample
 from etude.harness.permissions import always_rules
 from etude.harness.sessions import SavedSession, SessionError, record_all_kept_lines
 
@@ -86,8 +80,7 @@ def chat_command(options: ChatOptions) -> int:
 
 
 def _why_lines(options: ChatOptions) -> str | None:
-    """Return why the chat uses line mode, as text to print; the text is empty if the user asked for line mode. Return
-    None if the chat uses the full-screen interface."""
+    """Return why the chat uses line mode, empty if the user asked for it; None if it uses the full-screen interface."""
     if options.plain or options.yes:
         return ""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -135,8 +128,7 @@ async def converse(
     front: Front, task: str | None, where: Where | None, *, yes: bool, saved: SavedSession | None = None
 ) -> None:
     """Run requests in line mode until the user enters an empty one. Without `where`, the agent works on a sample
-    repository. A change is written to the folder once the user has agreed. With `yes` it is written at once, and the
-    chat ends after one request."""
+    repository. With `yes`, the first request's change is written without asking, and the chat ends."""
     console = Console()
     async with AsyncExitStack() as stack:
         if where is None:
@@ -174,8 +166,8 @@ async def _question(question: str) -> str:
 
 
 async def _settle(session: ChatSession, console: Console) -> None:
-    """Record an agent's changes as accepted, and print which files changed. The agent worked in the user's own folder,
-    and each change was permitted before it was made."""
+    """Record an agent's changes as accepted: it worked in the user's own folder, and each change was permitted before
+    it was made."""
     if changed := await session.apply():
         console.print(f"changed {visible(', '.join(changed))}", style="dim", markup=False)
 
@@ -187,11 +179,7 @@ async def _offer(session: ChatSession, console: Console, yes: bool) -> None:
     if not diff:
         console.print("nothing was changed", style="dim")
         return
-    if console.is_terminal:
-        # Wrapped, not cut off: the user must see every character before saying yes.
-        console.print(Syntax(visible(diff.rstrip("\n")), "diff", background_color="default", word_wrap=True))
-    else:
-        print(visible(diff), end="")
+    print_diff(console, diff)
     answer = "y" if yes else _ask("apply this change? [y/N] ").lower()
     if answer in ("y", "yes"):
         console.print(f"applied to {visible(', '.join(await session.apply()))}", markup=False)

@@ -88,7 +88,7 @@ def explained(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.errno in _OF_THE_PLACE:
         return f"{error.strerror}: {error.filename or 'a file of the run'}", MISTAKE
     code = family_code(type(error))
-    return None if code is None else (_first_line(error), code)
+    return None if code is None else (first_line(error), code)
 
 
 def finish(command: Callable[[], int], *, when_interrupted: str = "interrupted") -> None:
@@ -123,7 +123,7 @@ def _say(line: str, code: int) -> int:
     return code
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return the first line of the exception's message. Messages from another process also contain its traceback, which
     the journal keeps."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -23,8 +23,6 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def list_command(store: Path, *, everything: bool) -> int:
-    """List the images that were imported, pulled or built. With `everything`, also list build steps, snapshots and
-    single files."""
     with _opened(store, must_exist=True) as opened:
         rows, left_out = [("IMAGE", "LAYERS", "SIZE", "LAST USED", "FROM")], 0
         for name, used in reversed(list(opened.images())):

@@ -34,8 +34,7 @@ class RunContext:
         self.state.save(self.paths.lineage)
 
     def compute(self) -> Compute:
-        """Return the run's device, dtype and threads. They are chosen for this machine once, then read from
-        lineage.json."""
+        """Return the run's device, dtype and threads: chosen for this machine once, then read from lineage.json."""
         # Imported here so that what needs no torch (a lock, a mistake in the recipe, a report) does not load it.
         from etude.training.compute import Compute, choose_compute
 
@@ -64,8 +63,8 @@ class RunContext:
         return self._cluster
 
     async def fleet(self) -> Fleet | None:
-        """Return the fleet, which runs sandboxes on the first `sandbox.hosts` nodes; None if `hosts` is 0, so that
-        each process that uses sandboxes runs them itself."""
+        """Return the fleet, which runs sandboxes on the first `sandbox.hosts` nodes; None if each process runs its
+        own."""
         if self.recipe.sandbox.hosts and self._fleet is None:
             self._fleet = await open_fleet(await self.cluster(), self.recipe.sandbox, self.paths.sandboxes)
             keeping = self._fleet.keep(self.recipe.cluster.restarts, self.journal.event)

@@ -13,7 +13,7 @@ from etude.cli.options import JsonOption, SessionsOption
 
 
 class _ListsByItself(TyperGroup):
-    """A command group that runs `list` if no verb is given, as in `etude agents` or `etude agents --json`."""
+    """Group that runs `list` if no verb is given, as in `etude agents` or `etude agents --json`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if not args or (args[0].startswith("-") and args[0] != "--help"):

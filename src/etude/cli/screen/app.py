@@ -56,8 +56,8 @@ _TODO_SIGNS = {"-": "☐", ">": "▶", "x": "☑"}
 
 
 class ChatApp(App[str]):
-    """The Textual app of one session. Call `begin` with the session, then run the app. Its result is the name of the
-    session to resume next, if any."""
+    """The app of one session. Call `begin` with the session, then run the app. Its result is the name of the session to
+    resume next, if any."""
 
     TITLE = "etude chat"
     CSS_PATH = "style.tcss"
@@ -294,8 +294,7 @@ class ChatApp(App[str]):
             )
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`, and show the message of an exception that is the user's mistake or a known failure. Bugs are
-        raised."""
+        """Run `work`, and show the message of a user's mistake or a known failure. Bugs are raised."""
         try:
             await work
         except Exception as error:
@@ -409,8 +408,8 @@ class _Watcher(Observer):
         self._app.show_todo()
 
     def _made_by(self, call: ToolCall) -> str:
-        """Return the diff of what this call changed. Since calls may run at the same time, a call that names a path
-        gets only that file's change."""
+        """Return the diff of what this call changed. Calls may run at the same time, so a call that names a path gets
+        only that file's change."""
         schema, before, now = self._schemas.get(call.name), self._files, self._app.session.contents()
         if schema is None or schema.access in ("none", "read"):
             return ""

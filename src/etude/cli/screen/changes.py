@@ -23,8 +23,8 @@ _MARKS = {True: ("✓ keep     ", "$success"), False: ("✗ take back", "$error"
 
 
 class ChangesScreen(Screen[Choice | None]):
-    """Shows all changes of the agent, file by file. The screen's result is the user's decision per file, or None if the
-    user leaves."""
+    """All changes of the agent, file by file. Its result is the user's decision per file, or None if the user
+    leaves."""
 
     BINDINGS = [
         Binding("a", "choose(True)", "keep"),
@@ -90,7 +90,7 @@ class ChangesScreen(Screen[Choice | None]):
 
 
 class PickScreen(Screen[str | None]):
-    """Lets the user pick one of several entries. Its result is the entry's name, or None if the user leaves."""
+    """A list to pick from. Its result is the entry's name, or None if the user leaves."""
 
     BINDINGS = [Binding("escape,q", "leave", "back", priority=True)]
 

@@ -19,8 +19,7 @@ from etude.tasks.gate import by_source, revalidate
 from etude.tasks.verifiers.harbor import reference_of
 
 _ALL_SHOWN = 20
-"""If at most this many tasks are checked, each is printed. If more are checked, only those are printed that have
-mistakes or notes, or that failed the gate (could not be solved and graded)."""
+"""Up to this many tasks are each printed; of more, only those with mistakes, notes or a failed gate."""
 _EVIDENCE, _AGAIN = "gate.jsonl", "gate-again.jsonl"
 
 
@@ -61,8 +60,8 @@ async def _gate(checked: list[Checked], runs: int, egress: str, store: Path) -> 
 
 
 async def _gate_again(checked: list[Checked], egress: str, store: Path) -> dict[str, GateResult]:
-    """Repeat the gate, the check that a task can be solved and graded, for the tasks that have passed it. This second
-    check has a store of its own, so it reuses no image, environment or result of the first."""
+    """Repeat the gate for the tasks that have passed it, with a store of its own: no image, environment or result of
+    the first is reused."""
     tasks = [one.task for one in checked if one.task and gate_of(one.task) == "passed"]
     if not tasks:
         raise TaskError("expected tasks that have passed their gate, found none: run `etude tasks check --gate` first")
@@ -78,8 +77,8 @@ async def _gate_again(checked: list[Checked], egress: str, store: Path) -> dict[
 
 
 async def _with_reference(one: Checked, environments: Environments) -> Task | None:
-    """Return the task, once the diff of its reference solution exists: without it the task cannot be gated (tried out).
-    A missing diff is made by running the task's solve.sh; return None if that fails."""
+    """Return the task, once the diff of its reference solution exists. A missing diff is made by running the task's
+    solve.sh; return None if that fails."""
     patch = one.directory / REFERENCE_DIFF
     if one.task and not patch.is_file():
         try:

@@ -22,7 +22,7 @@ from etude.tasks.formats.swebench import grade_predictions, read_predictions
 from etude.tasks.verifiers.harbor import grade_steps, reference_of
 
 _MOST = 6
-"""Maximum number of tests or files that a line of the printed verdict names. A longer list ends with "and N more"."""
+"""Maximum number of tests or files that a line of the verdict names."""
 
 
 def grade_command(

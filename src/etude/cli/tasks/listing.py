@@ -53,8 +53,7 @@ def _row(task: Task) -> dict[str, str]:
 
 
 def gate_of(task: Task) -> str:
-    """Return "passed", "outdated" or the like: the stored result of the gate, the check that a task can be solved and
-    graded. Return "-" if no result is stored with the task."""
+    """Return the stored result of the task's gate, such as "passed" or "outdated"; "-" if there is none."""
     found = stored_evidence(task)
     if found is None:
         return "-"

@@ -1,5 +1,4 @@
-"""etude tasks overlap: prints what two collections share. Each row names one item of the first collection, one of the
-second, and what these two items share."""
+"""etude tasks overlap: prints what two collections share, a row per item of the first and item of the second."""
 
 from __future__ import annotations
 

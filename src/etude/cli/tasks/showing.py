@@ -18,7 +18,7 @@ from etude.tasks.environment.source import source_of
 from etude.tasks.gate import stored_evidence
 
 _MOST = 30
-"""Maximum number of a task's files that are printed per folder."""
+"""Maximum number of files that are printed per folder."""
 
 
 def show_command(path: Path, store: Path) -> int:

@@ -20,8 +20,8 @@ class Subject:
 
 
 def open_subjects(what: str, only: Collection[str], sessions: Path | None) -> Iterator[Subject]:
-    """Yield the traces that `what` names: a file or folder of traces, or a session. With `only`, yield only those
-    whose id is in `only`. Raise TraceError if there are none."""
+    """Yield the traces that `what` names: a file or folder of traces, or a session. With `only`, yield only those whose
+    id is in `only`. Raise TraceError if there are none."""
     found = False
     for subject in _subjects(what, only, sessions):
         if not only or subject.trace.id in only:
