@@ -157,30 +157,6 @@ def test_files_that_have_changed_since_are_not_taken(tmp_path) -> None:
     assert "its files in a have changed since they were made" in shown
 
 
-def test_a_run_that_computed_otherwise_gives_nothing_that_was_computed(tmp_path) -> None:
-    run(tmp_path / "a")
-    state = LineageState.load(RunPaths(tmp_path / "a").lineage)
-    made = Made()
-    stage = Stage("end", "end", ("rl", "compute"), ("end",), made.line[3].run, needs=("left", "right"))
-    assert state.compute["dtype_name"] == "float32"
-    run(tmp_path / "b", until="right")
-    journal = Journal(tmp_path / "b/journal", "driver")
-    paths = RunPaths(tmp_path / "b")
-    screen = Screen(journal, Console(file=io.StringIO()))
-    context = RunContext(RECIPE, paths, LineageState.load(paths.lineage), journal, screen)
-    context.state.compute["threads"] = 64
-    line = (*made.line[:3], stage)
-    digest = LineageState.load(RunPaths(tmp_path / "a").lineage)
-    digest.stages["end"].recipe_digest = room.recipe_digest(RECIPE, stage.sections)
-    digest.save(RunPaths(tmp_path / "a").lineage)
-    reuse = Reuse(line, find_donors(tmp_path / "a", paths.root))
-    assert reuse.take(context, stage) is None
-    context.state.compute["threads"] = 1
-    context.state.compute["reason"] = "another probe, other figures"
-    assert reuse.take(context, stage) is not None
-    journal.close()
-
-
 def test_what_a_probe_chose_is_taken_along(tmp_path, monkeypatch) -> None:
     free = changed(compute={"dtype": "float32", "threads": 0})
     run(tmp_path / "a", free)
@@ -220,6 +196,15 @@ def test_what_a_probe_found_is_what_another_run_asks_for(tmp_path) -> None:
     assert computed(tmp_path / "b", "float32", "")[0] == [], "and it goes on as a run of its own recipe"
     assert computed(tmp_path / "c", "bfloat16", "bfloat16", tmp_path / "a")[0] == every
     assert computed(tmp_path / "d", "auto", "", tmp_path / "a")[0] == []
+
+
+def test_a_run_that_computed_otherwise_gives_nothing_that_was_computed(tmp_path) -> None:
+    computed(tmp_path / "a", "auto", "float32")
+    for name, threads, anew in (("b", 64, 4), ("c", 1, 0)):
+        chosen = {"device": "cpu", "dtype_name": "float32", "threads": threads, "reason": "other figures"}
+        (tmp_path / name).mkdir()
+        LineageState(compute=chosen).save(RunPaths(tmp_path / name).lineage)
+        assert len(computed(tmp_path / name, "auto", "", tmp_path / "a")[0]) == anew
 
 
 class Killed(BaseException):

@@ -64,15 +64,16 @@ def chat_command(options: ChatOptions) -> int:
     options.rules.parsed()
     if options.folder is None and (options.rules.here or options.resume):
         raise SessionError("the sample is deleted after the chat: --here and --resume need a folder, given by --folder")
-    where = _where(options, options.folder) if options.folder else None
+    where = saved = None
     if options.folder is not None:
+        where = Where(options.folder, options.sessions, options.shell, options.rules, options.consent)
         record_all_kept_lines(options.sessions, options.folder)
-    saved = _saved(options)
+        saved = find_saved(options.sessions, options.folder, options.resume, options.rules.here)
     # Treat SIGTERM like Ctrl-C, so that boxes and temporary folders are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     lines = _why_lines(options)
     if lines is None:
-        return asyncio.run(_on_screen(options, front))
+        return asyncio.run(_on_screen(options, front, where))
     if lines:
         print(f"etude: line mode, since {lines}", file=sys.stderr)
     asyncio.run(converse(front, options.task, where, yes=options.yes, saved=saved))
@@ -92,25 +93,13 @@ def _why_lines(options: ChatOptions) -> str | None:
     return None
 
 
-def _where(options: ChatOptions, folder: Path) -> Where:
-    return Where(folder, options.sessions, options.shell, options.rules, options.consent)
-
-
-def _saved(options: ChatOptions) -> SavedSession | None:
-    if options.folder is None:
-        return None
-    return find_saved(options.sessions, options.folder, options.resume, options.rules.here)
-
-
-async def _on_screen(options: ChatOptions, front: Front) -> int:
+async def _on_screen(options: ChatOptions, front: Front, where: Where | None) -> int:
     """Run a session in the full-screen interface, then every session that the user switches to."""
     from etude.cli.screen import run_screen
 
     async with AsyncExitStack() as stack:
-        if options.folder is None:
+        if where is None:
             where = Where(_sample(stack), None, options.shell)
-        else:
-            where = _where(options, options.folder)
         task, resume = options.task, options.resume
         while True:
             saved = find_saved(options.sessions, where.folder, resume, options.rules.here)

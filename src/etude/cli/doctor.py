@@ -8,13 +8,9 @@ from typing import Annotated
 import typer
 
 from etude.cli.errors import verb
-from etude.cli.options import StageOption
+from etude.cli.options import StageOption, group
 
-doctors = typer.Typer(
-    help="Diagnose a run: what low precision does to its checkpoint.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+doctors = group("Diagnose a run: what low precision does to its checkpoint.")
 
 
 @doctors.callback()

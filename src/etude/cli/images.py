@@ -1,7 +1,8 @@
-"""etude sandbox images: lists, adds and removes the images of a store."""
+"""etude sandbox build and images: builds, lists, adds and removes the images of a store."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import time
@@ -10,7 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etude.cli.wording import count, table
-from etude.sandbox.contract import ImageError, RequestRefused
+from etude.recipe.acting import SandboxRecipe
+from etude.sandbox import open_sandboxes
+from etude.sandbox.contract import NO_EGRESS, ImageError, RequestRefused
+from etude.sandbox.egress import parse_egress
 from etude.sandbox.embedded.probe import probe_host
 from etude.sandbox.images.collect import collect, image_bytes
 from etude.sandbox.images.debootstrap import bootstrap
@@ -52,6 +56,31 @@ def debootstrap_command(suite: str, mirror: str, include: Sequence[str], store: 
         return _told(bootstrap(opened, suite, mirror=mirror, include=include, say=say))
 
 
+def build_command(
+    context: Path, dockerfile: Path | None, target: str, arguments: list[str], egress: str, store: Path
+) -> int:
+    """Build an image from a Dockerfile. Steps and their output go to standard error as they appear."""
+    given = dict(_argument(text) for text in arguments)
+    try:
+        policy = parse_egress(egress) if egress else NO_EGRESS
+    except RequestRefused as error:
+        raise ImageError(f"--egress: {error}") from error
+
+    async def build() -> str:
+        sandboxes = open_sandboxes(SandboxRecipe(), store)
+        try:
+            return await sandboxes.build_image(
+                context, dockerfile=dockerfile, target=target, arguments=given, egress=policy, say=say
+            )
+        finally:
+            await sandboxes.close()
+
+    began = time.monotonic()
+    image = asyncio.run(build())
+    say(f"built in {time.monotonic() - began:.1f} s")
+    return _told(image)
+
+
 def remove_command(images: Sequence[str], store: Path) -> int:
     with _opened(store, must_exist=True) as opened:
         known = {name for name, _ in opened.images()}
@@ -82,6 +111,13 @@ def parse_size(text: str) -> int:
     if not found:
         raise ImageError(f"{text!r} is not a size: expected a number with or without K, M, G or T, such as 500M or 20G")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+def _argument(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ImageError(f"--arg {text}: expected NAME=value")
+    return name, value
 
 
 @contextmanager

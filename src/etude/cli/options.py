@@ -1,4 +1,4 @@
-"""Command-line options that several verbs share."""
+"""Command-line options and groups of verbs, shared by several files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def group(help: str) -> typer.Typer:
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
+
 
 EndpointOption = Annotated[
     str | None,

@@ -8,18 +8,10 @@ from typing import Annotated
 import typer
 
 from etude.cli.errors import verb
-from etude.cli.options import STORE, StoreOption
+from etude.cli.options import STORE, StoreOption, group
 
-sandboxes = typer.Typer(
-    help="Sandboxes (boxes) for untrusted code: what this host supports, and their images.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-images = typer.Typer(
-    help="The images that boxes start from: pull, import, make, list, remove.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+sandboxes = group("Sandboxes (boxes) for untrusted code: what this host supports, and their images.")
+images = group("The images that boxes start from: pull, import, make, list, remove.")
 sandboxes.add_typer(images, name="images")
 
 
@@ -87,7 +79,7 @@ def build(
       etude sandbox build . --egress team.toml:python,mirror.example:8443
       etude sandbox build . --file docker/Dockerfile --target tests --arg VERSION=3.2
     """
-    from etude.cli.build import build_command
+    from etude.cli.images import build_command
 
     return build_command(context, file, target, arg or [], egress, store)
 

@@ -65,9 +65,9 @@ class ChatApp(App[str]):
     BINDINGS = [
         Binding("escape", "interrupt", "interrupt"),
         Binding("ctrl+c", "stop", "stop, leave", priority=True),
-        Binding("ctrl+g", "changes", "changes", priority=True),
+        Binding("ctrl+g", "command('/diff')", "changes", priority=True),
         Binding("ctrl+o", "unfold", "unfold", priority=True),
-        Binding("f1", "help", "help"),
+        Binding("f1", "command('/help')", "help"),
         Binding("pageup", "page(-1)", show=False, priority=True),
         Binding("pagedown", "page(1)", show=False, priority=True),
     ]
@@ -170,11 +170,8 @@ class ChatApp(App[str]):
     def _stay(self) -> None:
         self._leaving = False
 
-    def action_changes(self) -> None:
-        self.run_worker(self._command("/diff"))
-
-    def action_help(self) -> None:
-        self.run_worker(self._command("/help"))
+    def action_command(self, name: str) -> None:
+        self.run_worker(self._command(name))
 
     def action_unfold(self) -> None:
         self._open = not self._open

@@ -8,13 +8,9 @@ from typing import Annotated
 import typer
 
 from etude.cli.errors import verb
-from etude.cli.options import JsonOption, SessionsOption
+from etude.cli.options import JsonOption, SessionsOption, group
 
-sessions = typer.Typer(
-    help="Your sessions with agents: list them, consent to training, see what is left of accepted edits.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+sessions = group("Your sessions with agents: list them, consent to training, see what is left of accepted edits.")
 
 FolderOption = Annotated[Path | None, typer.Option(help="Only sessions that worked on this folder.")]
 

@@ -8,13 +8,9 @@ from typing import Annotated
 import typer
 
 from etude.cli.errors import verb
-from etude.cli.options import STORE, JsonOption, StoreOption
+from etude.cli.options import STORE, JsonOption, StoreOption, group
 
-tasks = typer.Typer(
-    help="Tasks for agents: list, make, check, grade, import and export them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+tasks = group("Tasks for agents: list, make, check, grade, import and export them.")
 
 TaskArgument = Annotated[Path, typer.Argument(help="A task directory.")]
 EgressOption = Annotated[

@@ -8,13 +8,9 @@ from typing import Annotated
 import typer
 
 from etude.cli.errors import verb
-from etude.cli.options import SessionsOption
+from etude.cli.options import SessionsOption, group
 
-trace = typer.Typer(
-    help="Traces of what agents did: show them, export them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+trace = group("Traces of what agents did: show them, export them.")
 
 WhatArgument = Annotated[
     str, typer.Argument(help="A trace file, a folder of traces, or a session: its folder, its id, or `last`.")

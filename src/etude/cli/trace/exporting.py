@@ -108,19 +108,11 @@ def _openai(trace: Trace, session: SavedSession | None, signals: Signals) -> str
     return "".join(json.dumps(record) + "\n" for record in to_openai_contexts(trace, tools=tools))
 
 
-def _markdown(trace: Trace, session: SavedSession | None, signals: Signals) -> str:
-    return to_markdown(trace, signals=signals)
-
-
-def _jsonl(trace: Trace, session: SavedSession | None, signals: Signals) -> str:
-    return to_line(trace) + "\n"
-
-
 EXPORTS: dict[str, tuple[Callable[[Trace, SavedSession | None, Signals], str], str]] = {
     "atif": (_atif, ".json"),
     "openai": (_openai, ".jsonl"),
-    "markdown": (_markdown, ".md"),
-    "jsonl": (_jsonl, ".jsonl"),
+    "markdown": (lambda trace, _, signals: to_markdown(trace, signals=signals), ".md"),
+    "jsonl": (lambda trace, *_: to_line(trace) + "\n", ".jsonl"),
 }
 
 
