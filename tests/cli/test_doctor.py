@@ -19,7 +19,7 @@ from etude.model import PoisonedWeights
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
-    return examined_run(tmp_path_factory.mktemp("examined") / "run", dtype="bfloat16")
+    return examined_run(tmp_path_factory.mktemp("examined") / "run")
 
 
 def numerics(run: RunPaths, *args: str) -> CompletedProcess[str]:
@@ -30,7 +30,7 @@ def test_a_table_and_a_picture(run: RunPaths) -> None:
     done = numerics(run, "--formats", "bf16, nvfp4", "--sequences", "1")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == f"{run.root}, rl: trained in bf16, computes in bfloat16"
+    assert lines[0] == f"{run.root}, rl: trained in bf16, computes in float32"
     assert lines[1].startswith("1 held-out demonstrations, ")
     assert [line.split()[:2] for line in lines if line.startswith("nvfp4 ")][:3] == [
         ["nvfp4", str(n)] for n in range(3)

@@ -6,19 +6,15 @@ import errno
 import importlib
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.cli import here
-from tests.view.folder import write_run
 
 import etude
 from etude.cli.errors import FAMILIES, exit_code, family_code
 
 PACKAGE = Path(etude.__file__).parent
-ETUDE = str(Path(sys.executable).with_name("etude"))
 RECIPE = "recipes/tiny.toml"
 
 CAUGHT_INSIDE = {
@@ -86,10 +82,10 @@ def test_every_error_of_the_house_has_a_code_or_stays_inside(module, name) -> No
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_exists(family) -> None:
-    module, _, name = family.rpartition(".")
-    assert issubclass(getattr(importlib.import_module(module), name), Exception)
+def test_every_family_exists() -> None:
+    for family in FAMILIES:
+        module, _, name = family.rpartition(".")
+        assert issubclass(getattr(importlib.import_module(module), name), Exception)
 
 
 def failing(error: BaseException):
@@ -134,34 +130,20 @@ def test_a_bug_shows_itself() -> None:
         exit_code(failing(ZeroDivisionError()))
 
 
-def etude_says(*args: str, user: int | None = None) -> tuple[int, str]:
+def etude_says(*args: str) -> tuple[int, str]:
     """Code and the one line."""
-    if user is None:
-        done = here.etude(*args)
-    else:
-        done = subprocess.run([ETUDE, *args], capture_output=True, text=True, check=False, user=user)
+    done = here.etude(*args)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     return done.returncode, done.stderr
 
 
 def test_mistakes_before_anything_runs(tmp_path) -> None:
-    assert etude_says("run", "nowhere.toml") == (
-        2,
-        "etude: cannot read recipe nowhere.toml: No such file or directory\n",
-    )
-    code, line = etude_says("run", RECIPE, "rl.stepz=3", "--runs", str(tmp_path))
-    assert code == 2
-    assert "rl.stepz: there is no such field; did you mean steps?" in line
+    said = "etude: cannot read recipe nowhere.toml: No such file or directory\n"
+    assert etude_says("run", "nowhere.toml") == (2, said)
     code, line = etude_says("run", RECIPE, "precision.experts=nvfp4", "--runs", str(tmp_path))
     assert code == 2
     assert 'precision.experts = "nvfp4": no implementation multiplies this format' in line
-    assert "precision.emulate = true" in line
-    code, line = etude_says(
-        "run", RECIPE, "precision.experts=nvfp4", "precision.kernels=triton", "--runs", str(tmp_path)
-    )
-    assert code == 2
-    assert 'precision.kernels = "triton": grouped_mm of nvfp4 by triton on cpu: it takes only the formats bf16' in line
     file = tmp_path / "file"
     file.touch()
     code, line = etude_says("run", RECIPE, "--runs", str(file))
@@ -170,42 +152,8 @@ def test_mistakes_before_anything_runs(tmp_path) -> None:
     assert "--runs" in line
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which needs root")
-def test_a_folder_that_may_not_be_written(tmp_path) -> None:
-    try:
-        subprocess.run([ETUDE, "--help"], capture_output=True, check=True, user=65534)
-    except (PermissionError, subprocess.CalledProcessError):
-        pytest.skip("the virtual environment is private to root")
-    closed = tmp_path / "runs"
-    closed.mkdir(mode=0o755)
-    for folder in tmp_path.parents:
-        if folder.owner() == "root" and folder.is_relative_to("/tmp") and folder != Path("/tmp"):
-            folder.chmod(folder.stat().st_mode | 0o055)
-    tmp_path.chmod(0o755)
-    code, line = etude_says("run", RECIPE, "--runs", str(closed), user=65534)
-    assert code == 2
-    assert "Permission denied" in line
-    assert "--runs" in line
-
-
-def test_two_runs_in_one_folder(tmp_path) -> None:
-    from etude.lineage import sole_driver
-
-    root = tmp_path / "tiny"
-    with sole_driver(root, root / "lock"):
-        code, line = etude_says("run", RECIPE, "--runs", str(tmp_path))
-    assert code == 2
-    assert f"another run (process {os.getpid()}) is working in {root}" in line
-
-
 def test_chat_and_report_on_what_is_no_run(tmp_path) -> None:
     assert etude_says("chat", str(tmp_path))[0] == 2
     code, line = etude_says("report", str(tmp_path))
     assert code == 2
     assert "is not a run folder" in line
-    run = write_run(tmp_path / "run")
-    run.recipe.write_text('name = "run"\n')
-    assert (
-        "no stage 'rlhf': expected one of rl, continued, sft" in etude_says("chat", str(run.root), "--stage", "rlhf")[1]
-    )
-    assert "no finished model" in etude_says("chat", str(run.root), "--stage", "rl")[1]

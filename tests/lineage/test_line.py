@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 
 import pytest
 from rich.console import Console
@@ -168,7 +169,7 @@ def test_a_stage_that_the_recipe_has_no_more_is_refused(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "{}", '{"stages": {"x": {"y": 1}}, "compute": {}}', '{"stages": 3, "compute": {}}']
+    "text", ["{", "[]", "{}", '{"stages": {"x": {"y": 1}}, "compute": {}}', '{"stages": {}, "compute": 3}']
 )
 def test_a_damaged_lineage_is_one_line(text, tmp_path) -> None:
     file = tmp_path / "lineage.json"
@@ -191,7 +192,10 @@ def test_one_driver_per_folder(tmp_path) -> None:
     root = tmp_path / "run"
     with sole_driver(root, root / "lock"):
         assert root.stat().st_mode & 0o777 == 0o700
-        with pytest.raises(LineageError, match="another run"), sole_driver(root, root / "lock"):
+        with (
+            pytest.raises(LineageError, match=rf"another run \(process {os.getpid()}\) is working in"),
+            sole_driver(root, root / "lock"),
+        ):
             pass
     with sole_driver(root, root / "lock"):
         pass

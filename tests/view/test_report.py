@@ -90,6 +90,7 @@ def test_a_run_at_any_point_can_be_shown(keep, finished, tmp_path) -> None:
         shutil.copy(source, root / keep)
     shown = write_report(RunPaths(root)).read_text(encoding="utf-8")
     assert "half" in shown
+    assert "Where the cores were" not in shown
     assert "None" not in "".join(parse(shown).text)
 
 

@@ -73,11 +73,12 @@ async def screen(
     task: str | None = None,
     shell: bool = False,
     context: int = 128_000,
+    turns: int = 20,
     **server: Any,
 ) -> AsyncIterator[Seen]:
     async with AsyncExitStack() as stack:
         endpoint = await stack.enter_async_context(ChatServer(answers, **server))
-        front = endpoint_front(EndpointOptions(endpoint.url, "scripted", "NO_KEY", context, 20))
+        front = endpoint_front(EndpointOptions(endpoint.url, "scripted", "NO_KEY", context, turns))
         where = Where(folder, sessions, shell, rules)
         app = ChatApp(front, where, task)
         policy = front.open_policy(stack)

@@ -93,15 +93,14 @@ def test_words_are_shown_as_they_come(folder: Path) -> None:
     play(main)
 
 
-@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
-def test_an_interrupt_closes_the_stream_and_the_session_goes_on(folder: Path, key: str, tmp_path: Path) -> None:
+def test_an_interrupt_closes_the_stream_and_the_session_goes_on(folder: Path, tmp_path: Path) -> None:
     answers = [completion(text="a long story"), completion(text="here again")]
 
     async def main() -> None:
         async with screen(folder, answers, holds=4, sessions=tmp_path / "s") as seen:
             await seen.say("tell me")
             await seen.until("a long")
-            await seen.pilot.press(key)
+            await seen.pilot.press("ctrl+c")
             await seen.until("interrupted; what it did stays")
             async with asyncio.timeout(60):
                 await seen.server.closed.wait()
@@ -271,7 +270,7 @@ def test_nothing_that_an_agent_says_moves_the_cursor_or_looks_like_a_question(fo
     play(main)
 
 
-@pytest.mark.parametrize("size", [(40, 12), (80, 24), (200, 60)])
+@pytest.mark.parametrize("size", [(40, 12), (200, 60)])
 def test_a_question_can_be_read_and_answered_at_any_size(folder: Path, size: tuple[int, int]) -> None:
     lines = "\n".join(f"echo line {number}" for number in range(30))
 
@@ -350,7 +349,7 @@ def test_commands_complete_and_help_and_undo(folder: Path) -> None:
 def test_why_it_stopped_is_said(folder: Path) -> None:
     async def main() -> None:
         reading = completion(calls=[("list", {})])
-        async with screen(folder, [reading] * 20, statuses=[503] * 3) as seen:
+        async with screen(folder, [reading] * 2, statuses=[503] * 3, turns=2) as seen:
             await seen.say("look")
             await seen.until("failed: PolicyError")
             await seen.say("look again")
