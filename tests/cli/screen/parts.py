@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +92,3 @@ async def screen(
         async with app.run_test(size=size) as pilot:
             yield Seen(app, pilot, session, endpoint)
         endpoint.go_on.set()
-
-
-def play(main: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(main())  # type: ignore[arg-type]
