@@ -7,9 +7,9 @@ import json
 import os
 
 import pytest
-from rich.console import Console
+from tests.lineage.contexts import open_context
 
-from etude.journal import Journal, RunPaths, read_journal
+from etude.journal import RunPaths, read_journal
 from etude.lineage import (
     LineageError,
     LineageState,
@@ -21,7 +21,6 @@ from etude.lineage import (
     sole_driver,
 )
 from etude.lineage.context import RunContext
-from etude.lineage.screen import Screen
 from etude.lineage.stages import STAGES, stages_of
 from etude.lineage.state import output_digest, recipe_digest
 from etude.recipe import Recipe
@@ -48,13 +47,6 @@ class Work:
                 out.write(str(part))
             await asyncio.sleep(0)
         return {"parts": self.parts}
-
-
-def open_context(root, recipe: Recipe = RECIPE) -> RunContext:
-    paths = RunPaths(root)
-    root.mkdir(exist_ok=True)
-    journal = Journal(paths.journal, "driver")
-    return RunContext(recipe, paths, LineageState.load(paths.lineage), journal, Screen(journal, Console(quiet=True)))
 
 
 def run(root, works: list[Work], recipe: Recipe = RECIPE, until: str | None = None) -> RunContext:

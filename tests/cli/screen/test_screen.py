@@ -36,7 +36,10 @@ def calc(folder: Path) -> str:
     return (folder / "calc.py").read_text()
 
 
-async def test_a_request_from_words_to_the_applied_change(folder: Path) -> None:
+async def test_a_request_from_words_to_the_applied_change(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path, start: object, changed: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "calc.py"))
+
     async with screen(folder, MENDING, size=(90, 44)) as seen:
         await seen.say("mend it")
         text = await seen.idle()
@@ -49,38 +52,29 @@ async def test_a_request_from_words_to_the_applied_change(folder: Path) -> None:
             assert line in lines, text
         assert "✓ read  0.0s  calc.py" in text
         assert re.search(r"ready · on a copy · scripted · 21 tokens · context \d+/96k", text)
+        with monkeypatch.context() as patched:
+            patched.setattr("etude.harness.session.write_changes", full)
+            await seen.say("/apply")
+            await seen.until("the disk is full: cannot write")
         assert calc(folder) == FILES["calc.py"]
         await seen.say("/apply")
         await seen.until("applied to calc.py")
         assert "max(a, b)" in calc(folder)
 
 
-async def test_changes_that_found_a_full_disk_are_applied_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(folder: Path, start: object, changed: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "calc.py"))
-
-    async with screen(folder, MENDING, size=(160, 44)) as seen:
-        await seen.say("mend it")
-        await seen.idle()
-        with monkeypatch.context() as patched:
-            patched.setattr("etude.harness.session.write_changes", full)
-            await seen.say("/apply")
-            await seen.until("the disk is full: cannot write")
-        await seen.say("/apply")
-        await seen.until("applied to calc.py")
-        assert "max(a, b)" in calc(folder)
-
-
-async def test_words_are_shown_as_they_come(folder: Path) -> None:
+async def test_words_are_shown_as_they_come_and_what_is_said_meanwhile_is_sent_afterwards(folder: Path) -> None:
     answer = completion(text="One two three four.", calls=[("write", {"path": "a", "text": "x" * 40})])
-    async with screen(folder, [answer, completion(text="done")], holds=4) as seen:
+    async with screen(folder, [answer, completion(text="done"), completion(text="well")], holds=4) as seen:
         await seen.say("count")
         text = await seen.until("One two")
         assert "three" not in text
         assert "working" in text
+        await seen.say("second")
+        await seen.until("1 to follow")
         seen.server.go_on.set()
-        assert "One two three four." in await seen.idle()
+        assert "One two three four." in await seen.until("well")
         assert all("stream" in request for request in seen.server.requests)
+        assert seen.server.requests[-1]["messages"][-1]["content"] == "second"
 
 
 async def test_an_interrupt_closes_the_stream_and_the_session_goes_on(folder: Path, tmp_path: Path) -> None:
@@ -316,14 +310,3 @@ async def test_another_session_of_the_folder_is_picked(folder: Path, tmp_path: P
         await seen.pilot.press("enter")
         await seen.until(lambda: not seen.app.is_running)
         assert seen.app.return_value in {place.name for place in sessions.iterdir()}
-
-
-async def test_what_is_said_while_it_works_is_sent_afterwards(folder: Path) -> None:
-    async with screen(folder, [completion(text="one"), completion(text="two")], holds=2) as seen:
-        await seen.say("first")
-        await seen.until("working")
-        await seen.say("second")
-        await seen.until("1 to follow")
-        seen.server.go_on.set()
-        await seen.until("two")
-        assert seen.server.requests[-1]["messages"][-1]["content"] == "second"
