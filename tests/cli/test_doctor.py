@@ -26,28 +26,21 @@ def numerics(run: RunPaths, *args: str) -> CompletedProcess[str]:
     return etude("doctor", "numerics", run.root, *args)
 
 
-def test_a_table_and_a_picture(run: RunPaths) -> None:
+def test_a_table_and_a_picture_or_json_alone(run: RunPaths) -> None:
     done = numerics(run, "--formats", "bf16, nvfp4", "--sequences", "1")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == f"{run.root}, rl: trained in bf16, computes in float32"
     assert lines[1].startswith("1 held-out demonstrations, ")
-    assert [line.split()[:2] for line in lines if line.startswith("nvfp4 ")][:3] == [
-        ["nvfp4", str(n)] for n in range(3)
-    ]
     assert len([line for line in lines if "one by one" in line]) == 2
     assert lines[-1] == "blessed"
     assert (run.plots / "numerics.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_json_alone(run: RunPaths) -> None:
     done = numerics(run, "--stage", "sft", "--formats", "mxfp8", "--sequences", "1", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert (found["stage"], found["blessed"], found["faults"]) == ("sft", True, [])
     (one,) = found["formats"]
     assert one["name"] == "mxfp8"
-    assert set(one["engine"]["sampled"]["logprobs"]) == {"mean", "p99", "max"}
     assert one["layers"][1]["experts"]["mean"] > 0
 
 

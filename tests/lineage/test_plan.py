@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.lineage.examined import MODEL
 
 from etude.cli.plan import describe_plan
 from etude.corpus import CorpusError
@@ -19,19 +20,7 @@ from etude.training.compute import Compute
 
 PACE = Pace(token=5e-5, grading=0.02, document=5e-4)
 GENERATED = {"sources": ["generated"]}
-SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 8,
-    "intermediate_size": 64,
-    "moe_intermediate_size": 32,
-    "n_routed_experts": 4,
-}
+SMALL = MODEL | {"max_position_embeddings": 512}
 UNEVALUATED = {"evaluate_every": 0}
 
 
