@@ -18,8 +18,9 @@ PACKAGE = Path(etude.__file__).parent
 RECIPE = "recipes/tiny.toml"
 
 CAUGHT_INSIDE = {
-    "an invalid call, told to the agent": "BadArguments",
-    "told to the agent": "ToolProblem BadPatch WebError NoShell OutsideWorkspace BadPattern EmbeddingFailed TooManyFiles",
+    "told to the agent": (
+        "BadArguments ToolProblem BadPatch WebError NoShell OutsideWorkspace BadPattern EmbeddingFailed TooManyFiles"
+    ),
     "ends a rollout": "ContextFull",
     "a verdict": "CasesError DiffError BadReward NotDocumentation ReviewError WorkflowError ArchiveError",
     "an expectation that is not held back": "NotConstant",
