@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from etude.cluster import Cluster, open_cluster
+from etude.cluster import Cluster, Supervised, open_cluster, start_supervised
 from etude.journal import Journal, RunPaths
 from etude.lineage.screen import Screen
 from etude.lineage.state import LineageState
@@ -61,6 +61,11 @@ class RunContext:
                     self.recipe.cluster.backend, run_folder=self.paths.root, nodes=self.recipe.cluster.nodes
                 )
         return self._cluster
+
+    async def start(self, name: str, service: str, *args: Any, cpus: float = 0.1) -> Supervised:
+        """Start a service that may be restarted up to `cluster.restarts` times."""
+        limits = self.recipe.cluster
+        return await start_supervised(await self.cluster(), limits, self.journal, name, service, *args, cpus=cpus)
 
     async def fleet(self) -> Fleet | None:
         """Return the fleet, which runs sandboxes on the first `sandbox.hosts` nodes; None if each process runs its

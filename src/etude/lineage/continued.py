@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.cluster import Supervised, start_supervised
+from etude.cluster import Supervised
 from etude.engine.remote import RemoteEngine
 from etude.harness import format_of
 from etude.journal import append_rows, drop_torn_line, read_metrics
@@ -159,10 +159,7 @@ class _Rounds:
 
 
 async def _start_trainer(context: RunContext, store: str) -> Supervised:
-    return await start_supervised(
-        await context.cluster(),
-        context.recipe.cluster,
-        context.journal,
+    return await context.start(
         "trainer",
         "etude.pretrain.continued:ContinuedTrainer",
         str(context.paths.root),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.cluster import Supervised, start_supervised
+from etude.cluster import Supervised
 from etude.journal import RunPaths, append_rows, drop_torn_line, read_metrics, write_atomically
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
@@ -184,10 +184,7 @@ async def start_engine(
     versions. By default it uses one thread (engine.threads): sandboxes and grading need cores too, and were slower when
     the engine of a small model used all."""
     recipe, compute = context.recipe, context.compute()
-    return await start_supervised(
-        await context.cluster(),
-        recipe.cluster,
-        context.journal,
+    return await context.start(
         name,
         "etude.engine.builtin.service:EngineService",
         str(model),
@@ -202,10 +199,7 @@ async def start_engine(
 
 
 async def start_worker(context: RunContext, engine: Supervised, name: str, splits: tuple[str, ...]) -> Supervised:
-    return await start_supervised(
-        await context.cluster(),
-        context.recipe.cluster,
-        context.journal,
+    return await context.start(
         name,
         "etude.rollout.worker:RolloutWorker",
         str(context.paths.root),

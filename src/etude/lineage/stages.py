@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from etude.cluster import DeadlineExceeded, ServiceDied, start_supervised
+from etude.cluster import DeadlineExceeded, ServiceDied
 from etude.lineage.context import RunContext
 from etude.lineage.continued import run_continued
 from etude.lineage.line import Stage
@@ -39,12 +39,9 @@ def _supervised(
 async def _run_as_service(context: RunContext, stage: str, recipe: dict[str, Any]) -> dict[str, Any]:
     """Run the stage as a service in its own process and return its result. A service that dies or hangs is restarted,
     as often as the recipe allows, and resumes."""
-    limits, journal = context.recipe.cluster, context.journal
-    service, root = "etude.pretrain.service:StageService", str(context.paths.root)
-    supervised = await start_supervised(
-        await context.cluster(), limits, journal, stage, service, stage, root, recipe, cpus=1.0
-    )
-    deadline = limits.call_seconds
+    service = "etude.pretrain.service:StageService"
+    supervised = await context.start(stage, service, stage, str(context.paths.root), recipe, cpus=1.0)
+    deadline = context.recipe.cluster.call_seconds
     try:
         while True:
             incarnation = supervised.incarnation
