@@ -14,7 +14,6 @@ from tests.lineage.examined import examined_run
 from etude.cli.numerics import numerics_command
 from etude.journal import RunPaths
 from etude.lineage import LineageError
-from etude.model import PoisonedWeights
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +66,3 @@ def test_a_checkpoint_of_anybodys(tmp_path: Path, capsys: pytest.CaptureFixture[
     for stage, formats, sequences in (("rl", [], None), (None, ["bf16"], None), (None, [], 2)):
         with pytest.raises(LineageError, match="is a checkpoint, not a run"):
             numerics_command(folder, stage, formats, sequences, as_json=False)
-    tensors = load_file(folder / "model.safetensors")
-    tensors["model.norm.weight"][0] = float("nan")
-    save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(PoisonedWeights, match=r"is not blessed: model\.norm\.weight has 1 of 64 numbers"):
-        numerics_command(folder, None, [], None, as_json=False)
-    assert capsys.readouterr().out.endswith("not blessed\n")
