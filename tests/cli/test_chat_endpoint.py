@@ -12,7 +12,7 @@ from tests.cli import here
 from tests.cli.test_agent import EDIT, ETUDE, repository
 from tests.harness.chat_server import completion
 
-from etude.cli.outcome import count
+from etude.cli.wording import count
 from etude.harness.sessions import SavedSession, SessionRecord, list_sessions, load_session
 
 __all__ = ["repository"]  # a fixture

@@ -14,40 +14,32 @@ from tests.lineage.examined import examined_run
 from etude.cli.numerics import numerics_command
 from etude.journal import RunPaths
 from etude.lineage import LineageError
-from etude.model import PoisonedWeights
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
-    return examined_run(tmp_path_factory.mktemp("examined") / "run", dtype="bfloat16")
+    return examined_run(tmp_path_factory.mktemp("examined") / "run")
 
 
 def numerics(run: RunPaths, *args: str) -> CompletedProcess[str]:
     return etude("doctor", "numerics", run.root, *args)
 
 
-def test_a_table_and_a_picture(run: RunPaths) -> None:
+def test_a_table_and_a_picture_or_json_alone(run: RunPaths) -> None:
     done = numerics(run, "--formats", "bf16, nvfp4", "--sequences", "1")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == f"{run.root}, rl: trained in bf16, computes in bfloat16"
+    assert lines[0] == f"{run.root}, rl: trained in bf16, computes in float32"
     assert lines[1].startswith("1 held-out demonstrations, ")
-    assert [line.split()[:2] for line in lines if line.startswith("nvfp4 ")][:3] == [
-        ["nvfp4", str(n)] for n in range(3)
-    ]
     assert len([line for line in lines if "one by one" in line]) == 2
     assert lines[-1] == "blessed"
     assert (run.plots / "numerics.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_json_alone(run: RunPaths) -> None:
     done = numerics(run, "--stage", "sft", "--formats", "mxfp8", "--sequences", "1", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert (found["stage"], found["blessed"], found["faults"]) == ("sft", True, [])
     (one,) = found["formats"]
     assert one["name"] == "mxfp8"
-    assert set(one["engine"]["sampled"]["logprobs"]) == {"mean", "p99", "max"}
     assert one["layers"][1]["experts"]["mean"] > 0
 
 
@@ -74,9 +66,3 @@ def test_a_checkpoint_of_anybodys(tmp_path: Path, capsys: pytest.CaptureFixture[
     for stage, formats, sequences in (("rl", [], None), (None, ["bf16"], None), (None, [], 2)):
         with pytest.raises(LineageError, match="is a checkpoint, not a run"):
             numerics_command(folder, stage, formats, sequences, as_json=False)
-    tensors = load_file(folder / "model.safetensors")
-    tensors["model.norm.weight"][0] = float("nan")
-    save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(PoisonedWeights, match=r"is not blessed: model\.norm\.weight has 1 of 64 numbers"):
-        numerics_command(folder, None, [], None, as_json=False)
-    assert capsys.readouterr().out.endswith("not blessed\n")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from tests.cli.here import etude
-from tests.cli.test_tasks import VERBS as TASK_VERBS
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from etude.cli.main import app
 
 ETUDE = str(Path(sys.executable).with_name("etude"))
 
@@ -49,28 +53,17 @@ def test_help_loads_nothing_heavy(args, heavy) -> None:
     assert shown.stdout.splitlines()[-1] == "loaded []"
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        ("run",),
-        ("chat",),
-        ("report",),
-        ("export",),
-        ("sandbox", "doctor"),
-        ("sandbox", "build"),
-        *(("sandbox", "images", verb) for verb in ("list", "import", "pull", "debootstrap", "remove", "collect")),
-        *(("tasks", verb) for verb in TASK_VERBS),
-        ("doctor", "numerics"),
-        ("agents", "apply"),
-        ("trace", "export"),
-        ("sessions", "check"),
-    ],
-)
-def test_every_verb_shows_an_example(verb) -> None:
+def verbs(group: TyperGroup, *above: str) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        yield from verbs(command, *above, name) if isinstance(command, TyperGroup) else [(*above, name)]
+
+
+@pytest.mark.parametrize("verb", list(verbs(get_command(app))), ids=" ".join)
+def test_every_verb_shows_an_example(verb: tuple[str, ...]) -> None:
     shown = etude(*verb, "--help")
     assert shown.returncode == 0
     assert "Example" in shown.stdout
-    assert f"  etude {' '.join(verb)}" in shown.stdout
+    assert f"  etude {' '.join(verb)}".removesuffix(" list") in shown.stdout
     assert verb[0] != "tasks" or all(len(line) <= 80 for line in shown.stdout.splitlines())
 
 

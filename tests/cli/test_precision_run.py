@@ -18,36 +18,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 HELD_OUT_TOKENS = 1_024
 """That losses are measured on: bf16 is slow where a processor has none, and nothing here is about what was learnt."""
-SMALL = [
-    "cluster.backend=inline",
-    "compute.dtype=bfloat16",
-    "compute.threads=1",
-    "model.hidden_size=64",
-    "model.num_hidden_layers=2",
-    "model.intermediate_size=128",
-    "model.moe_intermediate_size=32",
-    "tasks.train=8",
-    "tasks.dev=2",
-    "tasks.test=2",
-    "corpus.generated_documents=400",
-    "corpus.max_file_bytes=20_000",
-    "pretrain.steps=3",
-    "pretrain.batch=2",
-    "long.steps=1",
-    "long.length=512",
-    "mtp.steps=1",
-    "mtp.joint_steps=1",
-    "mtp.batch=2",
-    "sft.steps=2",
-    "sft.batch=2",
-    "sft.demonstrations=8",
-    "rl.steps=1",
-    "rl.prompts_per_step=2",
-    "rl.group=2",
-    "rl.evaluate_every=0",
-    "rl.drop_unsolved=false",
-    "rl.min_spread=0.0",
-]
+OVERRIDES = """
+cluster.backend=inline
+compute.dtype=bfloat16 compute.threads=1
+model.hidden_size=64 model.num_hidden_layers=2 model.intermediate_size=128 model.moe_intermediate_size=32
+tasks.train=8 tasks.dev=2 tasks.test=2
+corpus.generated_documents=400 corpus.max_file_bytes=20_000
+pretrain.steps=3 pretrain.batch=2
+long.steps=1 long.length=512
+mtp.steps=1 mtp.joint_steps=1 mtp.batch=2
+sft.steps=2 sft.batch=2 sft.demonstrations=8
+rl.steps=1 rl.prompts_per_step=2 rl.group=2 rl.evaluate_every=0 rl.drop_unsolved=false rl.min_spread=0.0
+"""
 """So short a training solves nothing: what fails is trained on too."""
 
 
@@ -67,7 +49,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def etude_run(runs: Path, name: str, *more: str) -> str:
-    done = etude("run", "recipes/tiny.toml", "--runs", runs, "--name", name, *more, *SMALL)
+    done = etude("run", "recipes/tiny.toml", "--runs", runs, "--name", name, *more, *OVERRIDES.split())
     assert done.returncode == 0, done.stderr
     return done.stderr
 

@@ -15,9 +15,7 @@ from tests.harness.test_session_tokens import BOX, HARNESS, policy
 from tests.trace.atif_schema import Trajectory
 
 from etude.cli.errors import exit_code
-from etude.cli.sessions.checking import check_command
-from etude.cli.sessions.consent import consent_command
-from etude.cli.sessions.listing import list_command
+from etude.cli.sessions.commands import check_command, consent_command, list_command
 from etude.cli.trace.exporting import EXPORTS, export_command
 from etude.cli.trace.showing import show_command
 from etude.harness import ChatSession, Conversation, Message, Role, ToolCall, Turn

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from etude.journal import JournalError, read_journal, waits
-from etude.journal.read import _merged
 
 
 def write(folder: Path, process: str, *entries: tuple[float, str, dict[str, object]], pid: int = 1) -> Path:
@@ -54,19 +50,8 @@ def test_a_foreign_file_is_named(tmp_path: Path) -> None:
 
 
 def test_waits_add_up_and_overlapping_ones_count_once(tmp_path: Path) -> None:
-    write(
-        tmp_path, "worker", wait(10, "engine", 4), wait(11, "engine", 4), wait(30, "engine", 1), wait(31, "driver", 2)
-    )
+    engine = [wait(end, "engine", seconds) for end, seconds in ((9, 1), (10, 4), (11, 4), (12, 0.5), (30, 1))]
+    write(tmp_path, "worker", *engine, wait(31, "driver", 2))
     write(tmp_path, "worker", wait(10, "engine", 4), pid=2)
     write(tmp_path, "trainer", wait(10, "driver", 0.5))
-    assert waits(tmp_path) == {"trainer": {"driver": 0.5}, "worker": {"driver": 2.0, "engine": 10.0}}
-
-
-@settings(deadline=None)
-@given(spans=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda span: (min(span), max(span)))))
-def test_merged_spans_cover_what_any_span_covers_and_each_second_once(spans: list[tuple[int, int]]) -> None:
-    inside = {second for start, end in spans for second in range(start, end)}
-    merged = _merged([(float(start), float(end)) for start, end in spans])
-    covered = [second for start, end in merged for second in range(int(start), int(end))]
-    assert sorted(covered) == sorted(inside)
-    assert all(before[1] < after[0] for before, after in itertools.pairwise(merged))
+    assert waits(tmp_path) == {"trainer": {"driver": 0.5}, "worker": {"driver": 2.0, "engine": 10.5}}

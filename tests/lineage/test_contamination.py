@@ -34,10 +34,6 @@ def document(text: str, source: str = "generated") -> Document:
     return Document(text, "code", source, "test 1", "here")
 
 
-def test_generated_tasks_are_separate(tasks: list[Task]) -> None:
-    require_separate(tasks)
-
-
 def test_a_train_task_that_is_a_test_task_in_disguise_is_refused(tasks: list[Task], tmp_path: Path) -> None:
     test = next(task for task in tasks if task.split is Split.TEST)
     proven = tmp_path / "separate"

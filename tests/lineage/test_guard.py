@@ -7,15 +7,14 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from tests.lineage.contexts import open_context
 
 from etude.cli.run import run_command
 from etude.corpus.shards import Tokens, write_shards
-from etude.journal import Journal, RunPaths
+from etude.journal import RunPaths
 from etude.lineage import LineageError, LineageState, Stage, require_supported, run_line
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_long_documents
-from etude.lineage.screen import Screen
 from etude.lineage.stages import STAGES
 from etude.recipe import Recipe
 
@@ -27,11 +26,9 @@ def recipe_with(**sections: dict[str, object]) -> Recipe:
 
 def context_with(root: Path, recipe: Recipe, lengths: dict[str, list[int]]) -> RunContext:
     """A run that has a corpus whose documents are this long."""
-    paths = RunPaths(root)
     splits = {name: [Tokens([1] * length, "code", "folder") for length in split] for name, split in lengths.items()}
-    write_shards(paths.corpus, splits, vocab_size=400, shard_tokens=10_000, provenance={})
-    journal = Journal(paths.journal, "driver")
-    return RunContext(recipe, paths, LineageState.load(paths.lineage), journal, Screen(journal, Console(quiet=True)))
+    write_shards(RunPaths(root).corpus, splits, vocab_size=400, shard_tokens=10_000, provenance={})
+    return open_context(root, recipe)
 
 
 def test_the_default_recipe_is_supported() -> None:

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
+from tests.lineage.contexts import open_context
 
-from etude.journal import Journal, RunPaths, read_journal
+from etude.journal import RunPaths, read_journal
 from etude.lineage import LineageError, LineageState, Reuse, Stage, find_donors, run_line
 from etude.lineage import reuse as room
 from etude.lineage.context import RunContext
 from etude.lineage.line import require_unchanged
-from etude.lineage.screen import Screen
 from etude.lineage.stages import STAGES
 from etude.recipe import Recipe, save_recipe
 
@@ -57,18 +56,14 @@ def changed(**sections: dict[str, object]) -> Recipe:
 
 def run(root: Path, recipe: Recipe = RECIPE, reuse: Path | None = None, until: str | None = None) -> tuple[Made, str]:
     made, shown = Made(), io.StringIO()
-    paths = RunPaths(root)
-    root.mkdir(parents=True, exist_ok=True)
-    save_recipe(recipe, paths.recipe)
-    journal = Journal(paths.journal, "driver")
-    screen = Screen(journal, Console(file=shown, width=200))
-    context = RunContext(recipe, paths, LineageState.load(paths.lineage), journal, screen)
+    context = open_context(root, recipe, shown)
+    save_recipe(recipe, context.paths.recipe)
     donors = Reuse(made.line, find_donors(reuse, root) if reuse else ())
     donors.adopt_compute(context)
     try:
         asyncio.run(run_line(context, made.line, donors.take, until))
     finally:
-        journal.close()
+        context.journal.close()
     return made, shown.getvalue()
 
 
@@ -157,30 +152,6 @@ def test_files_that_have_changed_since_are_not_taken(tmp_path) -> None:
     assert "its files in a have changed since they were made" in shown
 
 
-def test_a_run_that_computed_otherwise_gives_nothing_that_was_computed(tmp_path) -> None:
-    run(tmp_path / "a")
-    state = LineageState.load(RunPaths(tmp_path / "a").lineage)
-    made = Made()
-    stage = Stage("end", "end", ("rl", "compute"), ("end",), made.line[3].run, needs=("left", "right"))
-    assert state.compute["dtype_name"] == "float32"
-    run(tmp_path / "b", until="right")
-    journal = Journal(tmp_path / "b/journal", "driver")
-    paths = RunPaths(tmp_path / "b")
-    screen = Screen(journal, Console(file=io.StringIO()))
-    context = RunContext(RECIPE, paths, LineageState.load(paths.lineage), journal, screen)
-    context.state.compute["threads"] = 64
-    line = (*made.line[:3], stage)
-    digest = LineageState.load(RunPaths(tmp_path / "a").lineage)
-    digest.stages["end"].recipe_digest = room.recipe_digest(RECIPE, stage.sections)
-    digest.save(RunPaths(tmp_path / "a").lineage)
-    reuse = Reuse(line, find_donors(tmp_path / "a", paths.root))
-    assert reuse.take(context, stage) is None
-    context.state.compute["threads"] = 1
-    context.state.compute["reason"] = "another probe, other figures"
-    assert reuse.take(context, stage) is not None
-    journal.close()
-
-
 def test_what_a_probe_chose_is_taken_along(tmp_path, monkeypatch) -> None:
     free = changed(compute={"dtype": "float32", "threads": 0})
     run(tmp_path / "a", free)
@@ -193,22 +164,18 @@ def test_what_a_probe_chose_is_taken_along(tmp_path, monkeypatch) -> None:
 
 def computed(root: Path, dtype: str, found: str, reuse: Path | None = None) -> tuple[list[str], LineageState]:
     """A run whose stages depend on compute; `found` is what a probe finds there."""
-    made, paths = Made(), RunPaths(root)
+    made, recipe = Made(), changed(compute={"dtype": dtype, "threads": 1})
     line = tuple(replace(stage, sections=(*stage.sections, "compute")) for stage in made.line)
-    recipe = changed(compute={"dtype": dtype, "threads": 1})
-    state = LineageState.load(paths.lineage)
-    journal = Journal(paths.journal, "driver")
-    screen = Screen(journal, Console(file=io.StringIO()))
-    save_recipe(recipe, paths.recipe)
-    require_unchanged(recipe, state, line)
-    context = RunContext(recipe, paths, state, journal, screen)
+    context = open_context(root, recipe)
+    save_recipe(recipe, context.paths.recipe)
+    require_unchanged(recipe, context.state, line)
     donors = Reuse(line, find_donors(reuse, root) if reuse else ())
     donors.adopt_compute(context)
-    if not state.compute:
-        state.compute = {"device": "cpu", "dtype_name": found, "threads": 1, "reason": "a probe"}
+    if not context.state.compute:
+        context.state.compute = {"device": "cpu", "dtype_name": found, "threads": 1, "reason": "a probe"}
     asyncio.run(run_line(context, line, donors.take))
-    journal.close()
-    return made.calls, LineageState.load(paths.lineage)
+    context.journal.close()
+    return made.calls, LineageState.load(context.paths.lineage)
 
 
 def test_what_a_probe_found_is_what_another_run_asks_for(tmp_path) -> None:
@@ -220,6 +187,15 @@ def test_what_a_probe_found_is_what_another_run_asks_for(tmp_path) -> None:
     assert computed(tmp_path / "b", "float32", "")[0] == [], "and it goes on as a run of its own recipe"
     assert computed(tmp_path / "c", "bfloat16", "bfloat16", tmp_path / "a")[0] == every
     assert computed(tmp_path / "d", "auto", "", tmp_path / "a")[0] == []
+
+
+def test_a_run_that_computed_otherwise_gives_nothing_that_was_computed(tmp_path) -> None:
+    computed(tmp_path / "a", "auto", "float32")
+    for name, threads, anew in (("b", 64, 4), ("c", 1, 0)):
+        chosen = {"device": "cpu", "dtype_name": "float32", "threads": threads, "reason": "other figures"}
+        (tmp_path / name).mkdir()
+        LineageState(compute=chosen).save(RunPaths(tmp_path / name).lineage)
+        assert len(computed(tmp_path / name, "auto", "", tmp_path / "a")[0]) == anew
 
 
 class Killed(BaseException):

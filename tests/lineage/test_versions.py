@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
+from tests.lineage.contexts import open_context
 
-from etude.journal import Journal, RunPaths, read_journal
-from etude.lineage import LineageState, reinforce
+from etude.journal import read_journal
+from etude.lineage import reinforce
 from etude.lineage.context import RunContext
-from etude.lineage.screen import Screen
 from etude.model import ModelConfig, Numerics, Transformer, load_hf, round_with, save_hf, served_state
 from etude.recipe import Recipe
 from etude.recipe.model import ModelRecipe
@@ -29,9 +28,8 @@ def context(request: pytest.FixtureRequest, tmp_path: Path) -> RunContext:
     recipe = Recipe.model_validate(
         {"name": "r", "compute": {"dtype": request.param, "threads": 1}, "rl": {"steps": 3, "evaluate_every": 1}}
     )
-    paths = RunPaths(tmp_path / "run")
-    journal = Journal(paths.journal, "driver")
-    found = RunContext(recipe, paths, LineageState.load(paths.lineage), journal, Screen(journal, Console(quiet=True)))
+    found = open_context(tmp_path / "run", recipe)
+    paths = found.paths
     network = Transformer(ModelConfig.from_recipe(ModelRecipe(embedding_scale=11.3), 64)).initialise(0)
     paths.tokenizer.write_text("{}")
     save_hf(network, paths.model("sft"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -96,17 +98,31 @@ def printed(gpu: str | None) -> str:
     return "".join(json.dumps(line) + "\n" for line in (first, {"check": "one", "ok": True}, last))
 
 
-def recorded(folder: Path, text: str) -> tuple[subprocess.CompletedProcess[str], str]:
+@pytest.fixture(scope="module")
+def record() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("record", SCRIPT.with_name("record.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))  # the script adds a folder for good
+        spec.loader.exec_module(module)
+    return module
+
+
+def recorded(record: ModuleType, folder: Path, text: str) -> tuple[int, str]:
+    """Exit code, and the results with a row of before."""
     file, results = folder / "gpu.jsonl", folder / "rows.jsonl"
     file.write_text(text)
     results.write_text("{}\n")
-    command = [sys.executable, str(SCRIPT.with_name("record.py")), str(file), "--results", str(results)]
-    return subprocess.run(command, capture_output=True, text=True, check=False), results.read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["record.py", str(file), "--results", str(results)])
+        return record.main(), results.read_text()
 
 
-def test_what_it_printed_elsewhere_is_kept_row_by_row(tmp_path: Path) -> None:
-    done, results = recorded(tmp_path, printed("NVIDIA H100"))
-    assert done.returncode == 0, done.stderr
+def test_what_it_printed_elsewhere_is_kept_row_by_row(record: ModuleType, tmp_path: Path) -> None:
+    code, results = recorded(record, tmp_path, printed("NVIDIA H100"))
+    assert code == 0
     rows = [json.loads(line) for line in results.splitlines()[1:]]
     assert [row.pop("result") for row in rows] == [
         {"checks": 3, "failed": [], "tokens_per_second": {"decode": 9}},
@@ -129,8 +145,10 @@ def test_what_it_printed_elsewhere_is_kept_row_by_row(tmp_path: Path) -> None:
     ],
     ids=["empty", "no JSON", "no object", "no GPU", "cut short"],
 )
-def test_what_is_not_its_output_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
-    done, results = recorded(tmp_path, text)
-    assert (done.returncode, done.stdout, results) == (2, "", "{}\n")
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_what_is_not_its_output_is_refused_in_one_line(
+    record: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    assert recorded(record, tmp_path, text) == (2, "{}\n")
+    shown = capsys.readouterr()
+    assert (shown.out, len(shown.err.splitlines())) == ("", 1)
+    assert said in shown.err

@@ -49,7 +49,7 @@ def run_setup(tools: Path, python: str, place: Path) -> subprocess.CompletedProc
 def setup_says(tools: Path, python: str) -> str:
     """The one line, without its prefix."""
     place = tools.parent / "project"
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     done = run_setup(tools, python, place)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
@@ -63,32 +63,22 @@ def fake_python(tools: Path, version: str = "3.11.2", *, too_old: bool = False, 
     return str(executable(tools.parent / "python", text))
 
 
-def test_without_python(tools: Path) -> None:
+def test_a_python_that_is_missing_or_too_old(tools: Path) -> None:
     assert setup_says(tools, "python3") == "python3 is missing; run: apt-get install python3 python3-venv"
-
-
-def test_a_python_that_is_not_where_the_user_says(tools: Path) -> None:
     assert setup_says(tools, "/nowhere/python3.12").startswith("/nowhere/python3.12 is missing; ")
-
-
-def test_a_python_that_is_too_old(tools: Path) -> None:
     line = setup_says(tools, fake_python(tools, "3.9.2", too_old=True))
     assert line == "Python 3.11 or newer is needed, Python 3.9.2 found; set PYTHON=/path/to/python3.11"
 
 
-def test_a_python_without_venv(tools: Path) -> None:
+@pytest.mark.parametrize("there", [(), ("apt-get",), ("root",)])
+def test_a_python_without_venv(tools: Path, there: tuple[str, ...]) -> None:
+    """Who is not root is told although there is apt-get, and root although there is none."""
+    if "apt-get" in there:
+        executable(tools / "apt-get", "#!/bin/sh\nexit 1\n")
+    if "root" in there:
+        executable(tools / "id", "#!/bin/sh\necho 0\n")
     line = setup_says(tools, fake_python(tools, no_venv=True))
     assert line == "this Python has no venv module; run: sudo apt-get install python3-venv"
-
-
-def test_one_who_is_not_root_is_told_although_there_is_apt_get(tools: Path) -> None:
-    executable(tools / "apt-get", "#!/bin/sh\nexit 1\n")
-    assert "run: sudo apt-get install python3-venv" in setup_says(tools, fake_python(tools, no_venv=True))
-
-
-def test_root_without_apt_get_is_told_too(tools: Path) -> None:
-    executable(tools / "id", "#!/bin/sh\necho 0\n")
-    assert "run: sudo apt-get install python3-venv" in setup_says(tools, fake_python(tools, no_venv=True))
 
 
 def test_a_real_python_passes_both_questions(tools: Path) -> None:

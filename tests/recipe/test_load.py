@@ -94,13 +94,11 @@ def test_the_recipes_of_the_house_load(file) -> None:
     ("override", "names"),
     [
         ("rl.stepz=1", ["rl.stepz", "did you mean steps"]),
-        ("modle.hidden_size=8", ["modle", "did you mean model"]),
         ("rl.steps=many", ["rl.steps", "integer", "'many'"]),
         ('rl.steps="5"', ["rl.steps", "integer", "'5'"]),
         ("rl.steps=true", ["rl.steps", "integer", "True"]),
         ("rl.temperature=nan", ["rl.temperature", "finite", "nan"]),
         ("rl.steps=-1", ["rl.steps", "greater than or equal to 0", "-1"]),
-        ("rl.mode=both", ["rl.mode", "'async' or 'sync'", "'both'"]),
         ("rl=3", ["rl", "section", "3"]),
         ("rl.steps.many=3", ["rl.steps", "integer", "found a section"]),
         ("rl.steps", ["'rl.steps'", "dotted.field=value"]),
@@ -112,7 +110,6 @@ def test_the_recipes_of_the_house_load(file) -> None:
         ("rl.optimizer.betas=[0.9]", ["rl.optimizer.betas", "missing"]),
         ("model.num_experts_per_tok=9", ["num_experts_per_tok = 9", "n_routed_experts = 8"]),
         ("long.length=99999", ["long.length = 99999", "pretrain.length = 256", "long.factor = 4"]),
-        ("engine.context=4096", ["engine.context = 4096", "model.max_position_embeddings = 1024"]),
     ],
 )
 def test_a_bad_field_is_one_line(override, names, tmp_path) -> None:
@@ -130,6 +127,7 @@ def test_a_bad_field_is_one_line(override, names, tmp_path) -> None:
     ("content", "says"),
     [
         (None, "No such file"),
+        ("folder", "Is a directory"),
         (b"name = ", "is not TOML"),
         (b"\xff\xfe", "is not UTF-8"),
         (b"seed = 1", "name: is missing"),
@@ -138,8 +136,10 @@ def test_a_bad_field_is_one_line(override, names, tmp_path) -> None:
 )
 def test_a_bad_file_is_one_line(content, says, tmp_path) -> None:
     file = tmp_path / "r.toml"
-    if content is not None:
+    if isinstance(content, bytes):
         file.write_bytes(content)
+    elif content is not None:
+        file.mkdir()
     with pytest.raises(RecipeError, match=says) as caught:
         load_recipe(file)
     assert "\n" not in str(caught.value)
@@ -155,11 +155,6 @@ def test_what_a_table_leaves_out_has_the_default_of_its_place(tmp_path) -> None:
         assert recipe.rl.optimizer.warmup_steps == 4 != OptimizerRecipe().warmup_steps
         assert recipe.rl.reward.length == house.reward.length.model_copy(update={"scale": 0.5})
         assert recipe.rl.reward.truncated == house.reward.truncated
-
-
-def test_a_folder_is_no_recipe(tmp_path) -> None:
-    with pytest.raises(RecipeError, match="Is a directory"):
-        load_recipe(tmp_path)
 
 
 def test_a_recipe_may_stand_on_another(tmp_path: Path) -> None:

@@ -62,26 +62,31 @@ def test_what_makes_no_sense_is_refused(overrides: list[str], message: str) -> N
         tiny("precision.emulate=true", *overrides)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["experts=nvfp4", 'also=["shared"]', "reciprocal_bits=22", "emulate=true"],
+            "routed experts, shared: forward nvfp4, backward mxfp8, reciprocals of 22 bits, emulated",
+        ),
+        (["experts=fp8_block"], "routed experts: forward fp8_block, backward fp8_block"),
+        (
+            ["experts=mxfp8", "kernels=triton"],
+            "routed experts: forward mxfp8, backward mxfp8, codes widened to bf16",
+        ),
+        (["invariant=true"], "no matmul is rounded, batch-invariant"),
+        (
+            ["invariant=true", "since=rl", "experts=mxfp8", "emulate=true"],
+            "routed experts: forward mxfp8, backward mxfp8, emulated, batch-invariant, since rl",
+        ),
+    ],
+)
+def test_it_says_what_is_rounded(overrides: list[str], said: str) -> None:
+    assert str(tiny(*(f"precision.{one}" for one in overrides)).precision) == said
+
+
 def test_fp8_blocks_fit_any_width() -> None:
     assert tiny("precision.experts=fp8_block", "model.moe_intermediate_size=48").precision.experts == "fp8_block"
-
-
-def test_it_says_what_is_rounded() -> None:
-    rounded = tiny(
-        "precision.experts=nvfp4", 'precision.also=["shared"]', "precision.reciprocal_bits=22", "precision.emulate=true"
-    )
-    said = "routed experts, shared: forward nvfp4, backward mxfp8, reciprocals of 22 bits, emulated"
-    assert str(rounded.precision) == said
-    native = tiny("precision.experts=fp8_block")
-    assert str(native.precision) == "routed experts: forward fp8_block, backward fp8_block"
-    widened = tiny("precision.experts=mxfp8", "precision.kernels=triton")
-    assert str(widened.precision) == "routed experts: forward mxfp8, backward mxfp8, codes widened to bf16"
-
-
-def test_it_says_that_batches_do_not_matter() -> None:
-    assert str(tiny("precision.invariant=true").precision) == "no matmul is rounded, batch-invariant"
-    later = tiny("precision.invariant=true", "precision.since=rl", "precision.experts=mxfp8", "precision.emulate=true")
-    assert str(later.precision).endswith("emulated, batch-invariant, since rl")
 
 
 def test_what_is_named_as_before_there_were_names_is_the_same_stage() -> None:

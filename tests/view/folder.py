@@ -7,10 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from etude.journal import Journal, RunPaths
-from etude.trace import Segment, SegmentKind, StopCause, Trace
+from etude.trace import StopCause, Trace
 from etude.trace.file import TraceWriter
 
 
@@ -59,19 +57,6 @@ DIFF = """--- a/kitchen.py
 
 def _trace(name: str, task: str, messages: list[dict[str, Any]], diff: str) -> Trace:
     trace = Trace(name, task, "test", task, 0, "policy", 0)
-    n = 4
-    trace.segments = [
-        Segment(
-            0,
-            None,
-            SegmentKind.START,
-            np.arange(n, dtype=np.int32),
-            np.array([False, False, True, True]),
-            np.zeros(n, np.float32),
-            np.full(n, 1, np.int32),
-            None,
-        )
-    ]
     trace.messages, trace.diff, trace.stop = messages, diff, StopCause.FINISHED if diff else StopCause.TURNS
     trace.usage.turns, trace.usage.tool_calls, trace.usage.sampled_tokens = 5, 4, 96
     return trace

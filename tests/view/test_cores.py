@@ -89,12 +89,6 @@ def test_that_the_driver_waits_for_rollouts_and_for_the_trainer_is_its_work() ->
     assert dict(parts.idle) == pytest.approx({"driver for evaluator": 1.0, NOBODY: 0.0})
 
 
-def test_clocks_that_count_in_ticks_never_make_more_than_there_is() -> None:
-    parts = one(Sample(10.0, 1.0, 1, 1.04, {"engine": 1.02, "driver": 0.02}))
-    assert parts.seconds == pytest.approx(1.0)
-    assert sum(parts.idle.values()) == 0
-
-
 def test_waits_that_hardly_cost_anything_share_a_line() -> None:
     samples = [Sample(float(second), 1.0, 2, 1.0, {"engine": 1.0}) for second in range(1, 201)]
     waits = {("trainer", "rollouts"): [(0.0, 199.0)], ("evaluator", "engine"): [(199.5, 199.7)]}

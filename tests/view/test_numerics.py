@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from etude.view.numerics import draw_numerics, numerics_table
 
 FORMATS = ("bf16", "nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block")
@@ -60,18 +58,12 @@ def test_what_was_left_out_and_what_is_wrong_are_told() -> None:
     ]
 
 
-@pytest.mark.parametrize(("count", "error"), [(1, 0.0), (len(FORMATS), 0.1)])
-def test_the_picture_shows_any_number_of_formats_and_errors_of_nothing(
-    count: int, error: float, tmp_path: Path
-) -> None:
-    file = tmp_path / "new" / "numerics.png"
-    draw_numerics(findings(*(of_format(name, error) for name in FORMATS[:count])), file)
-    assert file.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_network_without_experts_has_a_picture_too(tmp_path: Path) -> None:
-    dense = of_format("bf16", 0.1)
-    dense["layers"] = [layer(0, 0.1, routed=False)]
+def test_the_picture_shows_many_formats_and_a_network_without_experts_or_errors(tmp_path: Path) -> None:
+    dense = of_format("bf16", 0.0)
+    dense["layers"] = [layer(0, 0.0, routed=False)]
     dense["engine"] = {way: said | {"flips": []} for way, said in dense["engine"].items()}
-    draw_numerics(findings(dense), tmp_path / "numerics.png")
+    for name, found in (("one", findings(dense)), ("all", findings(*(of_format(name, 0.1) for name in FORMATS)))):
+        file = tmp_path / "new" / f"{name}.png"
+        draw_numerics(found, file)
+        assert file.read_bytes().startswith(b"\x89PNG")
     assert numerics_table(findings(dense)).count("0.00%") == 3

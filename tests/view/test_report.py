@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.view.folder import write_run
 
 from etude.journal import RunPaths
@@ -52,21 +48,14 @@ def page(finished) -> str:
     return write_report(finished).read_text(encoding="utf-8")
 
 
-def test_the_page_is_self_contained(page) -> None:
+def test_the_page_is_self_contained(finished, page) -> None:
     links = parse(page).links
     assert len(links) == len(FIGURES)
     assert all(link.startswith("data:image/png;base64,") for link in links)
     assert not re.search(r"url\(|@import|https?://", page)
-
-
-def test_every_picture_is_a_png(finished, page) -> None:
     drawn = sorted(finished.plots.glob("*"))
     assert [file.stem for file in drawn] == sorted(FIGURES)
-    for file in drawn:
-        data = file.read_bytes()
-        assert data.startswith(b"\x89PNG\r\n\x1a\n")
-        assert data.rstrip().endswith(b"IEND\xaeB`\x82")
-        assert len(data) > 5_000
+    assert all(file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") for file in drawn)
 
 
 def test_rollouts_stand_side_by_side_improvements_first(finished, page) -> None:
@@ -101,6 +90,7 @@ def test_a_run_at_any_point_can_be_shown(keep, finished, tmp_path) -> None:
         shutil.copy(source, root / keep)
     shown = write_report(RunPaths(root)).read_text(encoding="utf-8")
     assert "half" in shown
+    assert "Where the cores were" not in shown
     assert "None" not in "".join(parse(shown).text)
 
 
@@ -133,10 +123,10 @@ def test_the_four_cells_are_told_before_and_after(finished, page) -> None:
 def test_how_the_test_was_taken_is_told(finished, page) -> None:
     told = measured(read_run(finished).summary)
     assert set(told) <= set(parse(page).text)
-    assert told[0].startswith("40 test tasks, 4 attempts at each at temperature 1, under")
-    assert "others of the same shape were, with other numbers" in told[0]
-    assert "This run took the test 2 times" in told[2]
-    assert "One run of one seed cannot say" in told[3]
+    for line, part in zip(
+        told, ("40 test tasks, 4 attempts", "a fresh box", "the test 2 times", "one seed"), strict=True
+    ):
+        assert part in line
     tested = {"tasks": 1, "k": 2, "test_evaluations": 3, "greedy_before": 0}
     assert "1, and a greedy one, under" in measured({"rl": tested})[0]
     assert len(measured({"continued": tested})) == 3, "the other arm of that question"
@@ -193,35 +183,21 @@ def test_every_core_second_of_rl_is_told(finished, page) -> None:
 
 def test_a_journal_without_cores_and_an_evaluation_that_has_just_begun_are_left_out(finished, tmp_path) -> None:
     """Only the picture of cores is missing: that of scores shows the other evaluation."""
-    shutil.copytree(finished.root, tmp_path / "old")
+    shutil.copytree(finished.root, tmp_path / "old", ignore=shutil.ignore_patterns("journal", "plots"))
     (tmp_path / "old/eval/test-rl/summary.json").unlink()
     shutil.rmtree(tmp_path / "old/eval/test-rl/traces")
-    for file in (tmp_path / "old/journal").iterdir():
-        kept = [line for line in file.read_text().splitlines(keepends=True) if '"cores"' not in line]
-        file.write_text("".join(kept))
-    page = write_report(RunPaths(tmp_path / "old")).read_text(encoding="utf-8")
-    assert len(parse(page).links) == len(FIGURES) - 1
-    assert "Where the cores were" not in page
+    data = read_run(RunPaths(tmp_path / "old"))
+    assert [name for name, draw in FIGURES.items() if draw(data) is None] == ["cores"]
+    assert pairs(data) == []
 
 
-@given(st.lists(st.floats(-1e3, 1e3), max_size=80))
-def test_a_smooth_course_stays_with_its_curve(values: list[float]) -> None:
-    smooth = _smooth(values)
-    assert len(smooth) == len(values)
-    if values:
-        assert (smooth[0], smooth[-1]) == (values[0], values[-1])
-        assert min(values) - 1e-9 <= min(smooth)
-        assert max(smooth) <= max(values) + 1e-9
-
-
-def test_a_straight_line_is_smooth_already() -> None:
+def test_smoothing_keeps_the_ends_and_a_straight_line() -> None:
     line = [float(value) for value in range(100)]
     assert _smooth(line) == line
-
-
-def test_no_torch_is_needed() -> None:
-    code = "import sys, etude.view.report; sys.exit(len({'torch', 'ray', 'transformers'} & set(sys.modules)))"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert _smooth([]) == []
+    smooth = _smooth([0.0, 9.0] * 20)
+    assert (smooth[0], smooth[-1]) == (0.0, 9.0)
+    assert 3 < min(smooth[5:-5]) < max(smooth[5:-5]) < 6
 
 
 def test_a_run_that_continued_sft_is_shown_as_one_that_did_rl(tmp_path) -> None:

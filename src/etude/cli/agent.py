@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from etude.cli.agent_setup import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
-from etude.cli.outcome import how_it_ended
 from etude.cli.run_front import run_front
 from etude.cli.show import Show
 from etude.cli.visible import visible
+from etude.cli.wording import how_it_ended
 from etude.harness import Observer, Outcome
 from etude.harness.sessions import SavedSession, SessionError, record_all_kept_lines
 from etude.trace import StopCause

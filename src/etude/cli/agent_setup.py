@@ -24,17 +24,16 @@ from etude.sandbox import open_sandboxes, store_in, temporary_store, without_fle
 
 LAST = "last"
 BOX = SandboxRecipe(memory_mb=4096, processes=512, command_seconds=120.0)
-"""Sandbox limits of an agent whose model an endpoint serves. They are above the defaults of a recipe, since a user's
-repository needs more than the tasks of a tiny model."""
+"""Sandbox limits of an agent behind an endpoint: above a recipe's defaults, since a user's repository needs more than
+the tasks of a tiny model."""
 
 OpenPolicy = Callable[[AsyncExitStack], Policy]
-"""Function that creates the agent's policy, and pushes its cleanup onto the given exit stack."""
+"""Creates the agent's policy and pushes its cleanup onto the given exit stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The agent that a command talks to: the name of its model, its harness, its sandbox, and a function that creates
-    its policy."""
+    """The agent that a command talks to."""
 
     model: str
     harness: HarnessRecipe
@@ -201,8 +200,7 @@ def sessions_of(sessions: Path, folder: Path) -> Iterator[SavedSession]:
 
 def find_saved(sessions: Path, folder: Path, resume: str | None, here: bool) -> SavedSession | None:
     """Return the session named `resume`, or for `last` the newest session of the folder; None if `resume` is None.
-    Raise SessionError if the session worked in the folder itself and `here` is false, or on a copy and `here` is
-    true."""
+    Raise SessionError if the session worked in the folder itself and `here` is false, or the other way round."""
     if resume is None:
         return None
     if resume != LAST:
@@ -227,7 +225,7 @@ def _begin_record(sessions: Path, front: Front, where: Where) -> SessionRecord:
 
 
 def about(front: Front, where: Where) -> dict[str, object]:
-    """Return the fields of a session record's first line, such as the model and the folder."""
+    """Return the fields of a session record's first line."""
     folder = str(where.folder.resolve())
     said: dict[str, object] = {"profile": front.harness.profile, "model": front.model, "folder": folder}
     return said | {"here": where.rules.here, "key": front.key, "consent": where.consent}

@@ -19,22 +19,15 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
-from rich.syntax import Syntax
 
 from etude.cli.agent_setup import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
-from etude.cli.outcome import how_it_ended
 from etude.cli.run_front import run_front
-from etude.cli.show import Show
+from etude.cli.show import Show, print_diff
 from etude.cli.visible import exact, visible
-from etude.harness import (
-    Answer,
-    ChatSession,
-    RequestedAction,
-    write_sample,
-)
+from etude.cli.wording import how_it_ended
+from etude.harness import Answer, ChatSession, RequestedAction, write_sample
 from etude.harness.permissions import always_rules
 from etude.harness.sessions import SavedSession, SessionError, record_all_kept_lines
 
@@ -58,12 +51,6 @@ class ChatOptions:
     consent: bool = False
 
 
-class RunScreen(Protocol):
-    async def __call__(self, front: Front, where: Where, task: str | None, saved: SavedSession | None) -> str | None:
-        """Run one session. Return the name of the session to resume next, or None if the user leaves."""
-        ...
-
-
 def chat_command(options: ChatOptions) -> int:
     if options.run is not None:
         front = run_front(options.run, options.stage)
@@ -77,17 +64,16 @@ def chat_command(options: ChatOptions) -> int:
     options.rules.parsed()
     if options.folder is None and (options.rules.here or options.resume):
         raise SessionError("the sample is deleted after the chat: --here and --resume need a folder, given by --folder")
-    where = _where(options, options.folder) if options.folder else None
+    where = saved = None
     if options.folder is not None:
+        where = Where(options.folder, options.sessions, options.shell, options.rules, options.consent)
         record_all_kept_lines(options.sessions, options.folder)
-    saved = _saved(options)
+        saved = find_saved(options.sessions, options.folder, options.resume, options.rules.here)
     # Treat SIGTERM like Ctrl-C, so that boxes and temporary folders are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     lines = _why_lines(options)
     if lines is None:
-        from etude.cli.screen import run_screen
-
-        return asyncio.run(_on_screen(options, front, run_screen))
+        return asyncio.run(_on_screen(options, front, where))
     if lines:
         print(f"etude: line mode, since {lines}", file=sys.stderr)
     asyncio.run(converse(front, options.task, where, yes=options.yes, saved=saved))
@@ -95,8 +81,7 @@ def chat_command(options: ChatOptions) -> int:
 
 
 def _why_lines(options: ChatOptions) -> str | None:
-    """Return why the chat uses line mode, as text to print; the text is empty if the user asked for line mode. Return
-    None if the chat uses the full-screen interface."""
+    """Return why the chat uses line mode, empty if the user asked for it; None if it uses the full-screen interface."""
     if options.plain or options.yes:
         return ""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -108,23 +93,13 @@ def _why_lines(options: ChatOptions) -> str | None:
     return None
 
 
-def _where(options: ChatOptions, folder: Path) -> Where:
-    return Where(folder, options.sessions, options.shell, options.rules, options.consent)
-
-
-def _saved(options: ChatOptions) -> SavedSession | None:
-    if options.folder is None:
-        return None
-    return find_saved(options.sessions, options.folder, options.resume, options.rules.here)
-
-
-async def _on_screen(options: ChatOptions, front: Front, run_screen: RunScreen) -> int:
+async def _on_screen(options: ChatOptions, front: Front, where: Where | None) -> int:
     """Run a session in the full-screen interface, then every session that the user switches to."""
+    from etude.cli.screen import run_screen
+
     async with AsyncExitStack() as stack:
-        if options.folder is None:
+        if where is None:
             where = Where(_sample(stack), None, options.shell)
-        else:
-            where = _where(options, options.folder)
         task, resume = options.task, options.resume
         while True:
             saved = find_saved(options.sessions, where.folder, resume, options.rules.here)
@@ -142,8 +117,7 @@ async def converse(
     front: Front, task: str | None, where: Where | None, *, yes: bool, saved: SavedSession | None = None
 ) -> None:
     """Run requests in line mode until the user enters an empty one. Without `where`, the agent works on a sample
-    repository. A change is written to the folder once the user has agreed. With `yes` it is written at once, and the
-    chat ends after one request."""
+    repository. With `yes`, the first request's change is written without asking, and the chat ends."""
     console = Console()
     async with AsyncExitStack() as stack:
         if where is None:
@@ -181,8 +155,8 @@ async def _question(question: str) -> str:
 
 
 async def _settle(session: ChatSession, console: Console) -> None:
-    """Record an agent's changes as accepted, and print which files changed. The agent worked in the user's own folder,
-    and each change was permitted before it was made."""
+    """Record an agent's changes as accepted: it worked in the user's own folder, and each change was permitted before
+    it was made."""
     if changed := await session.apply():
         console.print(f"changed {visible(', '.join(changed))}", style="dim", markup=False)
 
@@ -194,11 +168,7 @@ async def _offer(session: ChatSession, console: Console, yes: bool) -> None:
     if not diff:
         console.print("nothing was changed", style="dim")
         return
-    if console.is_terminal:
-        # Wrapped, not cut off: the user must see every character before saying yes.
-        console.print(Syntax(visible(diff.rstrip("\n")), "diff", background_color="default", word_wrap=True))
-    else:
-        print(visible(diff), end="")
+    print_diff(console, diff)
     answer = "y" if yes else _ask("apply this change? [y/N] ").lower()
     if answer in ("y", "yes"):
         console.print(f"applied to {visible(', '.join(await session.apply()))}", markup=False)

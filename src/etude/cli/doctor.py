@@ -7,14 +7,10 @@ from typing import Annotated
 
 import typer
 
-from etude.cli.errors import finish
-from etude.cli.options import StageOption
+from etude.cli.errors import verb
+from etude.cli.options import StageOption, group
 
-doctors = typer.Typer(
-    help="Diagnose a run: what low precision does to its checkpoint.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+doctors = group("Diagnose a run: what low precision does to its checkpoint.")
 
 
 @doctors.callback()
@@ -23,6 +19,7 @@ def _group() -> None:
 
 
 @doctors.command()
+@verb()
 def numerics(
     folder: Annotated[Path, typer.Argument(help="A run folder, for example runs/tiny, or a Hugging Face checkpoint.")],
     stage: StageOption = None,
@@ -33,7 +30,7 @@ def numerics(
         int | None, typer.Option(min=1, help="Held-out demonstrations to measure on, at most; by default 8.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-) -> None:
+) -> int:
     """Measure what each number format does to a checkpoint, and fail if it has broken numbers.
 
     Per layer: the error of weights, experts and residual stream against fp32, and how often other experts are picked.
@@ -50,12 +47,8 @@ def numerics(
       etude doctor numerics runs/tiny --sequences 2 --json
       etude doctor numerics downloads/some-model
     """
+    from etude.cli.numerics import numerics_command
 
-    def verb() -> int:
-        from etude.cli.numerics import numerics_command
-
-        return numerics_command(
-            folder, stage, [name.strip() for name in formats.split(",") if name.strip()], sequences, as_json
-        )
-
-    finish(verb)
+    return numerics_command(
+        folder, stage, [name.strip() for name in formats.split(",") if name.strip()], sequences, as_json
+    )

@@ -10,8 +10,11 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial, wraps
+from typing import ParamSpec
 
 FAILED, MISTAKE, INTERRUPTED = 1, 2, 130
+Args = ParamSpec("Args")
 
 FAMILIES = {
     "etude.recipe.load.RecipeError": MISTAKE,
@@ -85,12 +88,26 @@ def explained(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.errno in _OF_THE_PLACE:
         return f"{error.strerror}: {error.filename or 'a file of the run'}", MISTAKE
     code = family_code(type(error))
-    return None if code is None else (_first_line(error), code)
+    return None if code is None else (first_line(error), code)
 
 
 def finish(command: Callable[[], int], *, when_interrupted: str = "interrupted") -> None:
     """Run a verb, then exit the process with its exit code."""
     sys.exit(exit_code(command, when_interrupted=when_interrupted))
+
+
+def verb(when_interrupted: str = "interrupted") -> Callable[[Callable[Args, int]], Callable[Args, None]]:
+    """Decorator of a Typer command: the process exits with the code that the command returns, or with the code of the
+    exception that it raises."""
+
+    def decorated(command: Callable[Args, int]) -> Callable[Args, None]:
+        @wraps(command)
+        def run(*args: Args.args, **kwargs: Args.kwargs) -> None:
+            finish(partial(command, *args, **kwargs), when_interrupted=when_interrupted)
+
+        return run
+
+    return decorated
 
 
 def family_code(kind: type[BaseException]) -> int | None:
@@ -106,7 +123,7 @@ def _say(line: str, code: int) -> int:
     return code
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return the first line of the exception's message. Messages from another process also contain its traceback, which
     the journal keeps."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,7 +1,8 @@
-"""etude sandbox images: lists, adds and removes the images of a store."""
+"""etude sandbox build and images: builds, lists, adds and removes the images of a store."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import time
@@ -9,7 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from etude.sandbox.contract import ImageError, RequestRefused
+from etude.cli.wording import count, table
+from etude.recipe.acting import SandboxRecipe
+from etude.sandbox import open_sandboxes
+from etude.sandbox.contract import NO_EGRESS, ImageError, RequestRefused
+from etude.sandbox.egress import parse_egress
 from etude.sandbox.embedded.probe import probe_host
 from etude.sandbox.images.collect import collect, image_bytes
 from etude.sandbox.images.debootstrap import bootstrap
@@ -22,8 +27,6 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def list_command(store: Path, *, everything: bool) -> int:
-    """List the images that were imported, pulled or built. With `everything`, also list build steps, snapshots and
-    single files."""
     with _opened(store, must_exist=True) as opened:
         rows, left_out = [("IMAGE", "LAYERS", "SIZE", "LAST USED", "FROM")], 0
         for name, used in reversed(list(opened.images())):
@@ -32,9 +35,7 @@ def list_command(store: Path, *, everything: bool) -> int:
                 rows.append((name, *_facts(opened, name), _ago(used), origin or _NAMELESS))
             else:
                 left_out += 1
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for row in rows:
-        print("  ".join([*(text.ljust(width) for text, width in zip(row[:4], widths, strict=True)), row[4]]))
+    print(table(rows))
     if left_out:
         say(f"not shown: {left_out} of steps, snapshots or single files; --all shows them")
     return 0
@@ -55,6 +56,31 @@ def debootstrap_command(suite: str, mirror: str, include: Sequence[str], store: 
         return _told(bootstrap(opened, suite, mirror=mirror, include=include, say=say))
 
 
+def build_command(
+    context: Path, dockerfile: Path | None, target: str, arguments: list[str], egress: str, store: Path
+) -> int:
+    """Build an image from a Dockerfile. Steps and their output go to standard error as they appear."""
+    given = dict(_argument(text) for text in arguments)
+    try:
+        policy = parse_egress(egress) if egress else NO_EGRESS
+    except RequestRefused as error:
+        raise ImageError(f"--egress: {error}") from error
+
+    async def build() -> str:
+        sandboxes = open_sandboxes(SandboxRecipe(), store)
+        try:
+            return await sandboxes.build_image(
+                context, dockerfile=dockerfile, target=target, arguments=given, egress=policy, say=say
+            )
+        finally:
+            await sandboxes.close()
+
+    began = time.monotonic()
+    image = asyncio.run(build())
+    say(f"built in {time.monotonic() - began:.1f} s")
+    return _told(image)
+
+
 def remove_command(images: Sequence[str], store: Path) -> int:
     with _opened(store, must_exist=True) as opened:
         known = {name for name, _ in opened.images()}
@@ -72,7 +98,7 @@ def collect_command(budget: str, grace_minutes: float, store: Path) -> int:
     with _opened(store, must_exist=True) as opened:
         done = collect(opened, limit, grace_seconds=60 * grace_minutes)
     print(
-        f"freed {_size(done.freed_bytes)}: {_count(len(done.images), 'image')}, {_count(done.layers, 'layer')}; "
+        f"freed {_size(done.freed_bytes)}: {count(len(done.images), 'image')}, {count(done.layers, 'layer')}; "
         f"{_size(done.kept_bytes)} left"
     )
     if done.kept_bytes > limit:
@@ -85,6 +111,13 @@ def parse_size(text: str) -> int:
     if not found:
         raise ImageError(f"{text!r} is not a size: expected a number with or without K, M, G or T, such as 500M or 20G")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+def _argument(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ImageError(f"--arg {text}: expected NAME=value")
+    return name, value
 
 
 @contextmanager
@@ -117,20 +150,16 @@ def _facts(store: ImageStore, name: str) -> tuple[str, str]:
         return "?", "damaged"
 
 
-def _size(count: int) -> str:
+def _size(bytes: int) -> str:
     for unit, size in reversed(_UNITS.items()):
-        if count >= size > 1:
-            return f"{count / size:.1f} {unit}B"
-    return f"{count} B"
+        if bytes >= size > 1:
+            return f"{bytes / size:.1f} {unit}B"
+    return f"{bytes} B"
 
 
 def _ago(moment: float) -> str:
     seconds = max(0.0, time.time() - moment)
     for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= size:
-            return f"{_count(int(seconds // size), unit)} ago"
+            return f"{count(int(seconds // size), unit)} ago"
     return "just now"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

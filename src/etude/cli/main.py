@@ -12,7 +12,7 @@ import typer
 from etude import __version__
 from etude.cli.agents import agents
 from etude.cli.doctor import doctors
-from etude.cli.errors import finish
+from etude.cli.errors import finish, verb
 from etude.cli.options import (
     AllowOption,
     ConsentOption,
@@ -74,6 +74,7 @@ def options(
 
 
 @app.command()
+@verb(when_interrupted=GOES_ON)
 def run(
     recipe: Annotated[Path, typer.Argument(help="A recipe, for example recipes/tiny.toml.")],
     overrides: Annotated[
@@ -91,7 +92,7 @@ def run(
         ),
     ] = None,
     until: Annotated[str | None, typer.Option(help="The last stage to run, for example sft; by default all.")] = None,
-) -> None:
+) -> int:
     """Run every stage of a recipe. Interrupt it at any moment: the same command resumes it.
 
     Finished stages are not run again. The results are in RUNS/NAME: report.html, summary.json, the models of all
@@ -104,16 +105,13 @@ def run(
       etude run recipes/tiny.toml seed=2 --name tiny-2
       etude run recipes/tiny.toml rl.steps=10 rl.optimizer.lr=2e-4 --name short --reuse runs/tiny
     """
+    from etude.cli.run import run_command
 
-    def verb() -> int:
-        from etude.cli.run import run_command
-
-        return run_command(recipe, overrides or [], runs, name, dry_run, reuse, until)
-
-    finish(verb, when_interrupted=GOES_ON)
+    return run_command(recipe, overrides or [], runs, name, dry_run, reuse, until)
 
 
 @app.command()
+@verb(when_interrupted="interrupted: your folder has only the changes that you approved")
 def chat(
     run_folder: Annotated[
         Path | None, typer.Argument(help="A run folder, for example runs/tiny; leave it out with --endpoint.")
@@ -144,7 +142,7 @@ def chat(
     consent: ConsentOption = False,
     plain: Annotated[bool, typer.Option("--plain", help="Line mode: no full-screen interface.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Apply the change without asking, then exit.")] = False,
-) -> None:
+) -> int:
     """Chat with an agent: one that you trained, in the harness that trained it, or any OpenAI-compatible endpoint.
 
     The agent works on a copy-on-write view of the folder and runs its commands in a sandbox without network. Your files
@@ -159,32 +157,28 @@ def chat(
       etude chat --endpoint http://localhost:8000/v1 --resume last
       etude chat --endpoint http://localhost:8000/v1 --here --allow 'execute:git status'
     """
+    from etude.cli.agent_setup import EndpointOptions, Rules, default_sessions
+    from etude.cli.chat import ChatOptions, chat_command
 
-    def verb() -> int:
-        from etude.cli.agent_setup import EndpointOptions, Rules, default_sessions
-        from etude.cli.chat import ChatOptions, chat_command
-
-        rules = Rules.given(here, allow, deny, shell)
-        reached = None
-        if endpoint and run_folder is None:
-            reached = EndpointOptions(endpoint, model, key, context, turns, tool_seconds, money, prices)
-        options = ChatOptions(
-            run=run_folder,
-            task=task or prompt,
-            folder=folder,
-            stage=stage,
-            yes=yes,
-            endpoint=reached,
-            sessions=sessions or default_sessions(),
-            shell=shell,
-            resume=resume,
-            rules=rules,
-            plain=plain,
-            consent=consent,
-        )
-        return chat_command(options)
-
-    finish(verb, when_interrupted="interrupted: your folder has only the changes that you approved")
+    rules = Rules.given(here, allow, deny, shell)
+    reached = None
+    if endpoint and run_folder is None:
+        reached = EndpointOptions(endpoint, model, key, context, turns, tool_seconds, money, prices)
+    options = ChatOptions(
+        run=run_folder,
+        task=task or prompt,
+        folder=folder,
+        stage=stage,
+        yes=yes,
+        endpoint=reached,
+        sessions=sessions or default_sessions(),
+        shell=shell,
+        resume=resume,
+        rules=rules,
+        plain=plain,
+        consent=consent,
+    )
+    return chat_command(options)
 
 
 @app.command()
@@ -246,7 +240,7 @@ def agent(
       etude agent -p "speed up the parser" --background -n 3 --name parser
     """
 
-    def verb() -> int:
+    def command() -> int:
         from etude.cli.agent import AgentOptions, agent_command
         from etude.cli.agent_setup import EndpointOptions, Rules, default_sessions
         from etude.harness.sessions import SessionError
@@ -266,11 +260,12 @@ def agent(
         return agent_command(options)
 
     kept = "`etude agents` lists the agents that were started" if background else "--resume last continues it"
-    finish(verb, when_interrupted=f"interrupted: what was done is kept; {kept}")
+    finish(command, when_interrupted=f"interrupted: what was done is kept; {kept}")
 
 
 @app.command()
-def report(run_folder: RunFolder) -> None:
+@verb()
+def report(run_folder: RunFolder) -> int:
     """Write summary.json, report.html and the plots of a run again.
 
     It only reads the run's files, so it also works while the run is in progress: what does not exist yet is left out.
@@ -279,16 +274,13 @@ def report(run_folder: RunFolder) -> None:
     Example:
       etude report runs/tiny
     """
+    from etude.cli.report import report_command
 
-    def verb() -> int:
-        from etude.cli.report import report_command
-
-        return report_command(run_folder)
-
-    finish(verb)
+    return report_command(run_folder)
 
 
 @app.command()
+@verb()
 def export(
     run_folder: RunFolder,
     folder: Annotated[Path, typer.Argument(help="Folder to write the checkpoint to; it must be new or empty.")],
@@ -297,7 +289,7 @@ def export(
         str | None,
         typer.Option(help="Quantise the routed experts: mxfp8, nvfp4, fp8_block or fp8_row; by default they are not."),
     ] = None,
-) -> None:
+) -> int:
     """Write the model of a run as a Hugging Face checkpoint: weights, config.json, tokenizer.json.
 
     The layout is DeepSeek's published one; that of quantised experts is ModelOpt's, DeepSeek's or
@@ -310,13 +302,9 @@ def export(
       etude export runs/tiny tiny-agent-mxfp8 --experts mxfp8
       etude export runs/tiny tiny-base --stage pretrain
     """
+    from etude.cli.export import export_command
 
-    def verb() -> int:
-        from etude.cli.export import export_command
-
-        return export_command(run_folder, folder, stage, experts)
-
-    finish(verb)
+    return export_command(run_folder, folder, stage, experts)
 
 
 def main() -> None:

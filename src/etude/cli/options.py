@@ -1,4 +1,4 @@
-"""Command-line options that several verbs share: `etude chat`, `etude agent` and, in part, `etude agents`."""
+"""Command-line options and groups of verbs, shared by several files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def group(help: str) -> typer.Typer:
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
+
 
 EndpointOption = Annotated[
     str | None,
@@ -61,6 +66,9 @@ AllowOption = Annotated[
 DenyOption = Annotated[
     list[str] | None, typer.Option(help="With --here, what is always refused, even if --allow names it.")
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+StoreOption = Annotated[Path, typer.Option("--store", help="Folder that holds images and boxes.")]
+STORE = Path("runs/boxes")
 StageOption = Annotated[
     str | None,
     typer.Option(help="Stage whose model to use: pretrain, long, mtp, sft, continued or rl; by default the latest."),

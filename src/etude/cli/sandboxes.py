@@ -7,28 +7,19 @@ from typing import Annotated
 
 import typer
 
-from etude.cli.errors import finish
+from etude.cli.errors import verb
+from etude.cli.options import STORE, StoreOption, group
 
-sandboxes = typer.Typer(
-    help="Sandboxes (boxes) for untrusted code: what this host supports, and their images.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-images = typer.Typer(
-    help="The images that boxes start from: pull, import, make, list, remove.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+sandboxes = group("Sandboxes (boxes) for untrusted code: what this host supports, and their images.")
+images = group("The images that boxes start from: pull, import, make, list, remove.")
 sandboxes.add_typer(images, name="images")
-
-StoreOption = Annotated[Path, typer.Option("--store", help="Folder that holds images and boxes.")]
-STORE = Path("runs/boxes")
 
 
 @sandboxes.command()
+@verb()
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-) -> None:
+) -> int:
     """Show which sandbox mode and limits this host supports.
 
     For each: what enforces it, and the setting that would improve it.
@@ -38,17 +29,14 @@ def doctor(
       etude sandbox doctor
       etude sandbox doctor --json
     """
+    from etude.cli.host_checks import doctor_command
 
-    def verb() -> int:
-        from etude.cli.host_checks import doctor_command
-
-        return doctor_command(as_json)
-
-    finish(verb)
+    return doctor_command(as_json)
 
 
 @sandboxes.command()
-def fidelity() -> None:
+@verb()
+def fidelity() -> int:
     """Compare a box with a login shell: could an agent tell them apart?
 
     The exit code is 1 if there is a difference without a known reason.
@@ -57,16 +45,13 @@ def fidelity() -> None:
     Example:
       etude sandbox fidelity
     """
+    from etude.cli.host_checks import fidelity_command
 
-    def verb() -> int:
-        from etude.cli.host_checks import fidelity_command
-
-        return fidelity_command()
-
-    finish(verb)
+    return fidelity_command()
 
 
 @sandboxes.command("build")
+@verb(when_interrupted="interrupted: finished steps are cached, run the same command again to continue")
 def build(
     context: Annotated[Path, typer.Argument(help="The build context: the folder that COPY reads from.")],
     file: Annotated[
@@ -78,7 +63,7 @@ def build(
         str, typer.Option(help="What RUN may reach: pip, npm, apt, hosts, FILE:TABLE, with commas; by default nothing.")
     ] = "",
     store: StoreOption = STORE,
-) -> None:
+) -> int:
     """Build an image from a Dockerfile, without Docker. Prints the image's id.
 
     Each RUN runs in a box of its own. Steps and their output go to standard error.
@@ -94,22 +79,19 @@ def build(
       etude sandbox build . --egress team.toml:python,mirror.example:8443
       etude sandbox build . --file docker/Dockerfile --target tests --arg VERSION=3.2
     """
+    from etude.cli.images import build_command
 
-    def verb() -> int:
-        from etude.cli.build import build_command
-
-        return build_command(context, file, target, arg or [], egress, store)
-
-    finish(verb, when_interrupted="interrupted: finished steps are cached, run the same command again to continue")
+    return build_command(context, file, target, arg or [], egress, store)
 
 
 @images.command("list")
+@verb()
 def images_list(
     everything: Annotated[
         bool, typer.Option("--all", help="Also show build steps, snapshots and single files.")
     ] = False,
     store: StoreOption = STORE,
-) -> None:
+) -> int:
     """Show the images that were imported, pulled or built, most recently used first.
 
     \b
@@ -117,22 +99,19 @@ def images_list(
       etude sandbox images list
       etude sandbox images list --all
     """
+    from etude.cli.images import list_command
 
-    def verb() -> int:
-        from etude.cli.images import list_command
-
-        return list_command(store, everything=everything)
-
-    finish(verb)
+    return list_command(store, everything=everything)
 
 
 @images.command("import")
+@verb()
 def images_import(
     source: Annotated[
         Path, typer.Argument(help="A root file system, as a folder or tar (also .gz, .xz, .zst), or an image archive.")
     ],
     store: StoreOption = STORE,
-) -> None:
+) -> int:
     """Import an image from a root file system or an image archive. Prints its id.
 
     An image archive is what `docker save` or `podman save` writes.
@@ -143,20 +122,17 @@ def images_import(
       etude sandbox images import ./my-root
       docker save my/image -o image.tar && etude sandbox images import image.tar
     """
+    from etude.cli.images import import_command
 
-    def verb() -> int:
-        from etude.cli.images import import_command
-
-        return import_command(source, store)
-
-    finish(verb)
+    return import_command(source, store)
 
 
 @images.command("pull")
+@verb()
 def images_pull(
     reference: Annotated[str, typer.Argument(help="[registry/]name[:tag] or [registry/]name@sha256:...")],
     store: StoreOption = STORE,
-) -> None:
+) -> int:
     """Pull an image from an OCI registry. Prints its id.
 
     Of an image for several architectures, this machine's is pulled. Logins are those of `docker login` and
@@ -167,22 +143,19 @@ def images_pull(
       etude sandbox images pull debian:stable-slim
       etude sandbox images pull localhost:5000/team/tasks:7
     """
+    from etude.cli.images import pull_command
 
-    def verb() -> int:
-        from etude.cli.images import pull_command
-
-        return pull_command(reference, store)
-
-    finish(verb)
+    return pull_command(reference, store)
 
 
 @images.command("debootstrap")
+@verb()
 def images_debootstrap(
     suite: Annotated[str, typer.Argument(help="A Debian suite, for example bookworm.")],
     include: Annotated[str, typer.Option(help="Additional packages, separated by commas.")] = "",
     mirror: Annotated[str, typer.Option(help="Debian mirror; by default the one that this host's apt uses.")] = "",
     store: StoreOption = STORE,
-) -> None:
+) -> int:
     """Make a minimal Debian image with debootstrap. Prints its id.
 
     Needs root and the package debootstrap.
@@ -191,43 +164,37 @@ def images_debootstrap(
     Example:
       etude sandbox images debootstrap bookworm --include git,python3
     """
+    from etude.cli.images import debootstrap_command
 
-    def verb() -> int:
-        from etude.cli.images import debootstrap_command
-
-        return debootstrap_command(suite, mirror, [name for name in include.split(",") if name], store)
-
-    finish(verb)
+    return debootstrap_command(suite, mirror, [name for name in include.split(",") if name], store)
 
 
 @images.command("remove")
+@verb()
 def images_remove(
     names: Annotated[list[str], typer.Argument(help="Image ids, as shown by `etude sandbox images list`.")],
     store: StoreOption = STORE,
-) -> None:
+) -> int:
     """Remove images from the store. Boxes that use them keep running; `collect` frees the disk.
 
     \b
     Example:
       etude sandbox images remove 5f2c0b7d9a1e4c3f8b6d2a7e9c0f1b3d
     """
+    from etude.cli.images import remove_command
 
-    def verb() -> int:
-        from etude.cli.images import remove_command
-
-        return remove_command(names, store)
-
-    finish(verb)
+    return remove_command(names, store)
 
 
 @images.command("collect")
+@verb()
 def images_collect(
     budget: Annotated[
         str, typer.Argument(help="Size the store may have, for example 20G; 0 keeps only what is in use.")
     ],
     grace: Annotated[float, typer.Option(help="Keep images used within this many minutes.")] = 10.0,
     store: StoreOption = STORE,
-) -> None:
+) -> int:
     """Free disk space, least recently used images first.
 
     Images are removed until the store fits the budget; layers that no image or box needs are always removed.
@@ -239,10 +206,6 @@ def images_collect(
       etude sandbox images collect 20G
       etude sandbox images collect 0 --grace 0
     """
+    from etude.cli.images import collect_command
 
-    def verb() -> int:
-        from etude.cli.images import collect_command
-
-        return collect_command(budget, grace, store)
-
-    finish(verb)
+    return collect_command(budget, grace, store)

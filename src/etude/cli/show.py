@@ -1,8 +1,11 @@
-"""Prints what an agent does, line by line, for terminals and pipes."""
+"""Prints what an agent does, line by line, and its changes, for terminals and pipes."""
 
 from __future__ import annotations
 
+import sys
+
 from rich.console import Console
+from rich.syntax import Syntax
 
 from etude.cli.visible import visible
 from etude.harness import Conversation, Observer, Turn
@@ -10,8 +13,6 @@ from etude.trace import ToolEvent, TraceUsage
 
 
 class Show(Observer):
-    """Observer that prints messages, tool calls and outputs as they happen."""
-
     def __init__(self, console: Console) -> None:
         self._console = console
 
@@ -29,11 +30,23 @@ class Show(Observer):
         self._print("(the agent summarised its conversation and continues from the summary)", "dim")
 
     def _print(self, text: str, style: str) -> None:
-        self._console.print(visible(text), style=style, markup=False, highlight=False)
+        print_text(self._console, text, style)
+
+
+def print_text(console: Console, text: str, style: str) -> None:
+    console.print(visible(text), style=style, markup=False, highlight=False)
+
+
+def print_diff(console: Console, diff: str) -> None:
+    if console.is_terminal and diff:
+        # Wrapped, not cut off: the user must see every character before saying yes.
+        console.print(Syntax(visible(diff.rstrip("\n")), "diff", background_color="default", word_wrap=True))
+    else:
+        sys.stdout.write(visible(diff))
 
 
 def _called(event: ToolEvent) -> str:
-    """Return the call as one string that begins with the tool's name. If the model wrote the call in the compact
-    format, `event.arguments` begins with the name, and the name is not added again."""
+    """Return the call as one string that begins with the tool's name. In the compact format the arguments already
+    do."""
     first, *_ = event.arguments.split(maxsplit=1) or [""]
     return event.arguments if first == event.name else f"{event.name} {event.arguments}"

@@ -35,8 +35,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """fsync a file that another function or process wrote. For a folder, this makes its entries durable, renames
-    included."""
+    """fsync a file that another function or process wrote, or a folder's entries."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -45,8 +44,7 @@ def sync(path: Path) -> None:
 
 
 def disk_problem(error: OSError, size: int = 0) -> str:
-    """Describe in one line why a write failed and, on a full disk, what to do. `size` is the number of bytes to be
-    written."""
+    """Describe in one line why a write of `size` bytes failed and, on a full disk, what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         need = f" (needs {size / 1e6:.1f} MB)" if size else ""
         return f"the disk is full{need}; free some space and run the same command again"

@@ -27,10 +27,8 @@ class JournalError(Exception):
 
 
 class Journal:
-    """Writes entries to this process's file in `folder`, the run's journal folder.
-
-    `process` names the part of Étude that writes (driver, trainer, engine).
-    """
+    """Writes entries to this process's file in `folder`. `process` names the part of Étude that writes (driver,
+    trainer)."""
 
     def __init__(self, folder: Path, process: str) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._]*(-[A-Za-z0-9._]+)*", process):
@@ -43,7 +41,7 @@ class Journal:
         self._open()
 
     def __reduce__(self) -> tuple[type[Journal], tuple[Path, str]]:
-        """Pickle only the folder and the process name: unpickling in another process opens a new file there."""
+        """Unpickling in another process opens a new file there."""
         return Journal, (self.folder, self.process)
 
     def event(self, kind: str, /, **fields: object) -> None:
@@ -54,7 +52,6 @@ class Journal:
         self._write("metrics", {"step": step, **values})
 
     def progress(self, stage: str, done: float, total: float, *, rate: float | None = None, unit: str = "") -> None:
-        """Record how far a stage has come; `journal.progress.ProgressLine` calls this at most once a second."""
         self._write("progress", {"stage": stage, "done": done, "total": total, "rate": rate, "unit": unit})
 
     def waiting(self, *, on: str, deadline: float) -> Waiting:

@@ -18,8 +18,7 @@ from etude.journal.journal import JournalError
 
 
 def whole_lines(file: Path) -> Iterator[bytes]:
-    """Yield the complete lines of a file, without newlines; none if the file is missing. Another process may be
-    appending to it meanwhile."""
+    """Yield the complete lines of a file, to which another process may be appending; none if the file is missing."""
     if not file.exists():
         return
     with file.open("rb") as lines:
@@ -30,7 +29,6 @@ def whole_lines(file: Path) -> Iterator[bytes]:
 
 
 def read_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a JSON Lines file in order."""
     for number, line in enumerate(whole_lines(file), start=1):
         try:
             row = json.loads(line)
@@ -42,8 +40,7 @@ def read_rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a stage's metrics.jsonl, sorted by step. If a resumed stage logged a step twice, the later row
-    wins."""
+    """Return the rows of a metrics.jsonl by step. If a resumed stage logged a step twice, the later row wins."""
     by_step = {row["step"]: row for row in read_rows(file)}
     return [by_step[step] for step in sorted(by_step)]
 
@@ -63,8 +60,7 @@ def append_rows(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def drop_torn_line(file: Path) -> None:
-    """Remove an incomplete last line, left by a writer that was killed. Call this before the first append, which would
-    otherwise continue that line."""
+    """Remove an incomplete last line, left by a killed writer, which the first append would otherwise continue."""
     if not file.exists():
         return
     data = file.read_bytes()

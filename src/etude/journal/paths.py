@@ -6,81 +6,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+class _Below:
+    """Attribute of RunPaths: the path `name` below the run's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: RunPaths, owner: type[RunPaths]) -> Path:
+        return paths.root / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RunPaths:
     root: Path
 
-    @property
-    def recipe(self) -> Path:
-        return self.root / "recipe.toml"
-
-    @property
-    def lineage(self) -> Path:
-        return self.root / "lineage.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def tokenizer(self) -> Path:
-        return self.root / "tokenizer.json"
-
-    @property
-    def journal(self) -> Path:
-        return self.root / "journal"
-
-    @property
-    def documents(self) -> Path:
-        return self.root / "documents"
-
-    @property
-    def corpus(self) -> Path:
-        return self.root / "corpus"
-
-    @property
-    def tasks(self) -> Path:
-        return self.root / "tasks"
-
-    @property
-    def demonstrations(self) -> Path:
-        return self.root / "demonstrations"
-
-    @property
-    def weights(self) -> Path:
-        return self.root / "weights"
-
-    @property
-    def sandboxes(self) -> Path:
-        """Folder for sandbox images and running sandboxes. The sandboxes are removed when a stage ends."""
-        return self.root / "sandboxes"
-
-    @property
-    def rl(self) -> Path:
-        return self.root / "rl"
-
-    @property
-    def live(self) -> Path:
-        """Folder for the traces of rollouts in progress."""
-        return self.root / "live"
-
-    @property
-    def continued(self) -> Path:
-        """Folder of the stage `continued` (SFT continued in place of RL): rollouts, tasks and demonstrations, one
-        subfolder per round."""
-        return self.root / "continued"
-
-    @property
-    def summary(self) -> Path:
-        return self.root / "summary.json"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
-
-    @property
-    def plots(self) -> Path:
-        return self.root / "plots"
+    recipe = _Below("recipe.toml")
+    lineage = _Below("lineage.json")
+    lock = _Below("lock")
+    tokenizer = _Below("tokenizer.json")
+    journal = _Below("journal")
+    documents = _Below("documents")
+    corpus = _Below("corpus")
+    tasks = _Below("tasks")
+    demonstrations = _Below("demonstrations")
+    weights = _Below("weights")
+    sandboxes = _Below("sandboxes")
+    """Sandbox images and running sandboxes, which are removed when a stage ends."""
+    rl = _Below("rl")
+    live = _Below("live")
+    """Traces of rollouts in progress."""
+    continued = _Below("continued")
+    """Rollouts, tasks and demonstrations of the stage `continued`, one subfolder per round."""
+    summary = _Below("summary.json")
+    report = _Below("report.html")
+    plots = _Below("plots")
 
     def stage(self, name: str) -> Path:
         return self.root / "stages" / name

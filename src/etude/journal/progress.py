@@ -18,15 +18,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _WINDOW_SECONDS = 30.0
-"""Length of the sliding window, in seconds, over which throughput and time left are estimated."""
+"""Window over which throughput and time left are estimated."""
 _JOURNAL_SECONDS = 1.0
 
 
 class ProgressLine:
-    """The progress line of one stage; use it as a context manager.
-
-    `start` is where a resumed stage begins. The work before it counts as done, but not towards throughput.
-    """
+    """The progress line of one stage. The work before `start`, where a resumed stage begins, does not count towards
+    throughput."""
 
     def __init__(
         self,
@@ -65,10 +63,7 @@ class ProgressLine:
         return self
 
     def update(self, done: float, *, rate: float | None = None, rate_unit: str = "", note: str = "") -> None:
-        """Report how much of the total is done.
-
-        `rate` is a throughput in other units than `done` per second (tokens/s, for example); `note` is shown verbatim.
-        """
+        """`rate` is a throughput in other units than `done` per second, such as tokens/s; `note` is shown verbatim."""
         now = self._clock()
         self.done, self._rate, self._rate_unit, self._note = done, rate, rate_unit, note
         self._pace.append((now, done))

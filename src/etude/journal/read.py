@@ -27,7 +27,7 @@ class Entry:
     process: str
     pid: int
     kind: str
-    """Kind of this journal entry: "metrics", "progress", "wait", or the kind of an event."""
+    """"metrics", "progress", "wait", or the kind of an event."""
     fields: dict[str, object]
 
 
@@ -41,11 +41,8 @@ def read_journal(folder: Path, *, kind: str | None = None) -> Iterator[Entry]:
 
 
 def wait_spans(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Span]]:
-    """Return when each process waited for which other process: {(waiter, on): spans}.
-
-    Overlapping waits of one process are merged. Otherwise a process with a hundred rollouts waiting for the engine
-    would seem to have waited for longer than it ran.
-    """
+    """Return when each process waited for which other: {(waiter, on): spans}. Overlapping waits of one process are
+    merged: else one with a hundred rollouts waiting would seem to have waited for longer than it ran."""
     spans: dict[tuple[str, int, str], list[Span]] = defaultdict(list)
     for entry in entries:
         if entry.kind == "wait":
@@ -66,7 +63,6 @@ def waits(folder: Path) -> dict[str, dict[str, float]]:
 
 
 def _merged(spans: list[Span]) -> list[Span]:
-    """Sort spans and merge those that overlap."""
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 
+@cache
 def code_digest() -> str:
     """Return a digest of the package's Python files, their paths included."""
     package = Path(__file__).resolve().parents[1]

@@ -20,8 +20,7 @@ class WaitExpired(TimeoutError):
 
 
 class Waiting:
-    """Context manager around one wait for another process. It measures the wait and records its outcome; `async with`
-    also enforces the deadline. Created by `Journal.waiting`, and usable once."""
+    """One wait for another process, measured and recorded; `async with` also enforces the deadline. Usable once."""
 
     def __init__(self, process: str, on: str, deadline: float, record: Callable[[dict[str, object]], None]) -> None:
         if deadline <= 0:

@@ -26,10 +26,7 @@ from etude.tasks.overlap import code_in, solution_files
 
 def task_functions(task: Task) -> dict[Fingerprint, str]:
     """Map the fingerprint of every function in the task's repository, before and after each solution, to its name and
-    file.
-
-    The tests (check.py) are left out: they are scaffolding that is the same in every task.
-    """
+    file. The tests (check.py) are left out, since they are the same in every task."""
     return {
         found: f"{found.name} in {path}"
         for path, versions in solution_files(task).items()
@@ -40,15 +37,9 @@ def task_functions(task: Task) -> dict[Fingerprint, str]:
 
 
 def forbidden_by(task: Task) -> dict[str, str]:
-    """Return the hashes of functions that training data may not contain because of this held-out task. Each hash is
-    mapped to the function's name and file.
-
-    If training uses the task's family (see `Task.cell`), training data may contain the same function with other number
-    literals. So the function is forbidden by its instance hash, which includes the literals. Otherwise the function is
-    forbidden whatever its literals are, so by its shape hash, which leaves them out. Callers may put the hashes of
-    several tasks into one set: a shape hash equals an instance hash only for a function without number literals, and
-    then both forbid the same functions.
-    """
+    """Map the hashes of functions that training data may not contain because of this held-out task to the function's
+    name and file: instance hashes if training uses the task's family (see `Task.cell`), else shape hashes. Both may go
+    into one set, since they are equal only for a function without number literals, where both forbid the same."""
     family_seen = task.cell is not None and task.cell.family_seen
     found = task_functions(task)
     return {one.instance if family_seen else one.shape: where for one, where in found.items()}
@@ -56,7 +47,7 @@ def forbidden_by(task: Task) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Learnt:
-    """Functions, families and kinds of the train tasks, each mapped to one train task that contains it."""
+    """Functions, families and kinds of the train tasks, each mapped to one task that contains it."""
 
     functions: dict[str, Task] = field(default_factory=dict)
     families: dict[str, Task] = field(default_factory=dict)
@@ -65,10 +56,8 @@ class _Learnt:
 
 def require_separate(tasks: Iterable[Task], proven: Path | None = None) -> None:
     """Raise LineageError if the train split shares a function with dev or test, or if a held-out task is wrongly marked
-    as having a family or kind that training has not seen.
-
-    `proven` is a file with the digest of the last set of tasks that passed; an unchanged set is not checked again.
-    """
+    as having a family or kind that training has not seen. `proven` is a file with the digest of the last set of tasks
+    that passed; an unchanged set is not checked again."""
     tasks = list(tasks)
     digest = hashlib.sha256("".join(sorted(f"{_identity(task)}\n" for task in tasks)).encode()).hexdigest()
     if proven is not None and proven.is_file() and proven.read_text(encoding="utf-8") == digest:
@@ -102,11 +91,8 @@ def _require_unlearnt(task: Task, learnt: _Learnt) -> None:
 
 
 def _require_true(task: Task, cell: Cell, learnt: _Learnt) -> None:
-    """Raise LineageError if `cell` says that training has not seen the held-out task's family (or its kind of bug), but
-    a train task has this family (or kind).
-
-    The reverse is not checked: a small set of train tasks may lack a rare kind that `cell` counts as seen.
-    """
+    """Raise LineageError if `cell` says that training has not seen the task's family or kind, but a train task has it.
+    The reverse is not checked: a small set of train tasks may lack a rare kind that `cell` counts as seen."""
     for what, name, seen, others in (
         ("family", task.family, cell.family_seen, learnt.families),
         ("kind", task.kind, cell.kind_seen, learnt.kinds),
@@ -119,8 +105,8 @@ def _require_true(task: Task, cell: Cell, learnt: _Learnt) -> None:
 
 
 def without_held_out(gathered: Gathered, held_out: Iterable[Task]) -> tuple[Gathered, dict[str, int]]:
-    """Return the corpus without the documents that contain a function of these held-out tasks (see `forbidden_by`), and
-    the number of dropped documents by source."""
+    """Return the corpus without the documents that contain a function forbidden by these held-out tasks, and the number
+    of dropped documents by source."""
     forbidden = set().union(*map(forbidden_by, held_out))
     dropped: Counter[str] = Counter()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from etude.cluster import Cluster, open_cluster
+from etude.cluster import Cluster, Supervised, open_cluster, start_supervised
 from etude.journal import Journal, RunPaths
 from etude.lineage.screen import Screen
 from etude.lineage.state import LineageState
@@ -34,8 +34,7 @@ class RunContext:
         self.state.save(self.paths.lineage)
 
     def compute(self) -> Compute:
-        """Return the run's device, dtype and threads. They are chosen for this machine once, then read from
-        lineage.json."""
+        """Return the run's device, dtype and threads: chosen for this machine once, then read from lineage.json."""
         # Imported here so that what needs no torch (a lock, a mistake in the recipe, a report) does not load it.
         from etude.training.compute import Compute, choose_compute
 
@@ -63,9 +62,14 @@ class RunContext:
                 )
         return self._cluster
 
+    async def start(self, name: str, service: str, *args: Any, cpus: float = 0.1) -> Supervised:
+        """Start a service that may be restarted up to `cluster.restarts` times."""
+        limits = self.recipe.cluster
+        return await start_supervised(await self.cluster(), limits, self.journal, name, service, *args, cpus=cpus)
+
     async def fleet(self) -> Fleet | None:
-        """Return the fleet, which runs sandboxes on the first `sandbox.hosts` nodes; None if `hosts` is 0, so that
-        each process that uses sandboxes runs them itself."""
+        """Return the fleet, which runs sandboxes on the first `sandbox.hosts` nodes; None if each process runs its
+        own."""
         if self.recipe.sandbox.hosts and self._fleet is None:
             self._fleet = await open_fleet(await self.cluster(), self.recipe.sandbox, self.paths.sandboxes)
             keeping = self._fleet.keep(self.recipe.cluster.restarts, self.journal.event)

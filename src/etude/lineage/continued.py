@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.cluster import Supervised, start_supervised
+from etude.cluster import Supervised
 from etude.engine.remote import RemoteEngine
 from etude.harness import format_of
 from etude.journal import append_rows, drop_torn_line, read_metrics
@@ -33,8 +33,7 @@ from etude.tasks import Split, Task, write_task
 from etude.tasks.sources import open_source
 
 _TASKS_PER_DEMONSTRATION = 2
-"""Number of fresh tasks generated per demonstration: more than one, since tasks of kinds outside sft.kinds are
-skipped."""
+"""More than one, since tasks of kinds outside sft.kinds are skipped."""
 
 
 async def run_continued(context: RunContext) -> dict[str, Any]:
@@ -71,16 +70,12 @@ async def run_continued(context: RunContext) -> dict[str, Any]:
 
 
 def _half_a_round(took: Sequence[float]) -> float:
-    """Return half of the last round's seconds; 0 before the first round. A round starts only if more time than this is
-    left. So if rounds take equally long, the stage ends within half a round of its time limit."""
+    """Return half of the last round's seconds, 0 before the first. A round starts only if more time than this is left,
+    so the stage ends within half a round of its time limit."""
     return took[-1] / 2 if took else 0.0
 
 
 class _Rounds:
-    """Runs the rounds of continued SFT one after another. A round samples rollouts on train tasks and makes
-    demonstrations on fresh tasks. It then trains on these demonstrations and on the rollouts that passed, and loads the
-    new weights into the engine."""
-
     def __init__(
         self, context: RunContext, setup: RolloutSetup, trainer: Supervised, engine: Supervised, worker: Supervised
     ) -> None:
@@ -93,8 +88,7 @@ class _Rounds:
         self._order = np.random.default_rng(context.recipe.seed).permutation(len(self._tasks))
 
     async def begin(self) -> int:
-        """Load the trainer's newest weights into the engine. Return the number of the round that comes next, counted
-        from 0."""
+        """Load the trainer's newest weights into the engine. Return the number of the next round, counted from 0."""
         status: Mapping[str, Any] = await self._trainer.call("status", deadline=self._deadline)
         await self._engine.update(status["rounds"])
         return int(status["rounds"])
@@ -111,11 +105,8 @@ class _Rounds:
         return {**metrics, "sampled": sampled, "passed": len(passed), "demonstrations": made}
 
     async def _sample(self, number: int, folder: Path) -> tuple[int, list[str]]:
-        """Sample rollouts on the round's train tasks. Return how many are valid, and the trace ids of those
-        that passed.
-
-        Tasks are used in a fixed random order, which starts again when all have been used.
-        """
+        """Sample rollouts on the round's train tasks. Return how many are valid, and the trace ids of those that
+        passed. Tasks are used in a fixed random order, which starts again when all have been used."""
         recipe = self._context.recipe
         first = number * recipe.continued.prompts
         places = range(first, first + min(recipe.continued.prompts, len(self._tasks)))
@@ -150,11 +141,9 @@ class _Rounds:
         return made.kept
 
     def _fresh_tasks(self, number: int, folder: Path) -> list[Task]:
-        """Generate the tasks on which this round makes demonstrations. The task source can make an endless numbered
-        sequence of tasks; these have numbers that neither the recipe's train tasks nor earlier rounds used.
-
-        Nothing checks beforehand that the tasks can be solved: a demonstration that passes grading proves it.
-        """
+        """Generate the tasks on which this round makes demonstrations, with numbers in the source's endless sequence
+        that neither the train tasks nor earlier rounds used. They are not gated: a demonstration that passes grading
+        proves that a task can be solved."""
         recipe = self._context.recipe
         count = recipe.continued.demonstrations * _TASKS_PER_DEMONSTRATION
         source, first = open_source(recipe.tasks.source), recipe.tasks.train + number * count
@@ -170,10 +159,7 @@ class _Rounds:
 
 
 async def _start_trainer(context: RunContext, store: str) -> Supervised:
-    return await start_supervised(
-        await context.cluster(),
-        context.recipe.cluster,
-        context.journal,
+    return await context.start(
         "trainer",
         "etude.pretrain.continued:ContinuedTrainer",
         str(context.paths.root),

@@ -31,20 +31,19 @@ class Stage:
     title: str
     """The stage's name as shown on the screen."""
     sections: tuple[str, ...]
-    """Sections or fields of the recipe that the stage itself uses. Its result also depends on the seed, and on the
-    sections of the earlier stages whose outputs it reads (`needs`)."""
+    """Sections or fields of the recipe that the stage itself uses. Its result also depends on the seed and on the
+    stages it needs."""
     outputs: tuple[str, ...]
     """Files and folders in the run folder that later stages read. Their common digest is recorded."""
     run: Callable[[RunContext], Awaitable[dict[str, Any]]]
     require: Callable[[RunContext], None] | None = None
     """Check of the earlier stages' outputs, which raises if this stage or a later one could not work with them. It runs
-    before the stage is recorded as begun: until then, the user can still change the parts of the recipe that the stage
-    uses."""
+    before the stage is recorded as begun: until then, the user can still change its parts of the recipe."""
     needs: tuple[str, ...] = ()
-    """Names of the earlier stages whose outputs this stage reads."""
+    """The earlier stages whose outputs this stage reads."""
     beside: tuple[str, ...] = ()
-    """Glob patterns of files that the stage leaves besides its outputs, such as metrics. A run that takes the stage
-    over gets them too, but their digest is not recorded."""
+    """Glob patterns of files, such as metrics, that go with the stage when another run takes it over, but have no
+    digest."""
 
 
 async def run_line(
@@ -54,10 +53,7 @@ async def run_line(
     until: str | None = None,
 ) -> None:
     """Run every stage that is not done yet. An exception of a stage is raised; the stages before it stay finished.
-
-    `take` is called for each stage that has not begun. It takes the stage over from another run and returns its record,
-    or returns None. `until` is the last stage to run; None runs all.
-    """
+    `take` takes a stage that has not begun over from another run, or returns None. `until` is the last stage to run."""
     require_unchanged(context.recipe, context.state, stages)
     context.compute()
     code = code_digest()
@@ -89,10 +85,8 @@ async def run_line(
 
 
 def require_unchanged(recipe: Recipe, state: LineageState, stages: Sequence[Stage]) -> None:
-    """Raise LineageError, naming the stage, if the recipe changed in a part that a begun stage depends on.
-
-    Invariant: all stages of a run come from the same recipe.
-    """
+    """Raise LineageError, naming the stage, if the recipe changed in a part that a begun stage depends on: all stages
+    of a run come from the same recipe."""
     names = [stage.name for stage in stages]
     if strange := [name for name in state.stages if name not in names]:
         raise LineageError(

@@ -1,4 +1,4 @@
-"""A short description of the hardware a run used, without anything that identifies the machine."""
+"""The hardware a run used, without anything that identifies the machine."""
 
 from __future__ import annotations
 

@@ -33,46 +33,39 @@ _SAMPLED = 64
 
 @dataclass(slots=True)
 class FormatReport:
-    """Measurements of one number format: drift of each layer from fp32, and how far trainer and engine agree."""
-
     name: str
     layers: list[LayerDrift] = field(default_factory=list)
     engine: dict[str, Agreement] = field(default_factory=dict)
-    """Agreement of trainer and engine for each way of running the engine: fed with tokens in chunks, fed one by one, or
-    sampling them itself."""
+    """Agreement of trainer and engine, for each way of running the engine: fed in chunks, fed one by one, or
+    sampling."""
 
 
 @dataclass(slots=True)
 class NumericsReport:
-    """What the examination of a checkpoint found: faults, doubts, and the measurements of each number format."""
-
     run: str
     stage: str
-    """Name of the stage that made the checkpoint. Empty if the checkpoint does not belong to a run; then the fields
-    that describe how it was trained (`dtype` and `own`) are empty too."""
+    """Stage that made the checkpoint. Empty, as are `dtype` and `own`, if the checkpoint does not belong to a run."""
     checkpoint: str
     dtype: str
     """The run's compute dtype, used for everything that a format does not round."""
     own: str
-    """The number format in which the stage that made the checkpoint trained its experts."""
+    """The format in which that stage trained its experts."""
     sequences: int = 0
     tokens: int = 0
     formats: list[FormatReport] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    """Formats that were not measured since their block sizes do not fit the network's widths, each with the reason."""
+    """Formats whose block sizes do not fit the network's widths, each with the reason."""
     faults: list[Fault] = field(default_factory=list)
     doubts: list[Fault] = field(default_factory=list)
-    """Rows of weights that may have been clipped when the checkpoint was quantised. Suspicious, but no faults."""
+    """Rows of weights that may have been clipped when the checkpoint was quantised."""
 
 
 def examine(
     run: Path, stage: str | None = None, formats: Sequence[str] = (), sequences: int = SEQUENCES
 ) -> NumericsReport:
-    """Examine the checkpoint of a run's stage in each format: layer drift, and agreement of trainer and engine.
-
-    Without `formats`, every format whose block sizes fit the network's widths is examined. A requested format that does
-    not fit raises CannotQuantise.
-    """
+    """Examine the checkpoint of a run's stage in each format: layer drift, and agreement of trainer and engine. Without
+    `formats`, every format that fits the network's widths is examined. A requested one that does not fit raises
+    CannotQuantise."""
     if unknown := [name for name in formats if name not in FORMATS]:
         raise LineageError(f"there is no format {unknown[0]!r}: expected some of {', '.join(FORMATS)}")
     found = finished_stage(run, stage)
@@ -111,18 +104,15 @@ def examine(
 
 
 def examine_checkpoint(folder: Path) -> NumericsReport:
-    """Check the tensors that a checkpoint stores: plain numbers, quantised values (codes) and their scales. No forward
-    pass is made, so the checkpoint need not belong to a run."""
+    """Check the numbers that a checkpoint stores. No forward pass is made, so it need not belong to a run."""
     report = NumericsReport(str(folder), "", str(folder), "", "")
     report.faults, report.doubts = checkpoint_faults(folder), checkpoint_doubts(folder)
     return report
 
 
 def held_out_sequences(found: Finished, positions: int, count: int) -> list[Tensor]:
-    """Return the first `count` token sequences of SFT's held-out demonstrations, cut to the context length.
-
-    These sequences resemble what RL trains on, and no stage was trained on them.
-    """
+    """Return the first `count` token sequences of SFT's held-out demonstrations, cut to the context length. They
+    resemble what RL trains on, and no stage was trained on them."""
     _, held = learnt_and_held_out(demonstrations(found.paths.root, found.recipe.sft))
     most = min(positions, found.recipe.engine.context)
     segments = [segment.tokens[:most] for trace in held for segment in trace.segments]
@@ -130,11 +120,8 @@ def held_out_sequences(found: Finished, positions: int, count: int) -> list[Tens
 
 
 def _engine_faults(answers: Mapping[str, Sequence[Scored]]) -> list[Fault]:
-    """Return a fault for each way of feeding the engine (in chunks, one by one) whose log-probs are not all finite.
-
-    The engine can overflow where the trainer does not, because it projects queries into the latent space
-    (model/attention.py).
-    """
+    """Return a fault for each way of feeding the engine whose log-probs are not all finite. The engine can overflow
+    where the trainer does not, because it projects queries into the latent space (model/attention.py)."""
     logprobs = {way: torch.cat([one.logprobs_t for one in scored]) for way, scored in answers.items()}
     return [
         Fault(f"the engine's log-probs, {way},", f"are not finite: {int((~said.isfinite()).sum())} of {len(said)}")
@@ -144,8 +131,7 @@ def _engine_faults(answers: Mapping[str, Sequence[Scored]]) -> list[Fault]:
 
 
 def _on_its_own_tokens(trainer: Transformer, engine: BuiltinEngine, tokens: Sequence[Tensor]) -> Agreement:
-    """Return the agreement of trainer and engine on tokens that the engine samples after the first half of each
-    sequence."""
+    """Return the agreement on tokens that the engine samples after the first half of each sequence."""
     prompts = [sequence[: len(sequence) // 2] for sequence in tokens]
     made = sampled(engine, prompts, _SAMPLED)
     scored = [
@@ -162,11 +148,8 @@ def _network(folder: Path, dtype: torch.dtype, precision: PrecisionRecipe) -> Tr
 
 
 def _in_format(recipe: PrecisionRecipe, name: str) -> PrecisionRecipe:
-    """Return the run's precision recipe with the experts' format `name`, emulated in plain torch whatever kernels the
-    run uses.
-
-    bf16 leaves experts in the compute dtype. Settings of the recipe that the format does not support are reset.
-    """
+    """Return the run's precision recipe with the experts' format `name`, emulated in plain torch. Settings that the
+    format does not support are reset."""
     said = recipe.model_dump() | {"experts": name, "emulate": True, "kernels": "auto"}
     if name == "bf16":
         said |= {"also": [], "emulate": False}

@@ -18,38 +18,29 @@ from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
 from etude.training.compute import Compute, choose_compute
 
 _BYTES_PER_PARAMETER = 4 + 8 + 4 + 2
-"""Bytes of memory per parameter: fp32 master weight (4), two optimizer moments (8), gradient (4) and a bf16 copy
-(2)."""
+"""fp32 master weight (4), two optimizer moments (8), gradient (4) and a bf16 copy (2)."""
 _STAGE_TOKENS = {"pretrain": 1.65, "long": 2.6, "mtp": 1.35, "sft": 3.0}
-"""Cost of training on one token in each stage, relative to the forward and backward pass that `probe` times on rows of
-pretraining's length. What exceeds 1 is spent on the optimizer, on draft heads, and on longer rows."""
+"""Cost of training on one token in each stage, relative to the forward and backward pass that `probe` times. What
+exceeds 1 is spent on the optimizer, on draft heads, and on longer rows."""
 _ROLLOUT_TOKENS = 0.7
-"""Cost of sampling and training on one RL rollout, relative to a forward and backward pass over as many tokens as fit
-into the context."""
+"""Cost of sampling and training on one RL rollout, relative to a forward and backward pass over a full context."""
 _TRIED_TOKENS = 0.5
-"""Cost of sampling one rollout of an evaluation, relative to a forward and backward pass over as many tokens as fit
-into the context."""
+"""Cost of sampling one rollout of an evaluation, relative to a forward and backward pass over a full context."""
 _ROLLOUT_GRADINGS, _TRIED_GRADINGS = 0.7, 1.0
-"""Cost of one rollout's sandboxes, in units of one grading. The first value is for RL, where rollouts that made equal
-changes share one grading. The second is for an evaluation, which also grades each rollout's first edit by itself."""
+"""Gradings per rollout: in RL, where rollouts that made equal changes share one, and in an evaluation."""
 _GATE_GRADINGS = 3.3
-"""Cost of gating one task (checking that it can be solved and graded), in units of one grading. It covers grading
-an empty change, checking for leaks, and the slowdown from keeping all cores busy. It does not cover the gradings of the
-reference solution, whose number is tasks.gate_runs."""
+"""Gradings per gated task besides the tasks.gate_runs of its reference solution: an empty change, leaks, and the
+slowdown from keeping all cores busy."""
 _SHOWN_GRADINGS, _EPISODE_GRADINGS = 2.2, 0.2
-"""Cost of demonstrations, in units of one grading. The first value is paid once per task, because all demonstrations
-(episodes) of a task share the results of commands. The second is paid for every episode."""
+"""Gradings per task with demonstrations, which share the results of commands, and per demonstration."""
 _CORPUS_DOCUMENTS = 1.7
-"""Cost of one generated document in the corpus stage, in units of generating it. What exceeds 1 is spent on comparing
-the documents, training the tokenizer on them and tokenising them."""
+"""Cost of one generated document in the corpus stage, in units of generating it: it is also compared and tokenised."""
 _CODE_DOCUMENTS = 1.8e-3
-"""Cost of one byte of a code file in the corpus stage, parsing included, relative to generating one document."""
+"""Cost of one byte of a code file in the corpus stage, relative to generating one document."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Estimated parameters, memory, tokens and seconds that a recipe will take on this machine."""
-
     compute: Compute
     pace: Pace
     parameters: int
@@ -104,18 +95,13 @@ def plan_stages(recipe: Recipe, pace: Pace) -> list[tuple[str, int, float]]:
 
 
 def _corpus_documents(recipe: Recipe) -> float:
-    """Return the cost of the corpus stage, in units of generating one document."""
     generated = recipe.corpus.generated_documents if "generated" in recipe.corpus.sources else 0
     return generated * _CORPUS_DOCUMENTS + code_bytes(recipe.corpus) * _CODE_DOCUMENTS
 
 
 def _demonstration_gradings(recipe: Recipe) -> float:
-    """Return the cost of the demonstrations stage, in units of one grading.
-
-    Every task of the recipe's kinds gets one demonstration before any task gets a second. So the number of tasks with a
-    demonstration is the number of demonstrations or, if smaller, the number of all these tasks. Each such task costs
-    _SHOWN_GRADINGS once (for its commands), and each demonstration costs _EPISODE_GRADINGS.
-    """
+    """Return the cost of the demonstrations stage in gradings. Every task of the recipe's kinds gets one demonstration
+    before any task gets a second."""
     count, kinds = recipe.sft.demonstrations, recipe.sft.kinds
     tasks = recipe.tasks.train * len(set(kinds or SEEN_KINDS)) / len(SEEN_KINDS)
     return min(count, tasks) * _SHOWN_GRADINGS + count * _EPISODE_GRADINGS

@@ -24,10 +24,8 @@ _SAID_WEIGHT = 300
 
 
 def require_own_format(context: RunContext) -> None:
-    """Raise LineageError for a recipe with a published model's chat format or tokenizer.
-
-    A run trains its tokenizer on its own corpus; starting from published weights is not supported yet.
-    """
+    """Raise LineageError for a recipe with a published model's chat format or tokenizer: a run trains its own
+    tokenizer."""
     harness = context.recipe.harness
     if harness.format != "compact" or harness.tokenizer:
         raise LineageError(
@@ -38,8 +36,8 @@ def require_own_format(context: RunContext) -> None:
 
 
 async def make_tasks(context: RunContext) -> dict[str, Any]:
-    """Generate the tasks and gate them: each task's unchanged repository must fail, and its reference solution must
-    pass in every one of tasks.gate_runs gradings."""
+    """Generate the tasks and gate them: the unchanged repository must fail, the reference must pass tasks.gate_runs
+    times."""
     recipe, paths = context.recipe, context.paths
     tasks = await asyncio.to_thread(generate_tasks, recipe.tasks, recipe.seed, paths.tasks)
     await asyncio.to_thread(require_separate, tasks, paths.tasks / "separate")
@@ -63,8 +61,6 @@ async def make_tasks(context: RunContext) -> dict[str, Any]:
 
 
 async def make_corpus(context: RunContext) -> dict[str, Any]:
-    """Generate documents, gather the corpus without functions of held-out tasks, train the tokenizer on it, and write
-    the tokenised shards."""
     recipe, paths = context.recipe, context.paths
 
     def part(number: int) -> None:
@@ -90,10 +86,7 @@ async def make_corpus(context: RunContext) -> dict[str, Any]:
 
 def require_long_documents(context: RunContext) -> None:
     """Raise LineageError if the corpus has no documents long enough for the long stage, before hours of pretraining are
-    spent.
-
-    This depends on the finished corpus, so it cannot be checked from the recipe alone.
-    """
+    spent."""
     length = context.recipe.pretrain.length
     corpus = open_corpus(context.paths.corpus)
     splits = {"train": corpus.train, "held-out": corpus.valid}
@@ -110,8 +103,7 @@ def require_long_documents(context: RunContext) -> None:
 
 
 async def make_demonstrations(context: RunContext) -> dict[str, Any]:
-    """Record demonstrations: a scripted expert, the oracle, solves train tasks of the recipe's kinds in the harness
-    that a trained agent also uses."""
+    """Record how a scripted expert, the oracle, solves train tasks in the harness that a trained agent also uses."""
     recipe, paths = context.recipe, context.paths
     form = format_of(recipe.harness, paths.tokenizer)
     async with boxes(context) as setup:
@@ -132,16 +124,14 @@ async def make_demonstrations(context: RunContext) -> dict[str, Any]:
 
 
 def usable_tasks(context: RunContext, split: Split) -> list[Any]:
-    """Return the tasks of a split that passed the gate, which checks that a task can be solved and graded."""
+    """Return the tasks of a split that passed the gate."""
     discarded = set(context.state.stages["tasks"].result["discarded"])
     return [task for task in list_tasks(context.paths.tasks, split) if task.id not in discarded]
 
 
 def require_held_out(context: RunContext) -> None:
-    """Check again, before training or evaluation, that no train task shares a function with a dev or test task.
-
-    Somebody may have added tasks to the folder since they were generated.
-    """
+    """Check again that no train task shares a function with a dev or test task: somebody may have added tasks to the
+    folder."""
     tasks = [task for split in Split for task in usable_tasks(context, split)]
     require_separate(tasks, context.paths.tasks / "separate")
 

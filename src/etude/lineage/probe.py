@@ -27,12 +27,12 @@ from etude.training.compute import Compute
 
 _STEPS = 3
 _AT_ONCE = 4
-"""Number of gradings that run concurrently while they are timed. A run that checks new tasks grades as many at once."""
+"""Number of gradings that run concurrently while they are timed, as many as when a run gates tasks."""
 _GRADINGS = 8
 """Number of timed gradings per task."""
 _DOCUMENTS = 200
 _USUAL_GRADING = 0.019
-"""Seconds per grading that are assumed if no sandbox can run here; measured on two cores."""
+"""Seconds per grading if no sandbox can run here; measured on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,11 @@ class Pace:
     token: float
     """Seconds for the forward and backward pass of one token, without optimizer."""
     grading: float
-    """Seconds for grading one reference solution in a fresh sandbox, with several gradings at a time."""
+    """Seconds for grading one reference solution in a fresh sandbox, with several at a time."""
     document: float
     """Seconds for generating one document."""
     unprobed: str = ""
-    """Reason why no grading could be timed on this machine, in one line. The seconds in `grading` are then a typical
-    value from another machine. Empty if gradings were timed."""
+    """Why no grading could be timed on this machine, so that `grading` is a typical value; empty if it was timed."""
 
     def __str__(self) -> str:
         graded = f"a typical value, since no box runs here: {self.unprobed}" if self.unprobed else "graded here"
@@ -85,8 +84,8 @@ def _seconds_of_token(recipe: Recipe, compute: Compute) -> float:
 
 
 async def _seconds_of_grading(recipe: Recipe) -> float:
-    """Return the seconds per grading of a reference solution, measured in a temporary folder. Raise SandboxError if
-    sandboxes cannot be made or fail."""
+    """Return the seconds per grading of a reference solution. Raise SandboxError if sandboxes cannot be made or
+    fail."""
     with TemporaryDirectory(prefix="etude-probe-") as place:
         paths = RunPaths(Path(place))
         source = open_source(recipe.tasks.source, recipe.tasks)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.cluster import Supervised, start_supervised
+from etude.cluster import Supervised
 from etude.journal import RunPaths, append_rows, drop_torn_line, read_metrics, write_atomically
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
@@ -30,10 +30,8 @@ from etude.weights.torch_bridge import into_module
 
 
 async def run_rl(context: RunContext) -> dict[str, Any]:
-    """Run RL, then the evaluations on dev that the recipe postpones (rl.evaluate_after).
-
-    RL's result is written to rl/ended.json first, so a run killed during these evaluations resumes with them only.
-    """
+    """Run RL, then the evaluations on dev that the recipe postpones (rl.evaluate_after). RL's result is written to
+    rl/ended.json first, so a run killed during these evaluations resumes with them only."""
     recipe, paths = context.recipe, context.paths
     on_dev = recipe.evaluation.model_copy(update={"samples": recipe.rl.evaluate_samples})
     ended = paths.rl / "ended.json"
@@ -99,14 +97,13 @@ def dev_evaluation(step: int) -> str:
 
 
 def _is_evaluated(paths: RunPaths, step: int) -> bool:
-    """Whether the dev evaluation of this step is finished, as it may be when a run is resumed. The evaluation writes
-    its summary.json last, so the file's existence proves that."""
+    """Whether the dev evaluation of this step is finished: an evaluation writes its summary.json last."""
     return (paths.evaluation(dev_evaluation(step)) / "summary.json").exists()
 
 
 async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, version: int) -> None:
-    """Evaluate one published weight version on dev. A damaged or missing version is skipped: then the curve of dev
-    scores over RL's steps lacks one point, which is better than failing the run."""
+    """Evaluate one published weight version on dev. Skip a damaged or missing one: a point missing from the curve is
+    better than a failed run."""
     paths, name = context.paths, str(version)
     context.screen.note(f"on dev with the weights of step {version}")
     aside = paths.model("rl").with_name(f"model-{version:06d}")
@@ -125,8 +122,8 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
 
 
 def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
-    """Write a weight version that RL published as a checkpoint to `folder`, for an engine that is to serve exactly this
-    version. If the engine read the store instead, it would serve the latest version after a restart."""
+    """Write a published weight version as a checkpoint for an engine that is to serve exactly this version. From the
+    store, an engine would serve the latest version after a restart."""
     model = load_hf(context.paths.model("sft"), context.compute().dtype)
     compute_with(model, context.recipe.precision)
     serve(model)
@@ -169,8 +166,8 @@ async def evaluate_test(context: RunContext) -> dict[str, Any]:
 async def _serving(
     context: RunContext, name: str, model: Path, split: Split, version: int = 0
 ) -> AsyncIterator[tuple[Supervised, Supervised]]:
-    """Start an engine that serves `model`, and a worker that may read only the tasks of `split`. Stop both at the end.
-    `name` becomes part of the names of the two services."""
+    """Start an engine that serves `model`, and a worker that may read only the tasks of `split`. Stop both at the
+    end."""
     engine = await start_engine(context, f"engine-{name}", model, version=version)
     workers: list[Supervised] = []
     try:
@@ -184,16 +181,10 @@ async def start_engine(
     context: RunContext, name: str, model: Path, store: str | None = None, version: int = 0
 ) -> Supervised:
     """Start an engine that serves a finished model as weight version `version`. With `store`, it can load newer
-    versions.
-
-    By default it uses one thread (engine.threads), because sandboxes and grading need cores too: both were slower when
-    the engine of a small model used all cores.
-    """
+    versions. By default it uses one thread (engine.threads): sandboxes and grading need cores too, and were slower when
+    the engine of a small model used all."""
     recipe, compute = context.recipe, context.compute()
-    return await start_supervised(
-        await context.cluster(),
-        recipe.cluster,
-        context.journal,
+    return await context.start(
         name,
         "etude.engine.builtin.service:EngineService",
         str(model),
@@ -208,10 +199,7 @@ async def start_engine(
 
 
 async def start_worker(context: RunContext, engine: Supervised, name: str, splits: tuple[str, ...]) -> Supervised:
-    return await start_supervised(
-        await context.cluster(),
-        context.recipe.cluster,
-        context.journal,
+    return await context.start(
         name,
         "etude.rollout.worker:RolloutWorker",
         str(context.paths.root),
@@ -224,8 +212,7 @@ async def start_worker(context: RunContext, engine: Supervised, name: str, split
 
 
 def rollouts_of(context: RunContext, worker: Supervised) -> Callable[[RolloutJob], Awaitable[RolloutResult]]:
-    """Return a function that runs one rollout on this worker. If the worker dies, it is restarted and the rollout is
-    repeated."""
+    """Return a function that runs one rollout on this worker, and repeats it if the worker dies."""
 
     async def rollout(job: RolloutJob) -> RolloutResult:
         result: RolloutResult = await worker.call("rollout", job, deadline=context.recipe.harness.wall_seconds * 2)
@@ -235,7 +222,7 @@ def rollouts_of(context: RunContext, worker: Supervised) -> Callable[[RolloutJob
 
 
 def _free_running(recipe: Recipe) -> Recipe:
-    """Return the recipe with lockstep (rl.mode = "sync") turned off: evaluations outside RL never use it."""
+    """Return the recipe without lockstep (rl.mode = "sync"), which evaluations outside RL never use."""
     return recipe.model_copy(update={"rl": recipe.rl.model_copy(update={"mode": "async"})})
 
 

@@ -40,15 +40,12 @@ class Donor:
     paths: RunPaths
     state: LineageState
     recipe: Recipe | None
-    """The run's recipe; None if this version of Étude cannot read it. Then no stage is taken from the run."""
+    """None if this version of Étude cannot read it. Then no stage is taken from the run."""
 
     def says_of_compute(self, ours: Recipe) -> Recipe:
-        """Return our recipe, with the donor's compute section in place of ours if both mean the same settings. Then the
-        digests of both recipes can be compared, although the sections were worded differently.
-
-        Only the dtype may be worded differently. The donor's recipe may leave it to a measurement at the start of the
-        run (the probe), while ours names the dtype that this probe chose.
-        """
+        """Return our recipe, with the donor's compute section in place of ours if both mean the same, so that digests
+        can be compared: the donor's may leave the dtype to a probe, while ours names the dtype that this probe
+        chose."""
         dtype = self.state.compute.get("dtype_name")
         if self.recipe is None or dtype is None:
             return ours
@@ -58,8 +55,8 @@ class Donor:
 
 
 def find_donors(folder: Path, own: Path) -> list[Donor]:
-    """Return the runs from which stages may be taken over: the run in `folder`, or else all runs in its subfolders. The
-    run in the folder `own`, which takes the stages, is left out."""
+    """Return the run in `folder`, or else all runs in its subfolders. `own`, the run that takes the stages, is left
+    out."""
     if not folder.is_dir():
         raise LineageError(f"{folder} is no folder: expected a run, or a folder of runs, to take stages over from")
     roots = [folder] if (folder / "lineage.json").is_file() else sorted(p.parent for p in folder.glob("*/lineage.json"))
@@ -72,20 +69,15 @@ def find_donors(folder: Path, own: Path) -> list[Donor]:
 
 
 class Reuse:
-    """Takes finished stages over from donors, which are other runs that the user named (--reuse). `run_line` calls its
-    method `take` for each stage that has not begun."""
+    """Takes finished stages over from other runs that the user named (--reuse)."""
 
     def __init__(self, stages: Sequence[Stage], donors: Sequence[Donor]) -> None:
         self._stages = {stage.name: stage for stage in stages}
         self._donors = donors
 
     def adopt_compute(self, context: RunContext) -> None:
-        """If this run has no compute settings yet (device, dtype, threads), adopt those of a donor. The donor is the
-        first one whose recipe agrees with ours in its compute section.
-
-        If this run chose its own settings, by a measurement, they might differ in dtype or threads. Then no trained
-        stage of the donor could be taken.
-        """
+        """If this run has no compute settings yet, adopt those of the first donor that asked for the same. A probe of
+        this run's own might choose another dtype, and then no trained stage could be taken."""
         if context.state.compute:
             return
         for donor in self._donors:
@@ -96,8 +88,8 @@ class Reuse:
                 return
 
     def take(self, context: RunContext, stage: Stage) -> StageRecord | None:
-        """Take the stage over from a donor (another run): put the donor's files of the stage in place and return its
-        record. If no donor fits, show the reason and return None."""
+        """Put a donor's files of the stage in place and return its record. If no donor fits, show the reason and return
+        None."""
         if not self._donors:
             return None
         closest = (0, "no run there has done it")
@@ -121,8 +113,8 @@ class Reuse:
         return replace(found, taken_from=source, recipe_digest=own)
 
     def _unlike(self, context: RunContext, stage: Stage, donor: Donor) -> tuple[int, str] | None:
-        """Return None if the donor (another run) made the stage exactly as this run would. Otherwise return how close
-        the donor's stage is (higher is closer) and the reason why it differs."""
+        """Return None if the donor made the stage exactly as this run would. Otherwise return how close the donor is
+        (higher is closer) and why it differs."""
         name = donor.paths.root.name
         record = donor.state.stages.get(stage.name)
         if record is None or not record.done:
@@ -147,8 +139,7 @@ class Reuse:
 
 
 def _computing(state: LineageState) -> dict[str, Any]:
-    """Return the compute settings of a run that its results depend on. The field `reason`, a text that says why they
-    were chosen, is left out: it may contain measured speeds, which differ each time."""
+    """Return the compute settings that results depend on: all but `reason`, which may contain measured speeds."""
     return {name: value for name, value in state.compute.items() if name != "reason"}
 
 
@@ -160,9 +151,8 @@ def _recipe_of(paths: RunPaths) -> Recipe | None:
 
 
 def _place(root: Path, stage: Stage, donor: Donor) -> tuple[int, str] | None:
-    """Link the donor's files of the stage into `root`, the folder of this run, and return None. If the files no longer
-    have their recorded digest, leave `root` unchanged. In that case return how close the donor is to fitting (higher is
-    closer) and why it does not fit."""
+    """Link the donor's files of the stage into `root`, and return None. If they no longer have their recorded digest,
+    leave `root` unchanged and return how close the donor is and why it does not fit."""
     aside = root / _ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     source = donor.paths.root

@@ -18,8 +18,6 @@ _UNITS = {
 
 
 class Screen:
-    """Prints the stages of a run to stderr and logs their progress in the journal."""
-
     def __init__(self, journal: Journal, console: Console | None = None) -> None:
         self._journal = journal
         self._console = console or Console(stderr=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from etude.cluster import DeadlineExceeded, ServiceDied
 from etude.lineage.context import RunContext
 from etude.lineage.continued import run_continued
 from etude.lineage.line import Stage
@@ -18,7 +19,6 @@ from etude.lineage.prepare import (
 from etude.lineage.reinforce import evaluate_test, run_rl
 from etude.lineage.state import recipe_of
 from etude.lineage.summary import one_edit
-from etude.lineage.supervise import run_service_stage
 from etude.recipe import Recipe
 
 
@@ -30,11 +30,31 @@ def _supervised(
 ) -> Stage:
     async def run(context: RunContext) -> dict[str, Any]:
         recipe = recipe_of(context.resolved_recipe(), name).model_dump(mode="json", by_alias=True)
-        service = "etude.pretrain.service:StageService"
-        return await run_service_stage(context, name, service, name, str(context.paths.root), recipe)
+        return await _run_as_service(context, name, recipe)
 
     beside = tuple(f"stages/{name}/{file}" for file in ("metrics.jsonl", "result.json", "before.json", "compute.json"))
     return Stage(name, title, ("model", name, "compute", "precision"), _model(name), run, require, needs, beside)
+
+
+async def _run_as_service(context: RunContext, stage: str, recipe: dict[str, Any]) -> dict[str, Any]:
+    """Run the stage as a service in its own process and return its result. A service that dies or hangs is restarted,
+    as often as the recipe allows, and resumes."""
+    service = "etude.pretrain.service:StageService"
+    supervised = await context.start(stage, service, stage, str(context.paths.root), recipe, cpus=1.0)
+    deadline = context.recipe.cluster.call_seconds
+    try:
+        while True:
+            incarnation = supervised.incarnation
+            try:
+                async for update in supervised.remote.stream("run", deadline=deadline):
+                    context.screen.update(stage, update)
+                result: dict[str, Any] = await supervised.remote.call("result", deadline=deadline)
+                return result
+            except (ServiceDied, DeadlineExceeded) as error:
+                context.screen.note(f"{error}; starting it again where it was")
+                await supervised.heal(incarnation, str(error))
+    finally:
+        await supervised.remote.kill()
 
 
 def _model(stage: str) -> tuple[str, ...]:

@@ -27,26 +27,22 @@ class LineageError(Exception):
 
 @dataclass(slots=True)
 class StageRecord:
-    """One stage's entry in lineage.json."""
-
     recipe_digest: str
     code_digest: str
     started: float
     seconds: float = 0.0
-    """Wall-clock seconds spent on the stage, summed over the starts of the run that worked on it."""
+    """Wall-clock seconds spent on the stage, over all sessions."""
     sessions: int = 0
-    """Number of starts of the run (sessions) that worked on the stage: more than one if it was interrupted and
-    resumed."""
+    """Number of starts of the run that worked on the stage."""
     done: bool = False
     inputs: dict[str, str] = field(default_factory=dict)
-    """Digests of the outputs that this stage reads, by the name of the stage that made them. They are from the moment
-    when this stage last started or resumed."""
+    """Digests of the outputs that this stage read, by the stage that made them, as of its last start."""
     output: str = ""
     """Digest of the files that the stage left for later stages."""
     result: dict[str, Any] = field(default_factory=dict)
     taken_from: str = ""
-    """The run that the stage was taken over from, as a path relative to this run's folder; empty if this run made it.
-    All other fields but recipe_digest are then copied from that run's record."""
+    """The run that the stage was taken over from, relative to this run's folder, or empty. All other fields but
+    recipe_digest are then copied from that run's record."""
 
 
 @dataclass(slots=True)
@@ -55,8 +51,7 @@ class LineageState:
 
     stages: dict[str, StageRecord] = field(default_factory=dict)
     compute: dict[str, Any] = field(default_factory=dict)
-    """Device, dtype and threads, as chosen at the first start of the run; kept so that a resumed run computes the same
-    bits."""
+    """Device, dtype and threads as chosen at the first start, kept so that a resumed run computes the same bits."""
 
     @classmethod
     def load(cls, path: Path) -> LineageState:
@@ -102,7 +97,6 @@ def finished_stage(run: Path, asked: str | None = None, stages: Sequence[str] = 
 
 
 def dtype_of(paths: RunPaths) -> str:
-    """Return the name of the dtype that a run computes in."""
     compute = LineageState.load(paths.lineage).compute
     if "dtype_name" not in compute:
         raise LineageError(
@@ -113,8 +107,7 @@ def dtype_of(paths: RunPaths) -> str:
 
 
 def recipe_of(recipe: Recipe, stage: str) -> Recipe:
-    """Return the recipe as one stage uses it: stages before `precision.since` get the default precision, without
-    rounding."""
+    """Return the recipe as one stage uses it: stages before `precision.since` round nothing."""
     order = ("pretrain", "long", "mtp", "sft", "rl")
     if stage in order[: order.index(recipe.precision.since)]:
         return recipe.model_copy(update={"precision": PrecisionRecipe()})

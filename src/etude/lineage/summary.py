@@ -1,5 +1,4 @@
-"""Writes summary.json: the numbers of a run, collected from the files of its stages. Stages that a run has not reached
-are absent."""
+"""Writes summary.json: the numbers of a run, collected from the files of the stages it has reached."""
 
 from __future__ import annotations
 
@@ -12,6 +11,13 @@ import numpy as np
 
 from etude.journal import RunPaths, read_metrics, waits, write_atomically
 from etude.lineage.state import LineageState
+
+_SUPERVISED = {
+    "pretrain": ("loss_before", "loss_after"),
+    "long": ("late_loss_before", "late_loss_after"),
+    "mtp": ("accepted_per_draft_before", "accepted_per_draft", "top1"),
+    "sft": ("loss_before", "loss_after"),
+}
 
 
 def write_summary(paths: RunPaths) -> dict[str, Any]:
@@ -26,11 +32,9 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
     summary: dict[str, Any] = {}
     if rounded := {name: result["precision"] for name, result in results.items() if "precision" in result}:
         summary["precision"] = rounded
-    _take(summary, "pretrain", results, {"loss_before": "loss_before", "loss_after": "loss_after"})
-    _take(summary, "long", results, {"late_loss_before": "late_loss_before", "late_loss_after": "late_loss_after"})
-    _take(summary, "mtp", results, {name: name for name in ("accepted_per_draft_before", "accepted_per_draft", "top1")})
-    if "sft" in results:
-        summary["sft"] = {name: results["sft"].get(name) for name in ("loss_before", "loss_after")}
+    for stage, fields in _SUPERVISED.items():
+        if stage in results:
+            summary[stage] = {name: results[stage].get(name) for name in fields}
     if "rl" in results:
         rows = read_metrics(paths.metrics("rl"))
         summary["rl"] = _rl(results["rl"], rows)
@@ -63,7 +67,7 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
 
 
 def one_edit(evaluation: str) -> str:
-    """Return the name of the variant of an evaluation that allows at most one edit per rollout."""
+    """Name the variant of an evaluation that allows at most one edit per rollout."""
     return f"{evaluation}-one-edit"
 
 
@@ -73,8 +77,8 @@ def _one_edit(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compared(before: dict[str, Any], after: dict[str, Any], scores: Iterable[str]) -> dict[str, Any]:
-    """Return each score's mean and interval, as `<score>_before`, `<score>_before_interval` and the same for "after". A
-    score that an evaluation does not have is None."""
+    """Return each score's mean and interval, as `<score>_before`, `<score>_before_interval` and the same for "after";
+    None for a score that an evaluation does not have."""
     compared: dict[str, Any] = {}
     for score in scores:
         for when, evaluation in (("before", before), ("after", after)):
@@ -103,8 +107,8 @@ def _rl(result: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ends(rows: list[dict[str, Any]], key: str) -> dict[str, float | None]:
-    """Return the means of `key` over the first and the last quarter of the steps, since a single step's tasks may all
-    be easy."""
+    """Return the means of `key` over the first and the last quarter of the steps: a single step's tasks may all be
+    easy."""
     quarter = -(-len(rows) // 4)
     return {
         f"{key}_first": _mean(rows[:quarter], key) if rows else None,
@@ -132,8 +136,8 @@ def _weights(rows: list[dict[str, Any]], engine: dict[str, Any]) -> dict[str, An
 
 
 def _engine_totals(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Sum the engine's counters over its restarts. Each engine process counts from 0, so a lower value means a new
-    process. A row of `rows` is one RL step. It has no counters if the driver died before asking the engine for them."""
+    """Sum the engine's counters over its restarts: each process counts from 0, so a lower value means a new one. A step
+    has no counters if the driver died before asking for them."""
     totals: dict[str, float] = {}
     last: dict[str, float] = {}
     for now in (row["engine"] for row in rows if "engine" in row):
@@ -161,11 +165,6 @@ def _engine(stats: dict[str, Any]) -> dict[str, Any]:
         "seconds_idle": stats["seconds_idle"],
         "tokens_per_second": stats["sampled_tokens"] / stats["seconds_busy"] if stats["seconds_busy"] else 0.0,
     }
-
-
-def _take(summary: dict[str, Any], stage: str, results: dict[str, dict[str, Any]], fields: dict[str, str]) -> None:
-    if stage in results:
-        summary[stage] = {name: results[stage].get(source) for name, source in fields.items()}
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -80,7 +80,3 @@ class ModelRecipe(Section):
         if self.qk_rope_head_dim % 2:
             raise ValueError("qk_rope_head_dim must be even")
         return self
-
-    @property
-    def moe_layers(self) -> int:
-        return self.num_hidden_layers - self.first_k_dense_replace

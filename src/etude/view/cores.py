@@ -31,11 +31,10 @@ _NAMES = {
     "evaluator": "evaluator, its boxes",
     "driver": "driver, ray",
 }
-"""Names of processes in the plot, in drawing order. The keys are prefixes of the names in the journal."""
+"""Names of processes in the plot, in drawing order, by the beginning of their name in the journal."""
 USERS = (*_NAMES.values(), OTHERS)
 _WORK = {("driver", "rollouts"), ("driver", "trainer")}
-"""Waits that are not counted as reasons for idle cores. The driver's job is to wait for rollouts and for the trainer.
-"""
+"""Waits that are no reason for idle cores: the driver's job is to wait for rollouts and for the trainer."""
 _SHORTEST = 1e-6
 """Shortest wait that counts, in seconds. The journal rounds to this value."""
 _TOLD_SHARE = 0.005
@@ -50,24 +49,22 @@ class Sample:
     seconds: float
     cores: int
     busy: float
-    """Core-seconds in which a core was busy, with processes of this run or others."""
+    """Core-seconds used by this run or by others."""
     used: dict[str, float]
     """CPU seconds used by each process of the run, by its name."""
     engine_waited: float = 0.0
-    """Seconds since the previous entry in which the engine had no requests."""
+    """Seconds in which the engine had no requests."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """The core-seconds of one or more samples, divided among the processes that used the cores and the waits that left
-    them idle.
-    """
+    """Core-seconds of one or more samples, divided among the processes that used them and the waits that left them
+    idle."""
 
     used: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Used core-seconds by group of processes, such as "workers, their boxes" (USERS lists the groups)."""
+    """Used core-seconds by group of processes (USERS)."""
     idle: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Idle core-seconds, by the wait to which they are attributed (such as "engine for requests"). The key NOBODY has
-    those to which no wait belongs."""
+    """Idle core-seconds by wait, such as "engine for requests"; NOBODY has those to which no wait belongs."""
 
     @property
     def seconds(self) -> float:
@@ -75,14 +72,13 @@ class Parts:
 
     @property
     def users(self) -> list[str]:
-        """Names of the process groups that used any CPU time, in the order of USERS."""
+        """The groups that used any CPU time, in the order of USERS."""
         known = [name for name in USERS if self.used.get(name, 0.0) > 0]
         return known + sorted(name for name, seconds in self.used.items() if seconds > 0 and name not in USERS)
 
     @property
     def waits(self) -> list[str]:
-        """Names of the waits that left cores idle, longest first. OTHER_WAITS (all small waits) and NOBODY (idle time
-        without a wait) come last."""
+        """The waits that left cores idle, longest first, then OTHER_WAITS and NOBODY."""
         found = [name for name, seconds in self.idle.items() if seconds > 0]
         return sorted(found, key=lambda name: (name == NOBODY, name == OTHER_WAITS, -self.idle[name], name))
 
@@ -98,7 +94,6 @@ def samples_of(entries: Iterable[Entry]) -> list[Sample]:
 
 
 def attributed(samples: Sequence[Sample], waits: Mapping[Pair, Sequence[Span]]) -> list[Parts]:
-    """Return the core-seconds of each sample, divided among processes and waits."""
     waited: list[dict[Pair, float]] = [{("engine", "requests"): sample.engine_waited} for sample in samples]
     for pair, spans in waits.items():
         if pair not in _WORK:
@@ -128,9 +123,8 @@ def _parts(sample: Sample, waited: Mapping[Pair, float]) -> Parts:
 
 
 def _waited_only(sample: Sample, waited: Mapping[Pair, float]) -> dict[Pair, float]:
-    """Return the seconds in which a process waited without computing, for each pair of a process and what it waited
-    for.
-    """
+    """Return, for each pair of a process and what it waited for, the seconds in which the process waited without
+    computing."""
     by_process: defaultdict[str, float] = defaultdict(float)
     for (who, _), seconds in waited.items():
         by_process[who] += seconds
@@ -143,9 +137,7 @@ def _waited_only(sample: Sample, waited: Mapping[Pair, float]) -> dict[Pair, flo
 
 
 def _covered(samples: Sequence[Sample], spans: Sequence[Span]) -> dict[int, float]:
-    """Return how many seconds of each CPU sample lie in the given time spans, by the index of the sample. The spans
-    must not overlap.
-    """
+    """Return how many seconds of each sample lie in the spans, by the sample's index. The spans must not overlap."""
     ends = [sample.end for sample in samples]
     found: dict[int, float] = {}
     for start, end in spans:

@@ -18,17 +18,16 @@ class RunData:
     paths: RunPaths
     summary: dict[str, Any]
     stages: dict[str, dict[str, Any]]
-    """Records of the stages in lineage.json (seconds, result, done, ...), by name of the stage."""
+    """Records of the stages in lineage.json."""
     metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Rows of metrics by stage, with one row per logged step."""
+    """Rows of metrics by stage."""
     evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
     cores: list[Sample] = field(default_factory=list)
     """Samples of CPU use during RL, about one per second. Runs of older versions have none."""
     parts: list[Parts] = field(default_factory=list)
-    """For each sample in `cores`, its core-seconds, divided among the processes that used the cores and the waits that
-    left them idle."""
+    """For each sample, what its core-seconds were spent on."""
     started: dict[str, Any] = field(default_factory=dict)
-    """Fields of the journal's run_started event: the model's size and the machine."""
+    """Fields of the journal's event run_started: the model's size and the machine."""
 
     @property
     def ends(self) -> tuple[str, str]:

@@ -28,9 +28,7 @@ _AGAINST_ENGINE = ("trainer - engine", "fed", "tokens", *_SPREAD, "k3", "flips")
 
 
 def numerics_table(found: dict[str, Any]) -> str:
-    """Return a NumericsReport, given as a dict, as text. Errors of experts and of the residual stream are given as
-    mean, p99 and max over tokens, errors of weights as means over rows.
-    """
+    """Return a NumericsReport, given as a dict, as text."""
     lines = [f"{found['run']}: a checkpoint; its weights alone are looked at"]
     if found["stage"]:
         lines = [f"{found['run']}, {found['stage']}: trained in {found['own']}, computes in {found['dtype']}"]
@@ -44,10 +42,8 @@ def numerics_table(found: dict[str, Any]) -> str:
 
 
 def draw_numerics(found: dict[str, Any], file: Path) -> None:
-    """Draw four panels. Three show, per layer, how much each number format deviates from fp32: in the experts, in the
-    residual stream, and in the choice of experts. The fourth shows, per format, the difference between trainer and
-    engine. `found` must contain at least one format.
-    """
+    """Draw, per layer, how much each number format deviates from fp32, and per format the difference between trainer
+    and engine. `found` must contain at least one format."""
     figure, axes = panels(2, 6.0, rows=2)
     figure.set_figwidth(9.0)
     for one in found["formats"]:
@@ -77,9 +73,8 @@ def _curve(axis: Axes, name: str, layers: Sequence[dict[str, Any]], values: Sequ
 
 
 def _apart(axis: Axes, formats: Sequence[dict[str, Any]]) -> None:
-    """Draw the difference of log-probs between trainer and engine: for each format, and each way of feeding tokens to
-    the engine, a line from mean to max with a tick at p99.
-    """
+    """Draw the difference of log-probs between trainer and engine, per format and way of feeding the engine: a line
+    from mean to max with a tick at p99."""
     for place, one in enumerate(formats):
         for side, (way, marker) in enumerate(zip(one["engine"], _MARKERS, strict=True)):
             spread = {key: _visible(value) for key, value in one["engine"][way]["logprobs"].items()}

@@ -27,9 +27,7 @@ DEV_EVALUATION = "dev-step-"
 
 
 def learning(data: RunData) -> Figure | None:
-    """Plot the training loss of the supervised stages, one panel each, with the held-out loss where it was measured
-    during the stage.
-    """
+    """Plot the training loss of the supervised stages, one panel each, with the held-out loss where it was measured."""
     titles = {"pretrain": "base model", "long": "longer context", "mtp": "draft head (KL)", "sft": "demonstrations"}
     present = [stage for stage in titles if data.series(stage, "loss")[0]]
     if not present:
@@ -51,9 +49,6 @@ def learning(data: RunData) -> Figure | None:
 
 
 def reinforcement(data: RunData) -> Figure | None:
-    """Plot what RL changed: share solved in training and on the dev split, turns, truncation, false
-    claims of success.
-    """
     steps, solved = data.series("rl", "solved")
     if not steps:
         return None
@@ -82,9 +77,6 @@ def _best_of(evaluations: Sequence[dict[str, Any]]) -> int | str:
 
 
 def health(data: RunData) -> Figure | None:
-    """Plot the health of RL: entropy, clipped tokens, mismatch with the engine, staleness, masked rollouts, size of
-    deltas.
-    """
     if not data.series("rl", "entropy")[0]:
         return None
     figure, axes = panels(3, 4.8, rows=2)
@@ -105,7 +97,7 @@ def health(data: RunData) -> Figure | None:
 
 
 def scores(data: RunData) -> Figure | None:
-    """Plot pass@1, pass@k and greedy score on the test split before and after RL, with confidence intervals."""
+    """Plot the scores on the test split before and after RL, with confidence intervals."""
     tested = [(side, data.evaluations[name]) for name, side in _sides(data).items() if name in data.evaluations]
     if not tested:
         return None
@@ -196,16 +188,15 @@ def titled(axis: Any, title: str, x: str, y: str) -> None:
 
 
 def _sides(data: RunData) -> dict[str, tuple[str, str]]:
-    """Map the names of the two test evaluations, before and after RL, to their label and colour. If the run continued
-    SFT in place of RL, the evaluations are those before and after that stage."""
+    """Map the names of the two test evaluations to their label and colour."""
     end = "SFT went on" if "continued" in data.stages else "RL"
     before, after = data.ends
     return {before: (f"before {end}", GREY), after: (f"after {end}", BLUE)}
 
 
 def _bars(axis: Axes, place: int, side: tuple[str, str], found: Sequence[dict[str, float]]) -> None:
-    """Draw a bar with its confidence interval for each score in `found`, the scores of one test evaluation. `side` is
-    the label and colour of its bars; `place` is 0 for bars on the left, 1 for bars beside them."""
+    """Draw a bar with its confidence interval for each score of one test evaluation; `place` is 0 for the left bar of
+    each pair, 1 for the right one."""
     label, color = side
     errors = [[e["mean"] - e["low"] for e in found], [e["high"] - e["mean"] for e in found]]
     positions = [index + (place - 0.5) * 0.36 for index in range(len(found))]

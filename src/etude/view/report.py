@@ -1,6 +1,4 @@
-"""Writes report.html, one self-contained page: a summary of up to three sentences, results, plots, and the digests of
-each stage's code, recipe and output.
-"""
+"""Writes report.html, one self-contained page: a summary, results, plots, and each stage's digests."""
 
 from __future__ import annotations
 
@@ -20,9 +18,8 @@ from etude.view.table import STAGES, cell_scores, cell_table, closing_table, cou
 
 
 def write_report(paths: RunPaths) -> Path:
-    """Draw the plots, write the page and return its path. Only files of the run are read, so this works at any time,
-    even for an unfinished run.
-    """
+    """Draw the plots, write the page and return its path. Only files of the run are read, so this works even for an
+    unfinished run."""
     data = read_run(paths)
     pictures = draw_all(data, paths.plots)
     environment = Environment(loader=PackageLoader("etude.view"), autoescape=True, trim_blocks=True, lstrip_blocks=True)

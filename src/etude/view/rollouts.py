@@ -21,12 +21,8 @@ Verdicts = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One block of a rollout's transcript on the report's page."""
-
     role: str
-    """The message's role (tool, assistant or user), "call" for a tool call, or "break" where the agent continues from
-    its own summary.
-    """
+    """The message's role, "call" for a tool call, or "break" where the agent continues from its own summary."""
     text: str
 
 
@@ -64,9 +60,8 @@ def pairs(data: RunData, count: int = 4) -> list[Pair]:
 
 
 def told_of_pairs(data: RunData) -> str:
-    """Return a sentence that says how many test tasks improved and how many got worse. The report puts it above the
-    first task that it shows before and after RL, so that readers can tell how typical this task is.
-    """
+    """Return a sentence that tells how many test tasks improved and how many got worse, so that readers can judge how
+    typical the task shown is."""
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)
     better, worse = (len(by_outcome.get(outcome, ())) for outcome in ((False, True), (True, False)))
@@ -98,9 +93,8 @@ def _pairs(data: RunData, tasks: Sequence[str], before: Verdicts, after: Verdict
 
 
 def _verdicts(data: RunData, name: str) -> Verdicts:
-    """Return, for each task, the row of its first sample in the evaluation `name`. "First" means the lowest trace id,
-    not the sample that ended first. Greedy samples, and judgements other than pass and fail, are left out.
-    """
+    """Return, for each task, the row of its sample with the lowest trace id. Greedy samples, and judgements other than
+    pass and fail, are left out."""
     found: Verdicts = {}
     for row in read_rows(data.paths.evaluation(name) / "results.jsonl"):
         if not row["greedy"] and row["judgement"] in ("pass", "fail"):
@@ -111,7 +105,7 @@ def _verdicts(data: RunData, name: str) -> Verdicts:
 
 
 def _traces(data: RunData, name: str, wanted: set[str]) -> dict[str, Trace]:
-    """Read the traces with the ids `wanted` from an evaluation. Return them by task."""
+    """Read the traces with the ids `wanted` from an evaluation, by task."""
     folder = data.paths.evaluation(name) / "traces"
     return {trace.task: trace for trace in read_traces(folder, only=wanted)} if wanted and folder.is_dir() else {}
 
@@ -150,9 +144,7 @@ def _steps(message: dict[str, Any], *, first: bool) -> list[Step]:
 
 
 def _call(call: dict[str, Any]) -> str:
-    """Return a call as text, such as `edit calc.py 3 return a + b`. If the message records the text that the model
-    wrote (`raw`), return that. Otherwise join the tool's name and the values of the arguments.
-    """
+    """Return a call as text, such as `edit calc.py 3 return a + b`: as the model wrote it, if that is recorded."""
     if call.get("raw"):
         return _readable(str(call["raw"]))
     function = call["function"]

@@ -34,12 +34,11 @@ class Line:
     after: str
     seconds: float | None
     means: str = ""
-    """Explanation of the measurement that this line shows, for readers who do not know its terms; may be empty."""
+    """Explanation of the measurement for readers who do not know its terms; may be empty."""
 
 
 def closing_table(summary: Summary) -> list[Line]:
-    """Return the lines of the table that the run command prints at the end and the report shows: what each stage
-    achieved. A stage has one or more lines; stages that have not run yet have none."""
+    """Return the lines of the table that `etude run` prints at the end: one or more per stage that has run."""
     seconds = summary.get("seconds", {})
     end = _end(summary)
     return [
@@ -75,13 +74,13 @@ def _of_end(summary: Summary, end: str) -> list[Shown]:
 
 
 def minutes(summary: Summary) -> float:
-    """Return the minutes that all stages took. If the run was interrupted and resumed, all its sessions count."""
+    """Return the minutes that all stages took, in all sessions of the run."""
     seconds: dict[str, float] = summary.get("seconds", {})
     return sum(seconds.values()) / 60
 
 
 def measured(summary: Summary) -> list[str]:
-    """Return sentences that say how the test result was measured. The list is empty before the test has run."""
+    """Return sentences that say how the test result was measured; none before the test has run."""
     end = _end(summary)
     found = summary.get(end, {})
     if not {"tasks", "k", "test_evaluations"} <= found.keys():
@@ -106,14 +105,13 @@ def measured(summary: Summary) -> list[str]:
 
 
 def _end(summary: Summary) -> str:
-    """Return the name of the stage that follows SFT."""
+    """Return the stage that follows SFT."""
     return "continued" if "continued" in summary else "rl"
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One score of a cell, before and after the stage that follows SFT. A cell is the set of test tasks with the same
-    relation to the training tasks (`Cell`)."""
+    """A score of a cell before and after the stage that follows SFT."""
 
     before: str
     after: str
@@ -125,11 +123,11 @@ class Score:
 class CellLine:
     family: str
     kind: str
-    """Whether training had the kind of bug of this line's tasks: "seen" or "unseen". `family` says the same of the task
-    family of these tasks."""
+    """Whether training had the kind of bug of these tasks, "seen" or "unseen"; `family` says the same of their
+    family."""
     tasks: int
     scores: tuple[Score, ...]
-    """The scores of this line's tasks, in the order of the columns that `cell_scores` returns."""
+    """In the order of `cell_scores`."""
 
 
 def cell_scores(summary: Summary) -> list[tuple[str, str]]:
@@ -169,8 +167,7 @@ def met(seen: bool) -> str:
 
 
 def counters(summary: Summary) -> list[tuple[str, str]]:
-    """Return counters that show whether the mechanisms of the run (such as weight swaps, replay of experts, drafting)
-    were at work, as pairs (description, value)."""
+    """Return counters that show whether the mechanisms of the run were at work, as pairs (description, value)."""
     whole = "{:,.0f}".format
     rows: tuple[tuple[str, str, Callable[[float], str]], ...] = (
         ("tokens trained on by RL", "rl.trained_tokens", whole),
@@ -213,7 +210,7 @@ _WORK = {
     "demonstrations": "solved tasks written down",
     "evaluate": "all attempts at test tasks",
 }
-"""Maps each stage without a before and after measurement to a description of what it did."""
+"""What each stage without a before and after measurement did."""
 _NATS = "surprise per token, in nats: the lower, the better it foresees"
 _MEASURED: tuple[tuple[str, str, str, str, str, Callable[[float], str]], ...] = (
     ("pretrain", "loss_before", "loss_after", "loss on code kept aside", _NATS, _number),
@@ -243,9 +240,7 @@ _MEASURED: tuple[tuple[str, str, str, str, str, Callable[[float], str]], ...] = 
     ),
     ("sft", "", "valid_calls", "tool calls that are valid", "", _percent),
 )
-"""Measurements of the stages, as (stage, key of the value before, key of the value after, what it shows, explanation,
-number format).
-"""
+"""Measurements: stage, key of the value before, key of the value after, what it shows, explanation, number format."""
 _TESTED = (
     ("pass1", "test tasks solved, pass@1", "by one attempt, which draws its tokens at random (temperature 1)"),
     ("passk", "test tasks solved, pass@{k}", "by one at least of {k} such attempts"),
@@ -257,7 +252,7 @@ _TESTED = (
 
 
 def plain(lines: Sequence[Line]) -> str:
-    """Return the lines of `closing_table`, the table of what each stage achieved, as plain text for logs and pipes."""
+    """Return the lines of `closing_table` as plain text for logs and pipes."""
     rows = [("stage", "what it shows", "before", "after", "seconds")]
     rows += [(x.stage, x.shows, x.before, x.after, "" if x.seconds is None else f"{x.seconds:.0f}") for x in lines]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]

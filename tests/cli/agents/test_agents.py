@@ -23,7 +23,7 @@ from etude.cli.agents.deciding import apply_command, reject_command, remove_comm
 from etude.cli.agents.listing import list_command
 from etude.cli.agents.showing import follow_command, show_command
 from etude.cli.agents.start import resume_command, start_command
-from etude.cli.outcome import STOPS
+from etude.cli.wording import STOPS
 from etude.harness import ApplyConflict
 from etude.harness.background import LOCK, Queue, agent_folders, find_agent, is_held, lock_holder, read_agent
 from etude.harness.sessions import SessionError, load_session

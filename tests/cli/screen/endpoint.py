@@ -1,14 +1,8 @@
-"""A scripted endpoint to try the screen with, by hand: python -m tests.cli.screen.endpoint [PORT]
-
-It plays one session again and again: looks at calc.py, mends it, runs the check. In the folder it works in there is a
-calc.py (see FILES of parts.py) or there is not: then its calls fail, as a model's do."""
+"""Answers of a scripted endpoint for a picture of the screen: it looks at calc.py, mends it, runs the check."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-
-from tests.harness.chat_server import ChatServer, completion
+from tests.harness.chat_server import completion
 
 THOUGHTS = (
     "The check fails. Before I change anything I want to see what larger does, and what the check asks of it. "
@@ -38,13 +32,3 @@ SESSION = (
     ),
     completion(text="That is all."),
 )
-
-
-async def main(port: int) -> None:
-    async with ChatServer(SESSION * 100, pause=0.01, port=port) as server:
-        print(server.url, flush=True)  # noqa: T201
-        await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 8123))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -73,11 +72,12 @@ async def screen(
     task: str | None = None,
     shell: bool = False,
     context: int = 128_000,
+    turns: int = 20,
     **server: Any,
 ) -> AsyncIterator[Seen]:
     async with AsyncExitStack() as stack:
         endpoint = await stack.enter_async_context(ChatServer(answers, **server))
-        front = endpoint_front(EndpointOptions(endpoint.url, "scripted", "NO_KEY", context, 20))
+        front = endpoint_front(EndpointOptions(endpoint.url, "scripted", "NO_KEY", context, turns))
         where = Where(folder, sessions, shell, rules)
         app = ChatApp(front, where, task)
         policy = front.open_policy(stack)
@@ -92,7 +92,3 @@ async def screen(
         async with app.run_test(size=size) as pilot:
             yield Seen(app, pilot, session, endpoint)
         endpoint.go_on.set()
-
-
-def play(main: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(main())  # type: ignore[arg-type]

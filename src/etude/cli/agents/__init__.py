@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from etude.cli.errors import finish
-from etude.cli.options import SessionsOption
+from etude.cli.errors import verb
+from etude.cli.options import JsonOption, SessionsOption
 
 
 class _ListsByItself(TyperGroup):
-    """A command group that runs `list` if no verb is given, as in `etude agents` or `etude agents --json`."""
+    """Group that runs `list` if no verb is given, as in `etude agents` or `etude agents --json`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if not args or (args[0].startswith("-") and args[0] != "--help"):
@@ -30,7 +30,6 @@ agents = typer.Typer(
 
 AgentArgument = Annotated[str, typer.Argument(help="An id, its beginning, or a name.", metavar="AGENT")]
 AgentsArgument = Annotated[list[str], typer.Argument(help="Ids, beginnings of ids, or names.", metavar="AGENT...")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LEFT = "no longer following; the agent keeps running"
 
 
@@ -41,11 +40,12 @@ def _sessions(given: Path | None) -> Path:
 
 
 @agents.command("list")
+@verb()
 def list_agents(
     folder: Annotated[Path | None, typer.Option(help="Only agents on this folder.")] = None,
     as_json: JsonOption = False,
     sessions: SessionsOption = None,
-) -> None:
+) -> int:
     """Show the agents, newest first.
 
     One line each: state, turns, age, files changed with lines added and removed, and the prompt.
@@ -67,17 +67,14 @@ def list_agents(
       etude agents --folder .
       etude agents list --json | jq -r '.[] | select(.state == "done") | .id'
     """
+    from etude.cli.agents.listing import list_command
 
-    def verb() -> int:
-        from etude.cli.agents.listing import list_command
-
-        return list_command(_sessions(sessions), folder, as_json)
-
-    finish(verb)
+    return list_command(_sessions(sessions), folder, as_json)
 
 
 @agents.command()
-def follow(agent: AgentArgument, as_json: JsonOption = False, sessions: SessionsOption = None) -> None:
+@verb(when_interrupted=LEFT)
+def follow(agent: AgentArgument, as_json: JsonOption = False, sessions: SessionsOption = None) -> int:
     """Show what an agent does as it happens, until it ends.
 
     It starts from the beginning. Ctrl-C leaves the agent running. The exit code is 0 if the agent ended by itself, else
@@ -88,17 +85,14 @@ def follow(agent: AgentArgument, as_json: JsonOption = False, sessions: Sessions
       etude agents follow 3fa
       etude agents follow 3fa --json | jq -r 'select(.kind == "tool") | .name'
     """
+    from etude.cli.agents.showing import follow_command
 
-    def verb() -> int:
-        from etude.cli.agents.showing import follow_command
-
-        return follow_command(_sessions(sessions), agent, as_json)
-
-    finish(verb, when_interrupted=LEFT)
+    return follow_command(_sessions(sessions), agent, as_json)
 
 
 @agents.command()
-def show(agent: AgentArgument, as_json: JsonOption = False, sessions: SessionsOption = None) -> None:
+@verb()
+def show(agent: AgentArgument, as_json: JsonOption = False, sessions: SessionsOption = None) -> int:
     """Show an agent's result: its last message, and its change as a diff.
 
     \b
@@ -106,16 +100,13 @@ def show(agent: AgentArgument, as_json: JsonOption = False, sessions: SessionsOp
       etude agents show 3fa
       etude agents show 3fa --json | jq -r .text
     """
+    from etude.cli.agents.showing import show_command
 
-    def verb() -> int:
-        from etude.cli.agents.showing import show_command
-
-        return show_command(_sessions(sessions), agent, as_json)
-
-    finish(verb)
+    return show_command(_sessions(sessions), agent, as_json)
 
 
 @agents.command()
+@verb()
 def apply(
     agent: AgentArgument,
     files: Annotated[list[str] | None, typer.Option("--file", help="Apply only this file; repeatable.")] = None,
@@ -125,7 +116,7 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written; write nothing.")] = False,
     as_json: JsonOption = False,
     sessions: SessionsOption = None,
-) -> None:
+) -> int:
     """Write an agent's change into its folder.
 
     All of it is written, or nothing. You may have changed the folder meanwhile: a file in which you changed other lines
@@ -137,35 +128,29 @@ def apply(
       etude agents apply 3fa --file src/calc.py
       etude agents apply 3fa --merge --dry-run
     """
+    from etude.cli.agents.deciding import apply_command
 
-    def verb() -> int:
-        from etude.cli.agents.deciding import apply_command
-
-        place = _sessions(sessions)
-        return apply_command(place, agent, files or [], merging=merge, dry_run=dry_run, as_json=as_json)
-
-    finish(verb)
+    place = _sessions(sessions)
+    return apply_command(place, agent, files or [], merging=merge, dry_run=dry_run, as_json=as_json)
 
 
 @agents.command()
-def reject(agents: AgentsArgument, sessions: SessionsOption = None) -> None:
+@verb()
+def reject(agents: AgentsArgument, sessions: SessionsOption = None) -> int:
     """Reject agents' changes. They are kept until the agents are removed.
 
     \b
     Example:
       etude agents reject 3fa
     """
+    from etude.cli.agents.deciding import reject_command
 
-    def verb() -> int:
-        from etude.cli.agents.deciding import reject_command
-
-        return reject_command(_sessions(sessions), agents)
-
-    finish(verb)
+    return reject_command(_sessions(sessions), agents)
 
 
 @agents.command()
-def stop(agents: AgentsArgument, sessions: SessionsOption = None) -> None:
+@verb(when_interrupted="interrupted: the agents were asked to stop")
+def stop(agents: AgentsArgument, sessions: SessionsOption = None) -> int:
     """Stop agents, queued ones too, and wait until they have ended.
 
     What they did is kept; `etude agents resume` continues one.
@@ -175,16 +160,13 @@ def stop(agents: AgentsArgument, sessions: SessionsOption = None) -> None:
       etude agents stop 3fa
       etude agents stop $(etude agents --json | jq -r '.[] | select(.state == "queued") | .id')
     """
+    from etude.cli.agents.deciding import stop_command
 
-    def verb() -> int:
-        from etude.cli.agents.deciding import stop_command
-
-        return stop_command(_sessions(sessions), agents)
-
-    finish(verb, when_interrupted="interrupted: the agents were asked to stop")
+    return stop_command(_sessions(sessions), agents)
 
 
 @agents.command()
+@verb()
 def resume(
     agent: AgentArgument,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to do next.")] = None,
@@ -194,7 +176,7 @@ def resume(
     ] = False,
     as_json: JsonOption = False,
     sessions: SessionsOption = None,
-) -> None:
+) -> int:
     """Continue an agent, in the background again.
 
     If it did not end by itself, it first continues what it was doing. It joins the end of the queue. The endpoint is
@@ -208,23 +190,20 @@ def resume(
       etude agents resume 3fa --rebase
       etude agents resume 3fa -p "now the docs"
     """
+    from etude.cli.agents.start import resume_command
 
-    def verb() -> int:
-        from etude.cli.agents.start import resume_command
-
-        return resume_command(_sessions(sessions), agent, prompt, as_json, rebase=rebase)
-
-    finish(verb)
+    return resume_command(_sessions(sessions), agent, prompt, as_json, rebase=rebase)
 
 
 @agents.command()
+@verb()
 def remove(
     agents: AgentsArgument,
     force: Annotated[
         bool, typer.Option("--force", help="Also delete changes that were neither applied nor rejected.")
     ] = False,
     sessions: SessionsOption = None,
-) -> None:
+) -> int:
     """Delete agents and their sessions. Your folder stays as it is.
 
     \b
@@ -232,10 +211,6 @@ def remove(
       etude agents remove 3fa b01
       etude agents remove $(etude agents --json | jq -r '.[] | select(.state == "applied") | .id')
     """
+    from etude.cli.agents.deciding import remove_command
 
-    def verb() -> int:
-        from etude.cli.agents.deciding import remove_command
-
-        return remove_command(_sessions(sessions), agents, force)
-
-    finish(verb)
+    return remove_command(_sessions(sessions), agents, force)

@@ -16,8 +16,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from etude.cli.agents.worker import BOXES
-from etude.cli.outcome import count
 from etude.cli.visible import visible
+from etude.cli.wording import count
 from etude.harness.background import (
     LOCK,
     Agent,

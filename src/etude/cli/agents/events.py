@@ -16,8 +16,8 @@ from typing import Any
 
 from rich.console import Console
 
-from etude.cli.outcome import STOPS, count
-from etude.cli.visible import visible
+from etude.cli.show import print_text
+from etude.cli.wording import STOPS, count
 from etude.harness import Conversation, Observer, Turn
 from etude.harness.background import Ended
 from etude.trace import ToolEvent, TraceUsage
@@ -27,7 +27,7 @@ _KEPT, _SHOWN_LINES, _SHOWN_ARGUMENT = 4_000, 8, 100
 
 
 class EventLog(Observer):
-    """Observer that appends a JSON line to the log for each event, as it happens."""
+    """Observer that appends a JSON line to the log for each event."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -99,32 +99,31 @@ def _parsed(data: bytes) -> Iterator[dict[str, Any]]:
 def show_event(console: Console, event: dict[str, Any]) -> None:
     match event["kind"]:
         case "waits":
-            _say(console, f"(waiting: {event['ahead']} before it)", "dim")
+            print_text(console, f"(waiting: {event['ahead']} before it)", "dim")
         case "asked":
-            _say(console, event["text"].strip(), "bold")
+            print_text(console, event["text"].strip(), "bold")
         case "goes_on":
-            _say(console, "(continues after its last complete turn)", "dim")
+            print_text(console, "(continues after its last complete turn)", "dim")
         case "turn":
             for text in (event["thinking"], event["text"]):
                 if text.strip():
-                    _say(console, text.strip(), "italic")
+                    print_text(console, text.strip(), "italic")
         case "tool":
-            _say(console, f"> {event['name']} {_brief(event['arguments'])}", "cyan" if event["ok"] else "red")
+            print_text(console, f"> {event['name']} {_brief(event['arguments'])}", "cyan" if event["ok"] else "red")
             lines = event["output"].splitlines()[:_SHOWN_LINES]
             if lines:
-                _say(console, "\n".join(f"  {line}" for line in lines), "dim")
+                print_text(console, "\n".join(f"  {line}" for line in lines), "dim")
             if (more := event["lines"] - len(lines)) > 0:
-                _say(console, f"  ({count(more, 'more line')})", "dim")
+                print_text(console, f"  ({count(more, 'more line')})", "dim")
         case "summary":
-            _say(console, "(the agent summarised its conversation and continues from the summary)", "dim")
+            print_text(console, "(the agent summarised its conversation and continues from the summary)", "dim")
         case "ended":
             why = f": {event['error']}" if event["error"] else ""
-            _say(console, f"({STOPS.get(event['stop'], event['stop'])}{why})", "dim")
+            print_text(console, f"({STOPS.get(event['stop'], event['stop'])}{why})", "dim")
 
 
 def _brief(arguments: str) -> str:
-    """Return the values of a call's JSON arguments in one line, each cut to a maximum length. The arguments' names are
-    left out."""
+    """Return the values of a call's JSON arguments in one line, each cut to a maximum length."""
     try:
         parsed = json.loads(arguments)
     except ValueError:
@@ -136,7 +135,3 @@ def _brief(arguments: str) -> str:
 def _cut(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= _SHOWN_ARGUMENT else f"{flat[: _SHOWN_ARGUMENT - 1]}…"
-
-
-def _say(console: Console, text: str, style: str) -> None:
-    console.print(visible(text), style=style, markup=False, highlight=False)

@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from etude.cli.outcome import STOPS
 from etude.cli.visible import visible
+from etude.cli.wording import STOPS, short_folder
 from etude.harness.background import Agent, AgentState, read_all_agents
 
 _STYLES = {
@@ -43,7 +43,7 @@ def list_command(sessions: Path, folder: Path | None, as_json: bool) -> int:
     widths = [max(len(row[column]) for row in [_HEAD, *rows]) for column in range(len(_HEAD) - 1)]
     console.print(_line(_HEAD, widths, console.width), style="dim", markup=False)
     for place in dict.fromkeys(agent.order.folder for agent in found):
-        console.print(visible(_short(place)), style="bold", markup=False)
+        console.print(short_folder(place), style="bold", markup=False)
         for agent, row in zip(found, rows, strict=True):
             if agent.order.folder == place:
                 console.print(_line(row, widths, console.width), style=_STYLES.get(agent.state, ""), markup=False)
@@ -104,8 +104,3 @@ def age(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"
     return f"{int(max(seconds, 0))}s"
-
-
-def _short(folder: Path) -> str:
-    home = Path.home()
-    return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) and folder != home else str(folder)

@@ -9,12 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.syntax import Syntax
 
 from etude.cli.agents.events import EVENTS, read_events, show_event
 from etude.cli.agents.listing import age, state_of, summary_of
-from etude.cli.outcome import count
+from etude.cli.show import print_diff
 from etude.cli.visible import visible
+from etude.cli.wording import count
 from etude.harness.background import LOCK, Agent, AgentState, find_agent, is_held, read_agent
 from etude.harness.editing.diff import binary_changes, unified_diff
 from etude.harness.sessions.record import EDITS
@@ -24,7 +24,6 @@ _LOOK_SECONDS = 0.2
 
 
 def follow_command(sessions: Path, word: str, as_json: bool) -> int:
-    """Print an agent's events until it ends. Return 0 if it ended by itself, else 1."""
     place = find_agent(sessions.resolve(), word)
     console = Console()
     offset = 0
@@ -85,11 +84,7 @@ def show_command(sessions: Path, word: str, as_json: bool) -> int:
         _line(console, f"({signal['what'].replace('_', ' ')}: {', '.join(signal.get('files', []))})", "dim")
     for path in agent.left_out:
         _line(console, f"{path} became too large to be read: it is left out", "red")
-    if console.is_terminal and diff:
-        # Wrapped, not cut off: the user must see every character before applying it.
-        console.print(Syntax(visible(diff.rstrip("\n")), "diff", background_color="default", word_wrap=True))
-    else:
-        sys.stdout.write(visible(diff))
+    print_diff(console, diff)
     return 0
 
 

@@ -117,7 +117,7 @@ def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool,
 
 def _moved(agent: Agent) -> list[Step]:
     """Return the files to which the agent's change cannot simply be written, mostly because somebody else has changed
-    them since the agent began. Each is given as a Step, which says how the two changes fit together."""
+    them since the agent began."""
     found = plan_steps(agent.order.folder, agent.changes)
     return [step for step in found if step.fit not in (Fit.WRITES, Fit.THERE)]
 
@@ -183,7 +183,6 @@ def _start(options: AgentOptions, name: str, at_once: int) -> Order:
 
 
 def read_options(place: Path) -> AgentOptions:
-    """Read from the agent's folder `place` with which options (endpoint, limits and others) it was started."""
     try:
         return _ADAPTER.validate_json((place / OPTIONS).read_bytes())
     except (OSError, ValidationError) as error:

@@ -17,6 +17,7 @@ from etude.cli.agent import AgentOptions
 from etude.cli.agent_setup import Front, Where, about, endpoint_front, open_session
 from etude.cli.agents.events import EVENTS, EventLog
 from etude.cli.agents.start import read_options
+from etude.cli.errors import first_line
 from etude.harness import Outcome
 from etude.harness.background import Agent, Ended, Queue, last_message, read_agent, sign_lock, write_ended
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, load_session
@@ -37,8 +38,7 @@ def main(place: Path, lock: int) -> int:
             with suppress(asyncio.CancelledError, KeyboardInterrupt):
                 ended = asyncio.run(_work(place, queue, events))
         except Exception as error:
-            line = next(iter(str(error).splitlines()), "") or type(error).__name__
-            ended = Ended(stop=StopCause.ERROR, error=line)
+            ended = Ended(stop=StopCause.ERROR, error=first_line(error))
             raise
         finally:
             queue.leave(place.name)

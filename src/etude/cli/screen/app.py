@@ -11,7 +11,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from textual import events
@@ -24,13 +23,13 @@ from textual.worker import Worker
 
 from etude.cli.agent_setup import Front, Where, sessions_of
 from etude.cli.errors import explained
-from etude.cli.outcome import STOPS
 from etude.cli.screen.changes import ChangesScreen, HelpScreen, PickScreen
 from etude.cli.screen.entry import COMMANDS, Entry, completions
 from etude.cli.screen.formatting import amount, counted, period
 from etude.cli.screen.live_turn import Stage, made
 from etude.cli.screen.prompts import Approval, Prompt, Question
 from etude.cli.visible import visible
+from etude.cli.wording import STOPS, count, short_folder
 from etude.harness import (
     Answer,
     ChatSession,
@@ -57,8 +56,8 @@ _TODO_SIGNS = {"-": "☐", ">": "▶", "x": "☑"}
 
 
 class ChatApp(App[str]):
-    """The Textual app of one session. Call `begin` with the session, then run the app. Its result is the name of the
-    session to resume next, if any."""
+    """The app of one session. Call `begin` with the session, then run the app. Its result is the name of the session to
+    resume next, if any."""
 
     TITLE = "etude chat"
     CSS_PATH = "style.tcss"
@@ -66,9 +65,9 @@ class ChatApp(App[str]):
     BINDINGS = [
         Binding("escape", "interrupt", "interrupt"),
         Binding("ctrl+c", "stop", "stop, leave", priority=True),
-        Binding("ctrl+g", "changes", "changes", priority=True),
+        Binding("ctrl+g", "command('/diff')", "changes", priority=True),
         Binding("ctrl+o", "unfold", "unfold", priority=True),
-        Binding("f1", "help", "help"),
+        Binding("f1", "command('/help')", "help"),
         Binding("pageup", "page(-1)", show=False, priority=True),
         Binding("pagedown", "page(1)", show=False, priority=True),
     ]
@@ -171,11 +170,8 @@ class ChatApp(App[str]):
     def _stay(self) -> None:
         self._leaving = False
 
-    def action_changes(self) -> None:
-        self.run_worker(self._command("/diff"))
-
-    def action_help(self) -> None:
-        self.run_worker(self._command("/help"))
+    def action_command(self, name: str) -> None:
+        self.run_worker(self._command(name))
 
     def action_unfold(self) -> None:
         self._open = not self._open
@@ -289,13 +285,13 @@ class ChatApp(App[str]):
             await self.stage.note(outcome.final_text.strip())
         changes = await self.session.changes()
         if changes and not self._where.rules.here:
-            files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
             lines = counted("".join(changes.values()))
-            await self.stage.note(f"{files} changed ({lines}), on the copy: Ctrl-G looks, /apply writes")
+            await self.stage.note(
+                f"{count(len(changes), 'file')} changed ({lines}), on the copy: Ctrl-G looks, /apply writes"
+            )
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`, and show the message of an exception that is the user's mistake or a known failure. Bugs are
-        raised."""
+        """Run `work`, and show the message of a user's mistake or a known failure. Bugs are raised."""
         try:
             await work
         except Exception as error:
@@ -382,7 +378,7 @@ class ChatApp(App[str]):
         if self._held:
             trigger = self._front.harness.summary_trigger
             parts.append(f"context {amount(self._held)}" + (f"/{amount(trigger)}" if trigger else ""))
-        parts.append(_short(self._where.folder))
+        parts.append(short_folder(self._where.folder.resolve()))
         self._status.update(Content(" · ".join(parts)))
 
 
@@ -409,8 +405,8 @@ class _Watcher(Observer):
         self._app.show_todo()
 
     def _made_by(self, call: ToolCall) -> str:
-        """Return the diff of what this call changed. Since calls may run at the same time, a call that names a path
-        gets only that file's change."""
+        """Return the diff of what this call changed. Calls may run at the same time, so a call that names a path gets
+        only that file's change."""
         schema, before, now = self._schemas.get(call.name), self._files, self._app.session.contents()
         if schema is None or schema.access in ("none", "read"):
             return ""
@@ -435,8 +431,3 @@ class _Watcher(Observer):
 def _light() -> bool:
     """Whether the terminal reports a light background in COLORFGBG. Only some terminals set it."""
     return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")
-
-
-def _short(folder: Path) -> str:
-    place = folder.resolve()
-    return visible(f"~/{place.relative_to(Path.home())}" if place.is_relative_to(Path.home()) else str(place))

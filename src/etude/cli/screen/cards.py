@@ -28,7 +28,7 @@ _FOLDED_DIFF_LINES = 40
 
 
 class Reply(Markdown):
-    """Widget for a message of the agent, which is streamed as it arrives."""
+    """A message of the agent, streamed as it arrives."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(visible(text), open_links=False)
@@ -45,7 +45,7 @@ class Reply(Markdown):
 
 
 class Thinking(Static):
-    """Widget for the agent's thinking, folded to one line or shown in full."""
+    """The agent's thinking, folded to one line or shown in full."""
 
     can_focus = True
     BINDINGS = [Binding("enter", "fold", "unfold", show=False)]
@@ -89,7 +89,7 @@ class Thinking(Static):
 
 
 class ToolCard(Vertical):
-    """Widget for a tool call: its name and arguments, state, time, output and diff."""
+    """A tool call: its name and arguments, state, time, output and diff."""
 
     can_focus = True
     BINDINGS = [Binding("enter", "fold", "unfold", show=False)]

@@ -15,6 +15,7 @@ from textual.widgets.option_list import Option
 from etude.cli.screen.entry import COMMANDS
 from etude.cli.screen.formatting import counted, difference
 from etude.cli.visible import visible
+from etude.cli.wording import count
 
 Choice = dict[str, bool]
 """The user's decision per file: keep (True) or take back (False). A file that is missing here stays undecided."""
@@ -22,8 +23,8 @@ _MARKS = {True: ("✓ keep     ", "$success"), False: ("✗ take back", "$error"
 
 
 class ChangesScreen(Screen[Choice | None]):
-    """Shows all changes of the agent, file by file. The screen's result is the user's decision per file, or None if the
-    user leaves."""
+    """All changes of the agent, file by file. Its result is the user's decision per file, or None if the user
+    leaves."""
 
     BINDINGS = [
         Binding("a", "choose(True)", "keep"),
@@ -45,8 +46,7 @@ class ChangesScreen(Screen[Choice | None]):
 
     def compose(self) -> ComposeResult:
         of = "made in your folder" if self._here else "not in your folder yet"
-        files = "1 file" if len(self._paths) == 1 else f"{len(self._paths)} files"
-        yield Static(f"{files} changed, {of}", id="title", markup=False)
+        yield Static(f"{count(len(self._paths), 'file')} changed, {of}", id="title", markup=False)
         yield OptionList(*(Option(self._line(path)) for path in self._paths))
         with VerticalScroll(can_focus=False):
             yield Static(id="change", markup=False)
@@ -90,7 +90,7 @@ class ChangesScreen(Screen[Choice | None]):
 
 
 class PickScreen(Screen[str | None]):
-    """Lets the user pick one of several entries. Its result is the entry's name, or None if the user leaves."""
+    """A list to pick from. Its result is the entry's name, or None if the user leaves."""
 
     BINDINGS = [Binding("escape,q", "leave", "back", priority=True)]
 

@@ -17,7 +17,6 @@ FIRST_LINES, LAST_LINES = 2, 4
 
 
 def headline(call: ToolCall) -> str:
-    """Return a call's arguments in one line."""
     if call.arguments is None:
         return visible(" ".join(call.raw.split()))
     arguments = dict(call.arguments)
@@ -51,8 +50,8 @@ def folded(text: str) -> str:
 
 
 def difference(diff: str, *, strict: bool = False) -> Content:
-    """Return a unified diff in colours, with each file's header reduced to its name. With `strict`, for diffs that the
-    user must approve, `exact` escapes all unprintable characters; otherwise `visible` escapes fewer of them."""
+    """Return a unified diff in colours, each file's header reduced to its name. `strict`, for diffs that the user must
+    approve, escapes all unprintable characters (`exact`)."""
     parts: list[tuple[str, str]] = []
     lines = (exact if strict else visible)(diff).rstrip("\n").split("\n")
     inside = False

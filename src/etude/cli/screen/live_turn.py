@@ -20,8 +20,6 @@ from etude.trace import ToolEvent
 
 
 class Stage(VerticalScroll):
-    """Widget that shows the conversation and scrolls."""
-
     can_focus = False
 
     def __init__(self) -> None:
@@ -83,8 +81,8 @@ class Stage(VerticalScroll):
         self._ended = 0
 
     def tool(self, event: ToolEvent, diff: str) -> None:
-        """Show a tool call's result on the card of the first call in the current turn that has no result yet. Results
-        arrive in the order in which the calls were made."""
+        """Show a tool call's result on the first card that has none yet: results arrive in the order in which calls
+        were made."""
         self._cards[self._ended].ends(event, diff)
         self._ended += 1
         if self._ended == len(self._cards):
@@ -100,7 +98,6 @@ class Stage(VerticalScroll):
         self._thinking, self._reply, self._cards, self._ended = None, None, {}, 0
 
     async def show_saved(self, conversation: Conversation) -> None:
-        """Show the messages of a saved conversation."""
         for message in conversation.messages[1:]:
             if message.role is Role.USER:
                 await self.asked(message.text)

@@ -28,13 +28,13 @@ _LEAST = 4
 
 
 class Prompt(Vertical, Generic[T]):
-    """Base class of the widgets that ask the user something. The future `answer` completes when the user answers."""
+    """Base class of the widgets that ask the user something. `answer` completes when the user answers."""
 
     can_focus = True
 
     def __init__(self, title: str, body: Content, keys: Content, more: Content) -> None:
-        """`body` says what is asked, `keys` names the keys that answer it, and `more` names further ones. `more` is
-        shown below `keys` or, on a small screen, at the end of the scrolling body."""
+        """`body` says what is asked, `keys` names the keys that answer it. `more` names further ones, below `keys` or,
+        on a small screen, at the end of the scrolling body."""
         super().__init__()
         self.border_title = title
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -138,7 +138,7 @@ class Approval(Prompt[Answer]):
 
 
 class Question(Prompt[str]):
-    """Prompt for a question that the agent asks the user."""
+    """A question that the agent asks the user."""
 
     def __init__(self, question: str) -> None:
         super().__init__("The agent asks", Content(exact(question)), Content(""), Content(""))

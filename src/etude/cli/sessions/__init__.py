@@ -7,24 +7,17 @@ from typing import Annotated
 
 import typer
 
-from etude.cli.errors import finish
+from etude.cli.errors import verb
+from etude.cli.options import JsonOption, SessionsOption, group
 
-sessions = typer.Typer(
-    help="Your sessions with agents: list them, consent to training, see what is left of accepted edits.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+sessions = group("Your sessions with agents: list them, consent to training, see what is left of accepted edits.")
 
-PlaceOption = Annotated[
-    Path | None,
-    typer.Option("--sessions", help="Folder of the sessions; by default ~/.local/state/etude/sessions."),
-]
 FolderOption = Annotated[Path | None, typer.Option(help="Only sessions that worked on this folder.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @sessions.command("list")
-def list_sessions(folder: FolderOption = None, as_json: JsonOption = False, place: PlaceOption = None) -> None:
+@verb()
+def list_sessions(folder: FolderOption = None, as_json: JsonOption = False, sessions: SessionsOption = None) -> int:
     """List sessions, newest first: what was asked, which model, how it ended.
 
     The exit code is 1 if a session cannot be read.
@@ -34,17 +27,14 @@ def list_sessions(folder: FolderOption = None, as_json: JsonOption = False, plac
       etude sessions list
       etude sessions list --folder . --json
     """
+    from etude.cli.sessions.commands import list_command
 
-    def verb() -> int:
-        from etude.cli.sessions.listing import list_command
-
-        return list_command(place, folder, as_json)
-
-    finish(verb)
+    return list_command(sessions, folder, as_json)
 
 
 @sessions.command("check")
-def check(folder: FolderOption = None, as_json: JsonOption = False, place: PlaceOption = None) -> None:
+@verb()
+def check(folder: FolderOption = None, as_json: JsonOption = False, sessions: SessionsOption = None) -> int:
     """Count how many lines of the edits that you accepted are still there.
 
     A count is due a minute, ten minutes, an hour, a day and a week after each edit. Those that are due are made now and
@@ -55,21 +45,18 @@ def check(folder: FolderOption = None, as_json: JsonOption = False, place: Place
     Example:
       etude sessions check
     """
+    from etude.cli.sessions.commands import check_command
 
-    def verb() -> int:
-        from etude.cli.sessions.checking import check_command
-
-        return check_command(place, folder, as_json)
-
-    finish(verb)
+    return check_command(sessions, folder, as_json)
 
 
 @sessions.command("consent")
+@verb()
 def consent(
     session: Annotated[str, typer.Argument(help="A session: its id, its folder, or `last`.")],
     answer: Annotated[str, typer.Argument(help="yes or no.")],
-    place: PlaceOption = None,
-) -> None:
+    sessions: SessionsOption = None,
+) -> int:
     """Say whether a session may be trained on. Without a yes it may not.
 
     The latest answer counts; all are kept. `etude agent --consent` consents when a session begins or is resumed, unless
@@ -80,10 +67,6 @@ def consent(
       etude sessions consent last yes
       etude sessions consent 20260102-101500-a1b2c3 no
     """
+    from etude.cli.sessions.commands import consent_command
 
-    def verb() -> int:
-        from etude.cli.sessions.consent import consent_command
-
-        return consent_command(session, answer, place)
-
-    finish(verb)
+    return consent_command(session, answer, sessions)

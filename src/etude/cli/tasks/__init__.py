@@ -7,18 +7,12 @@ from typing import Annotated
 
 import typer
 
-from etude.cli.errors import finish
+from etude.cli.errors import verb
+from etude.cli.options import STORE, JsonOption, StoreOption, group
 
-tasks = typer.Typer(
-    help="Tasks for agents: list, make, check, grade, import and export them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+tasks = group("Tasks for agents: list, make, check, grade, import and export them.")
 
-StoreOption = Annotated[Path, typer.Option("--store", help="Folder that holds images and boxes.")]
-STORE = Path("runs/boxes")
 TaskArgument = Annotated[Path, typer.Argument(help="A task directory.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 EgressOption = Annotated[
     str,
     typer.Option(
@@ -28,12 +22,13 @@ EgressOption = Annotated[
 
 
 @tasks.command("list")
+@verb()
 def list_tasks(
     folder: Annotated[Path, typer.Argument(help="Folder to search for tasks, at any depth.")],
     split: Annotated[str, typer.Option(help="Only train, dev or test.")] = "",
     category: Annotated[str, typer.Option(help="Only this category.")] = "",
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """List the tasks below a folder.
 
     Verdicts on a "sealed" task hold even against an agent that has read the grader's code; those on an "open" task only
@@ -45,17 +40,14 @@ def list_tasks(
       etude tasks list ./tasks --split dev --category debugging
       etude tasks list ./tasks --json
     """
+    from etude.cli.tasks.listing import list_command
 
-    def verb() -> int:
-        from etude.cli.tasks.listing import list_command
-
-        return list_command(folder, split, category, as_json)
-
-    finish(verb)
+    return list_command(folder, split, category, as_json)
 
 
 @tasks.command("show")
-def show_task(task: TaskArgument, store: StoreOption = STORE) -> None:
+@verb()
+def show_task(task: TaskArgument, store: StoreOption = STORE) -> int:
     """Show one task.
 
     Prints its instruction, files, limits, how it is graded, and the results of its gate.
@@ -64,16 +56,13 @@ def show_task(task: TaskArgument, store: StoreOption = STORE) -> None:
     Example:
       etude tasks show runs/tiny/tasks/dev/microrepo-dev-00003
     """
+    from etude.cli.tasks.showing import show_command
 
-    def verb() -> int:
-        from etude.cli.tasks.showing import show_command
-
-        return show_command(task, store)
-
-    finish(verb)
+    return show_command(task, store)
 
 
 @tasks.command("make")
+@verb(when_interrupted="interrupted: finished tasks are kept, run the same command again to continue")
 def make_some(
     source: Annotated[
         str, typer.Argument(help="microrepo, debugging, features, testing, documentation, review, migration, ...")
@@ -83,7 +72,7 @@ def make_some(
     dev: Annotated[int, typer.Option(help="Number of tasks for choosing between models.", min=0)] = 0,
     test: Annotated[int, typer.Option(help="Number of tasks for the final measurement.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Another seed makes other tasks.")] = 1,
-) -> None:
+) -> int:
     """Generate tasks from a source.
 
     The same arguments make the same tasks, and existing tasks are not made again. Given an unknown source, it names all
@@ -94,17 +83,14 @@ def make_some(
       etude tasks make debugging ./tasks
       etude tasks make review ./tasks --train 40 --dev 10 --test 10 --seed 2
     """
+    from etude.cli.tasks.making import make_command
+    from etude.tasks import Split
 
-    def verb() -> int:
-        from etude.cli.tasks.making import make_command
-        from etude.tasks import Split
-
-        return make_command(source, dest, {Split.TRAIN: train, Split.DEV: dev, Split.TEST: test}, seed)
-
-    finish(verb, when_interrupted="interrupted: finished tasks are kept, run the same command again to continue")
+    return make_command(source, dest, {Split.TRAIN: train, Split.DEV: dev, Split.TEST: test}, seed)
 
 
 @tasks.command("check")
+@verb(when_interrupted="interrupted: finished gates are kept, run the same command again to continue")
 def check_tasks(
     tasks: Annotated[list[Path], typer.Argument(help="Task directories, or folders of them.")],
     gate: Annotated[
@@ -117,7 +103,7 @@ def check_tasks(
     runs: Annotated[int, typer.Option(help="With --gate: how many times the reference must pass.", min=1)] = 3,
     egress: EgressOption = "",
     store: StoreOption = STORE,
-) -> None:
+) -> int:
     """Report every mistake in tasks.
 
     By default nothing is run. With --gate an empty change must fail, the reference solution must pass each time, and
@@ -131,16 +117,13 @@ def check_tasks(
       etude tasks check ./tasks --gate --runs 5 --egress pip
       etude tasks check ./tasks --again
     """
+    from etude.cli.tasks.checking import check_command
 
-    def verb() -> int:
-        from etude.cli.tasks.checking import check_command
-
-        return check_command(tasks, gate, again, runs, egress, store)
-
-    finish(verb, when_interrupted="interrupted: finished gates are kept, run the same command again to continue")
+    return check_command(tasks, gate, again, runs, egress, store)
 
 
 @tasks.command("grade")
+@verb()
 def grade_task(
     task: TaskArgument,
     diff: Annotated[
@@ -162,7 +145,7 @@ def grade_task(
     as_json: JsonOption = False,
     egress: EgressOption = "",
     store: StoreOption = STORE,
-) -> None:
+) -> int:
     """Grade a change.
 
     Prints the verdict, its reason, and whether it is sealed. The tests run in a fresh box of the task's own image, with
@@ -177,24 +160,21 @@ def grade_task(
       git diff | etude tasks grade ./tasks/hello --diff -
       etude tasks grade ./tasks --predictions preds.json --report report.json
     """
+    from etude.cli.tasks.grading import grade_command, grade_predictions_command
 
-    def verb() -> int:
-        from etude.cli.tasks.grading import grade_command, grade_predictions_command
-
-        if predictions:
-            return grade_predictions_command(task, predictions, report, as_json, egress, store)
-        return grade_command(task, diff or [], solution, nothing, times, as_json, egress, store)
-
-    finish(verb)
+    if predictions:
+        return grade_predictions_command(task, predictions, report, as_json, egress, store)
+    return grade_command(task, diff or [], solution, nothing, times, as_json, egress, store)
 
 
 @tasks.command("cheat")
+@verb()
 def cheat_tasks(
     tasks: Annotated[list[Path] | None, typer.Argument(help="Task directories, or folders of them.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only this cheat; repeatable.")] = None,
     egress: EgressOption = "",
     store: StoreOption = STORE,
-) -> None:
+) -> int:
     """Test whether cheating agents can pass tasks.
 
     Scripted agents that solve nothing try to pass: those that fit a task act in its box, and their changes are graded.
@@ -206,16 +186,13 @@ def cheat_tasks(
       etude tasks cheat ./tasks/hello
       etude tasks cheat ./tasks --only git-history --only forged-markers
     """
+    from etude.cli.tasks.cheating import cheat_command
 
-    def verb() -> int:
-        from etude.cli.tasks.cheating import cheat_command
-
-        return cheat_command(tasks or [], only or [], egress, store)
-
-    finish(verb)
+    return cheat_command(tasks or [], only or [], egress, store)
 
 
 @tasks.command("import")
+@verb()
 def import_tasks(
     source: Annotated[
         Path, typer.Argument(help="Harbor task directories, or SWE-bench rows (.jsonl, .json, .parquet).")
@@ -229,7 +206,7 @@ def import_tasks(
     ] = "",
     python: Annotated[str, typer.Option(help="SWE-bench: path of Python in the image; by default the usual one.")] = "",
     only: Annotated[list[str] | None, typer.Option(help="SWE-bench: only this instance; repeatable.")] = None,
-) -> None:
+) -> int:
     """Import tasks from other formats.
 
     A hash of each task's origin decides its split: train, dev or test. All tasks are read before any is written;
@@ -241,21 +218,18 @@ def import_tasks(
       etude tasks import rows.jsonl ./tasks --clones ~/clones
       etude tasks import rows.parquet ./tasks --image 'host.example/{id}:latest'
     """
+    from etude.cli.tasks.moving import import_command
 
-    def verb() -> int:
-        from etude.cli.tasks.moving import import_command
-
-        return import_command(source, dest, clones, image, python, only or [])
-
-    finish(verb)
+    return import_command(source, dest, clones, image, python, only or [])
 
 
 @tasks.command("export")
+@verb()
 def export_tasks(
     sources: Annotated[list[Path], typer.Argument(help="Task directories, folders of them, or folders of traces.")],
     dest: Annotated[Path, typer.Argument(help="A folder for tasks, or a .json or .jsonl file for predictions.")],
     model: Annotated[str, typer.Option(help="With predictions: the model's name.")] = "",
-) -> None:
+) -> int:
     """Export tasks or predictions for other tools.
 
     Tasks become Harbor task directories, side by side. Traces become SWE-bench predictions: the first finished trace of
@@ -266,16 +240,13 @@ def export_tasks(
       etude tasks export runs/tiny/tasks/dev ./for-harbor
       etude tasks export runs/tiny/traces/test preds.json --model tiny
     """
+    from etude.cli.tasks.moving import export_command
 
-    def verb() -> int:
-        from etude.cli.tasks.moving import export_command
-
-        return export_command(sources, dest, model)
-
-    finish(verb)
+    return export_command(sources, dest, model)
 
 
 @tasks.command("overlap")
+@verb()
 def overlap(
     first: Annotated[
         Path, typer.Argument(help="Tasks, documents, a corpus, traces or source files; PATH:dev for one split.")
@@ -285,7 +256,7 @@ def overlap(
         bool, typer.Option("--numbers", help="Functions that differ in a number count as different.")
     ] = False,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Find what two collections share.
 
     It looks for equal tasks, functions, code, and thirteen equal words of prose in a row. Functions are compared by
@@ -298,10 +269,6 @@ def overlap(
       etude tasks overlap runs/tiny/tasks:train runs/tiny/tasks:dev --numbers
       etude tasks overlap ~/code ./benchmark --json
     """
+    from etude.cli.tasks.overlap import overlap_command
 
-    def verb() -> int:
-        from etude.cli.tasks.overlap import overlap_command
-
-        return overlap_command(first, second, as_json, numbers)
-
-    finish(verb)
+    return overlap_command(first, second, as_json, numbers)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from etude.cli.errors import FAILED
 from etude.cli.tasks.find_tasks import named_of_every_split, opened_grader
-from etude.cli.tasks.wording import counted, table
+from etude.cli.wording import count, table
 from etude.journal import ProgressLine
 from etude.tasks import Task, TaskError
 from etude.tasks.cheats import CHEATS, Attempt, Cheat, fitting, try_cheats
@@ -15,7 +15,7 @@ from etude.tasks.cheats import CHEATS, Attempt, Cheat, fitting, try_cheats
 
 def cheat_command(paths: list[Path], only: list[str], egress: str, store: Path) -> int:
     if not paths:
-        print("\n".join(table([(cheat.name, cheat.exploits) for cheat in CHEATS.values()])))
+        print(table([(cheat.name, cheat.exploits) for cheat in CHEATS.values()]))
         return 0
     cheats = [_named(name) for name in only] or list(CHEATS.values())
     tasks = named_of_every_split(paths)
@@ -25,7 +25,7 @@ def cheat_command(paths: list[Path], only: list[str], egress: str, store: Path) 
             print(f"{made.verdict.judgement.value:<5} {made.task}: {made.cheat}: {made.verdict.reason}")
     succeeded = sum(made.succeeded for made in found)
     undecided = sum(not made.succeeded and not made.caught for made in found)
-    print(f"{counted(len(found), 'attempt')} on {counted(len(tasks), 'task')}, {succeeded or 'none'} succeeded", end="")
+    print(f"{count(len(found), 'attempt')} on {count(len(tasks), 'task')}, {succeeded or 'none'} succeeded", end="")
     print(f", {undecided} could not be graded" if undecided else "")
     return FAILED if succeeded or undecided else 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from etude.cli.errors import FAILED
 from etude.cli.tasks.find_tasks import named_tasks, opened_grader
 from etude.cli.tasks.listing import gate_of
-from etude.cli.tasks.wording import counted, table
+from etude.cli.wording import count, table
 from etude.journal import ProgressLine
 from etude.tasks import Environments, GateResult, Task, TaskError, gate_tasks
 from etude.tasks.cheats import CHEATS, cheats_for_gate
@@ -19,8 +19,7 @@ from etude.tasks.gate import by_source, revalidate
 from etude.tasks.verifiers.harbor import reference_of
 
 _ALL_SHOWN = 20
-"""If at most this many tasks are checked, each is printed. If more are checked, only those are printed that have
-mistakes or notes, or that failed the gate (could not be solved and graded)."""
+"""Up to this many tasks are each printed; of more, only those with mistakes, notes or a failed gate."""
 _EVIDENCE, _AGAIN = "gate.jsonl", "gate-again.jsonl"
 
 
@@ -39,9 +38,9 @@ def check_command(paths: list[Path], gated: bool, again: bool, runs: int, egress
     bad = sum(bool(one.mistakes) for one in checked)
     failed = sum(not result.survived for result in results.values())
     ran = f", {len(results) - failed} of {len(results)} passed" if results else ""
-    print(f"{counted(len(checked), 'task')}, {bad or 'none'} with mistakes{ran}")
+    print(f"{count(len(checked), 'task')}, {bad or 'none'} with mistakes{ran}")
     if results:
-        print("\n".join(_sources(results)))
+        print(_sources(results))
     return FAILED if bad or failed else 0
 
 
@@ -61,8 +60,8 @@ async def _gate(checked: list[Checked], runs: int, egress: str, store: Path) -> 
 
 
 async def _gate_again(checked: list[Checked], egress: str, store: Path) -> dict[str, GateResult]:
-    """Repeat the gate, the check that a task can be solved and graded, for the tasks that have passed it. This second
-    check has a store of its own, so it reuses no image, environment or result of the first."""
+    """Repeat the gate for the tasks that have passed it, with a store of its own: no image, environment or result of
+    the first is reused."""
     tasks = [one.task for one in checked if one.task and gate_of(one.task) == "passed"]
     if not tasks:
         raise TaskError("expected tasks that have passed their gate, found none: run `etude tasks check --gate` first")
@@ -78,8 +77,8 @@ async def _gate_again(checked: list[Checked], egress: str, store: Path) -> dict[
 
 
 async def _with_reference(one: Checked, environments: Environments) -> Task | None:
-    """Return the task, once the diff of its reference solution exists: without it the task cannot be gated (tried out).
-    A missing diff is made by running the task's solve.sh; return None if that fails."""
+    """Return the task, once the diff of its reference solution exists. A missing diff is made by running the task's
+    solve.sh; return None if that fails."""
     patch = one.directory / REFERENCE_DIFF
     if one.task and not patch.is_file():
         try:
@@ -105,10 +104,9 @@ def _print(one: Checked, result: GateResult | None) -> None:
         print(f"     note: {note}")
 
 
-def _sources(results: Mapping[str, GateResult]) -> list[str]:
+def _sources(results: Mapping[str, GateResult]) -> str:
     rows = [("SOURCE", "TASKS", "PASSED", "DISCARDED OR UNDECIDED")]
     for source, counts in by_source(results.values()).items():
-        outcomes = {outcome: count for outcome, count in counts.items() if outcome not in ("tasks", "survived")}
-        counted = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
-        rows.append((source, str(counts["tasks"]), str(counts["survived"]), counted or "none"))
+        others = [f"{number} {name}" for name, number in counts.items() if name not in ("tasks", "survived")]
+        rows.append((source, str(counts["tasks"]), str(counts["survived"]), ", ".join(others) or "none"))
     return table(rows)

@@ -32,8 +32,7 @@ def named_of_every_split(paths: Iterable[Path]) -> list[Task]:
 
 
 def one_task(path: Path) -> Task:
-    """Read the task in this directory, of whatever split. Training must not read dev and test tasks, but a person who
-    names one may."""
+    """Read the task in this directory, of any split: training must not read dev and test tasks, but a person may."""
     if not (path / "task.toml").is_file():
         raise TaskError(f"{path}: expected a task's directory, there is no task.toml")
     return read_task(path, set(Split))

@@ -14,14 +14,15 @@ from typing import Any
 
 from etude.cli.errors import FAILED
 from etude.cli.tasks.find_tasks import named_of_every_split, one_task, opened_grader
-from etude.cli.tasks.wording import table, verdict_line
+from etude.cli.tasks.wording import verdict_line
+from etude.cli.wording import table
 from etude.journal import ProgressLine, write_atomically
 from etude.tasks import TaskError, Verdict
 from etude.tasks.formats.swebench import grade_predictions, read_predictions
 from etude.tasks.verifiers.harbor import grade_steps, reference_of
 
 _MOST = 6
-"""Maximum number of tests or files that a line of the printed verdict names. A longer list ends with "and N more"."""
+"""Maximum number of tests or files that a line of the verdict names."""
 
 
 def grade_command(
@@ -73,7 +74,7 @@ def grade_predictions_command(
     else:
         names = ("resolved", "unresolved", "suspect", "error", "empty_patch", "submitted", "sealed", "open")
         counts = [(name.replace("_", " "), str(found[f"{name}_instances"])) for name in names]
-        print("\n".join(table([*counts, ("of all tasks", str(found["total_instances"]))])))
+        print(table([*counts, ("of all tasks", str(found["total_instances"]))]))
     return FAILED if found["error_instances"] else 0
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from etude.cli.errors import FAILED
 from etude.cli.tasks.find_tasks import named_tasks
-from etude.cli.tasks.wording import counted, grading_of, table, verifier_name
+from etude.cli.tasks.wording import grading_of, verifier_name
+from etude.cli.wording import count, table
 from etude.tasks import Split, Task, TaskError, gated_digest, read_task
 from etude.tasks.gate import stored_evidence
 
@@ -27,9 +28,9 @@ def list_command(folder: Path, split: str, category: str, as_json: bool) -> int:
         print(json.dumps([_row(task) for task in shown], indent=1))
     elif shown:
         rows = [_row(task) for task in shown]
-        print("\n".join(table([[name.upper() for name in _COLUMNS], *([row[n] for n in _COLUMNS] for row in rows)])))
+        print(table([[name.upper() for name in _COLUMNS], *([row[n] for n in _COLUMNS] for row in rows)]))
     left_out = len(found) - len(shown)
-    _say(counted(len(shown), "task") + (f", {left_out} of another split or category" if left_out else ""))
+    _say(count(len(shown), "task") + (f", {left_out} of another split or category" if left_out else ""))
     for problem in unread:
         _say(f"not read: {problem}")
     return FAILED if unread else 0
@@ -52,8 +53,7 @@ def _row(task: Task) -> dict[str, str]:
 
 
 def gate_of(task: Task) -> str:
-    """Return "passed", "outdated" or the like: the stored result of the gate, the check that a task can be solved and
-    graded. Return "-" if no result is stored with the task."""
+    """Return the stored result of the task's gate, such as "passed" or "outdated"; "-" if there is none."""
     found = stored_evidence(task)
     if found is None:
         return "-"

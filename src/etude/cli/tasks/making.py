@@ -6,23 +6,19 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from etude.cli.tasks.wording import counted
+from etude.cli.wording import count
 from etude.journal import ProgressLine
-from etude.tasks import Split, Task, make_tasks, open_source
+from etude.tasks import Split, make_tasks, open_source
 
 
 def make_command(source: str, dest: Path, counts: Mapping[Split, int], seed: int) -> int:
-    opened, made = open_source(source), 0
+    opened = open_source(source)
     with ProgressLine("make", sum(counts.values()), unit="tasks") as line:
-
-        def shown(task: Task) -> None:
-            nonlocal made
-            made += 1
-            line.update(made)
-
         tasks = [
-            task for split, count in counts.items() for task in make_tasks(opened, split, count, seed, dest, shown)
+            task
+            for split, number in counts.items()
+            for task in make_tasks(opened, split, number, seed, dest, lambda _: line.update(line.done + 1))
         ]
     print("\n".join(str(task.directory) for task in tasks))
-    print(counted(len(tasks), "task"), file=sys.stderr)
+    print(count(len(tasks), "task"), file=sys.stderr)
     return 0

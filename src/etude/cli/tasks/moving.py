@@ -9,7 +9,7 @@ from pathlib import Path
 
 from etude.cli.errors import FAILED, MISTAKE
 from etude.cli.tasks.find_tasks import named_tasks
-from etude.cli.tasks.wording import counted
+from etude.cli.wording import count
 from etude.journal import ProgressLine
 from etude.tasks import Task, TaskError
 from etude.tasks.directory import find_tasks
@@ -43,9 +43,9 @@ def export_command(paths: list[Path], dest: Path, model: str) -> int:
         if not model:
             raise TaskError(f"{dest}: a file of predictions needs --model NAME: whose predictions are they?")
         traces = (trace for path in paths for trace in read_traces(path))
-        count = export_predictions(predictions_of(traces, model), dest)
+        made = export_predictions(predictions_of(traces, model), dest)
         print(dest)
-        print(counted(count, "prediction"), file=sys.stderr)
+        print(count(made, "prediction"), file=sys.stderr)
         return 0
     tasks = read_all(named_tasks(paths))
     with ProgressLine("export", len(tasks), unit="tasks") as line:
@@ -61,8 +61,8 @@ def _told(tasks: Sequence[Task], refused: Mapping[str, str]) -> int:
     for task in tasks:
         print(task.directory)
     splits = Counter(task.split for task in tasks)
-    said = ", ".join(f"{count} for {split}" for split, count in sorted(splits.items()))
-    print(f"{counted(len(tasks), 'task')}{said and ': ' + said}", file=sys.stderr)
+    said = ", ".join(f"{number} for {split}" for split, number in sorted(splits.items()))
+    print(f"{count(len(tasks), 'task')}{said and ': ' + said}", file=sys.stderr)
     for name, reason in refused.items():
         print(f"refused: {name}: {reason}", file=sys.stderr)
     return FAILED if refused else 0

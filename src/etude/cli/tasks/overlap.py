@@ -1,5 +1,4 @@
-"""etude tasks overlap: prints what two collections share. Each row names one item of the first collection, one of the
-second, and what these two items share."""
+"""etude tasks overlap: prints what two collections share, a row per item of the first and item of the second."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from etude.cli.errors import FAILED
-from etude.cli.tasks.wording import counted, table
+from etude.cli.wording import count, table
 from etude.tasks import Split, TaskError
 from etude.tasks.overlap import find_leaks, read_side
 
@@ -24,10 +23,10 @@ def overlap_command(first: Path, second: Path, as_json: bool, numbers: bool = Fa
         return FAILED if leaks else 0
     if leaks:
         rows = [(leak.what, str(leak.count), leak.a, leak.b, leak.sample[:_SAMPLE]) for leak in leaks[:_SHOWN]]
-        print("\n".join(table([("what", "shared", "in the first", "in the second", "for example"), *rows])))
+        print(table([("what", "shared", "in the first", "in the second", "for example"), *rows]))
     if len(leaks) > _SHOWN:
         print(f"... and {len(leaks) - _SHOWN} more: --json lists all")
-    print(f"{counted(len(leaks), 'place') if leaks else 'nothing'} shared")
+    print(f"{count(len(leaks), 'place') if leaks else 'nothing'} shared")
     return FAILED if leaks else 0
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from etude.cli.tasks.find_tasks import one_task
 from etude.cli.tasks.listing import gate_of
-from etude.cli.tasks.wording import counted, grading_of, table, verifier_name
+from etude.cli.tasks.wording import grading_of, verifier_name
+from etude.cli.wording import count, table
 from etude.tasks import Task, TaskError
 from etude.tasks.check import check_task
 from etude.tasks.directory import list_files
@@ -17,7 +18,7 @@ from etude.tasks.environment.source import source_of
 from etude.tasks.gate import stored_evidence
 
 _MOST = 30
-"""Maximum number of a task's files that are printed per folder."""
+"""Maximum number of files that are printed per folder."""
 
 
 def show_command(path: Path, store: Path) -> int:
@@ -51,7 +52,7 @@ def _environment(task: Task) -> Iterator[str]:
         yield str(error)
         return
     said = {
-        "files": f"{counted(len(source.files), 'file')} over the host's base",
+        "files": f"{count(len(source.files), 'file')} over the host's base",
         "dockerfile": "built from environment/Dockerfile",
         "pulled": f"the image {source.reference}",
         "archive": f"the archive {source.place.name}",
@@ -67,7 +68,7 @@ def _files(task: Task) -> Iterator[str]:
         for name, path in list(found.items())[:_MOST]:
             yield f"{path.stat().st_size:>9,}  {folder}/{name}"
         if len(found) > _MOST:
-            yield f"{'':>9}  {folder}/...  ({counted(len(found) - _MOST, 'file')} more)"
+            yield f"{'':>9}  {folder}/...  ({count(len(found) - _MOST, 'file')} more)"
 
 
 def _verifier(task: Task, store: Path) -> Iterator[str]:
@@ -88,7 +89,8 @@ def _gate(task: Task) -> Iterator[str]:
         yield "not gated: `etude tasks check --gate` runs it"
         return
     yield gate_of(task)
-    yield from table([(run.what, run.judgement.value, f"{run.seconds:.2f} s", run.conditions) for run in found.runs])
+    rows = [(run.what, run.judgement.value, f"{run.seconds:.2f} s", run.conditions) for run in found.runs]
+    yield from table(rows).splitlines()
     yield from found.reasons
     if found.limits:
         yield "limits from now on: " + ", ".join(f"{name} {value:g}" for name, value in found.limits.items())

@@ -1,25 +1,14 @@
-"""Formats tasks and verdicts for printing."""
+"""Describes tasks and verdicts in a few words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from etude.cli.sandboxes import STORE
+from etude.cli.options import STORE
 from etude.cli.tasks.find_tasks import kept_environments
 from etude.tasks import Task, TaskError, Verdict, open_verifier
 from etude.tasks.gate import stored_evidence
 from etude.tasks.verifiers import ProvingVerifier
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the rows as lines with aligned columns. The last column is not padded."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    return ["  ".join([*(text.ljust(w) for text, w in zip(row[:-1], widths, strict=True)), row[-1]]) for row in rows]
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def verifier_name(task: Task) -> str:

@@ -7,25 +7,20 @@ from typing import Annotated
 
 import typer
 
-from etude.cli.errors import finish
+from etude.cli.errors import verb
+from etude.cli.options import SessionsOption, group
 
-trace = typer.Typer(
-    help="Traces of what agents did: show them, export them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+trace = group("Traces of what agents did: show them, export them.")
 
 WhatArgument = Annotated[
     str, typer.Argument(help="A trace file, a folder of traces, or a session: its folder, its id, or `last`.")
 ]
 IdOption = Annotated[list[str] | None, typer.Option("--id", help="Only the trace with this id; may be repeated.")]
-SessionsOption = Annotated[
-    Path | None, typer.Option(help="Folder of the sessions; by default ~/.local/state/etude/sessions.")
-]
 
 
 @trace.command("show")
-def show(what: WhatArgument, only: IdOption = None, sessions: SessionsOption = None) -> None:
+@verb()
+def show(what: WhatArgument, only: IdOption = None, sessions: SessionsOption = None) -> int:
     """Print traces turn by turn.
 
     Nothing is redacted: the output may contain secrets.
@@ -35,16 +30,13 @@ def show(what: WhatArgument, only: IdOption = None, sessions: SessionsOption = N
       etude trace show last
       etude trace show runs/tiny/rl/traces --id g000001-m02-a0
     """
+    from etude.cli.trace.showing import show_command
 
-    def verb() -> int:
-        from etude.cli.trace.showing import show_command
-
-        return show_command(what, only or [], sessions)
-
-    finish(verb)
+    return show_command(what, only or [], sessions)
 
 
 @trace.command("export")
+@verb()
 def export(
     what: WhatArgument,
     to: Annotated[str, typer.Option(help="Format: atif, openai, markdown or jsonl.")],
@@ -60,7 +52,7 @@ def export(
     ] = True,
     only: IdOption = None,
     sessions: SessionsOption = None,
-) -> None:
+) -> int:
     """Write traces and sessions in formats that other tools read.
 
     atif: trajectories for Harbor, ATIF 1.7. openai: chat messages for fine-tuning, a line per context. markdown: a page
@@ -76,10 +68,6 @@ def export(
       etude trace export runs/tiny/eval/final/traces --to openai --out traces.jsonl
       etude trace export runs/tiny/rl/traces --to atif --out trajectories/
     """
+    from etude.cli.trace.exporting import export_command
 
-    def verb() -> int:
-        from etude.cli.trace.exporting import export_command
-
-        return export_command(what, to, out, only or [], sessions, redact=redact)
-
-    finish(verb)
+    return export_command(what, to, out, only or [], sessions, redact=redact)

@@ -46,8 +46,7 @@ def export_command(
 def _texts(
     subjects: Iterable[Subject], to: str, write: Callable[..., str], redactor: Redactor | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield the file name, without suffix, and the content of each trace: as `write` formats it, after `redactor` has
-    removed its secrets (None: unredacted)."""
+    """Yield each trace's file name, without suffix, and its content, without the secrets that `redactor` knows."""
     left_out = 0
     for subject in subjects:
         trace, session = subject.trace, subject.session
@@ -71,8 +70,7 @@ def _texts(
 
 
 def _put(texts: Iterable[tuple[str, str]], to: str, out: Path | None) -> None:
-    """Write the traces to one output, one after another. The formats with one document per file accept one trace
-    only."""
+    """Write the traces to one output. The formats with one document per file accept one trace only."""
     left = iter(texts)
     first = next(left)[1]
     if to in ("atif", "markdown") and next(left, None) is not None:
@@ -84,7 +82,7 @@ def _put(texts: Iterable[tuple[str, str]], to: str, out: Path | None) -> None:
 
 @contextmanager
 def _target(out: Path | None) -> Iterator[IO[bytes]]:
-    """Open the output: the file `out`, or standard output for None. A file gets its name only once it is complete."""
+    """Open `out`, or standard output for None. A file gets its name only once it is complete."""
     if out is None:
         sys.stdout.flush()
         yield sys.stdout.buffer
@@ -110,32 +108,23 @@ def _openai(trace: Trace, session: SavedSession | None, signals: Signals) -> str
     return "".join(json.dumps(record) + "\n" for record in to_openai_contexts(trace, tools=tools))
 
 
-def _markdown(trace: Trace, session: SavedSession | None, signals: Signals) -> str:
-    return to_markdown(trace, signals=signals)
-
-
-def _jsonl(trace: Trace, session: SavedSession | None, signals: Signals) -> str:
-    return to_line(trace) + "\n"
-
-
 EXPORTS: dict[str, tuple[Callable[[Trace, SavedSession | None, Signals], str], str]] = {
     "atif": (_atif, ".json"),
     "openai": (_openai, ".jsonl"),
-    "markdown": (_markdown, ".md"),
-    "jsonl": (_jsonl, ".jsonl"),
+    "markdown": (lambda trace, _, signals: to_markdown(trace, signals=signals), ".md"),
+    "jsonl": (lambda trace, *_: to_line(trace) + "\n", ".jsonl"),
 }
 
 
 def _signals(session: SavedSession | None) -> Signals:
-    """Return the session's signals, which record how the user took the agent's work. Digests of files are left out of
-    them, because they mean nothing outside this session."""
+    """Return how the user took the agent's work, without the digests of files, which mean nothing outside this
+    session."""
     signals = session.signals if session is not None else []
     return [{name: value for name, value in signal.items() if name != "changes"} for signal in signals]
 
 
 def _named(session: SavedSession | None) -> list[str]:
-    """Return the names of environment variables whose values are secrets of the session: the one that held the
-    endpoint's key, or none if it is not known."""
+    """Return the name of the environment variable that held the endpoint's key, if it is known."""
     return [str(session.about["key"])] if session is not None and session.about.get("key") else []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.cli.sessions.find_session import place_of
+from etude.cli.sessions.commands import place_of
 from etude.harness.sessions import SavedSession, SessionError, as_trace, load_session
 from etude.harness.sessions.record import LOG
 from etude.trace import Trace, TraceError, from_line, read_live, read_traces
@@ -20,8 +20,8 @@ class Subject:
 
 
 def open_subjects(what: str, only: Collection[str], sessions: Path | None) -> Iterator[Subject]:
-    """Yield the traces that `what` names: a file or folder of traces, or a session. With `only`, yield only those
-    whose id is in `only`. Raise TraceError if there are none."""
+    """Yield the traces that `what` names: a file or folder of traces, or a session. With `only`, yield only those whose
+    id is in `only`. Raise TraceError if there are none."""
     found = False
     for subject in _subjects(what, only, sessions):
         if not only or subject.trace.id in only:

@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
+from etude.cli.show import print_text
 from etude.cli.trace.find_traces import Subject, open_subjects
-from etude.cli.visible import visible
 
 Line = tuple[str, str]
 """A line of output: its text and its style."""
@@ -23,7 +23,7 @@ def show_command(what: str, only: list[str], sessions: Path | None) -> int:
         if number:
             console.rule()
         for text, style in _lines(subject):
-            console.print(visible(text), style=style, markup=False, highlight=False)
+            print_text(console, text, style)
     return 0
 
 

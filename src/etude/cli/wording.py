@@ -1,6 +1,9 @@
-"""Describes in a few words how an agent's run ended."""
+"""Wording that several verbs print: how an agent's run ended, counts, tables, folders."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
 
 from etude.cli.visible import visible
 from etude.harness import Outcome
@@ -28,3 +31,15 @@ def how_it_ended(outcome: Outcome) -> str:
 
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return the rows as lines with aligned columns. The last column is not padded."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = ([*(cell.ljust(w) for cell, w in zip(row[:-1], widths, strict=True)), row[-1]] for row in rows)
+    return "\n".join("  ".join(line) for line in lines)
+
+
+def short_folder(folder: Path) -> str:
+    home = Path.home()
+    return visible(f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) and folder != home else str(folder))
