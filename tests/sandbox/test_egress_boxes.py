@@ -196,6 +196,20 @@ IPV6_ADDRESSES = [
 @needs_ipv6
 @needs("curl")
 @on_stage
+async def test_programs_that_may_choose_take_either_family(stage: Scene) -> None:
+    """The order in which both addresses come is that of RFC 6724 for a private source: IPv4 first."""
+    box = await stage.box()
+    found = ok(await box.exec("getent ahosts index.example | awk '/STREAM/ { print $1 }'", timeout=5)).split()
+    assert found == ["198.18.0.1", "2001:2::1"]
+    one_by_one = (
+        "for place in 198.18.0.1 [2001:2::1]; do curl -sS --connect-to ::$place: https://index.example/page; done"
+    )
+    assert ok(await box.exec(one_by_one, timeout=20)).count("page of index.example") == 2
+
+
+@needs_ipv6
+@needs("curl")
+@on_stage
 async def test_an_ipv6_address_that_no_name_has_is_refused_and_logged(stage: Scene) -> None:
     box = await stage.box()
     ok(await box.exec("curl -sS https://index.example/page >/dev/null", timeout=20))
