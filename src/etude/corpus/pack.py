@@ -27,12 +27,11 @@ class Piece(NamedTuple):
 
     document: int
     start: int
-    """Index of the piece's first (token, next token) pair among the document's pairs. The first pairs of a piece may be
-    only context, without loss (see `trained_from`)."""
+    """Index of its first pair among the document's. The first pairs of a piece may be only context (see
+    `trained_from`)."""
     stop: int
     trained_from: int
-    """Index of the first pair to train on among the document's pairs. Earlier pairs of the piece are context, without
-    loss."""
+    """Index of the first pair to train on. Earlier ones are context, without loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ class Row:
     tokens: NDArray[np.int64]
     targets: NDArray[np.int64]
     weights: NDArray[np.float32]
-    """Weight of the loss on each target."""
     positions: NDArray[np.int64]
     documents: NDArray[np.int64]
     """Document id of each position: 0, 1, ... for the row's pieces, PADDING elsewhere."""
@@ -77,8 +75,8 @@ class Batch:
 
 
 def plan_rows(lengths: NDArray[np.int64], order: NDArray[np.int64], length: int, *, overlap: int = 0) -> RowPlan:
-    """Assign documents, in the given order, to rows of `length`: each piece goes to the fullest open row it fits into
-    (best fit). At most _OPEN_ROWS rows are open. A pure function of its arguments."""
+    """Assign documents, in the given order, to rows: each piece goes to the fullest open row it fits into (best fit).
+    At most _OPEN_ROWS rows are open. A pure function of its arguments."""
     rows: list[list[Piece]] = []
     room: list[tuple[int, int]] = []  # (free pairs, row), sorted: the smallest room that fits is found by bisection
     for document in order.tolist():
@@ -105,8 +103,7 @@ def fill_row(
     tokens_of: Callable[[int], NDArray[np.int64]],
     weights_of: Callable[[int], NDArray[np.float32]] | None = None,
 ) -> Row:
-    """Build a row from its pieces. `weights_of(document)[i]` is the loss weight of the document's token i as a target.
-    Without `weights_of` every trained target has weight 1."""
+    """`weights_of(document)[i]` is the loss weight of the document's token i as a target; without it, all weigh 1."""
     row = Row(
         np.zeros(length, dtype=np.int64),
         np.zeros(length, dtype=np.int64),

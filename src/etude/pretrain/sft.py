@@ -63,8 +63,7 @@ def plan(context: StageContext) -> StagePlan:
 
 
 def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> StepLoss:
-    """Return the loss on demonstrations. Its value is the weighted mean next-token loss alone. Its gradient also
-    includes that of the MTP heads' loss."""
+    """The value is the weighted mean next-token loss alone; the gradient also includes that of the MTP heads' loss."""
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
     loss = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
     metrics = {}
@@ -77,7 +76,7 @@ def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> Step
 
 
 def demonstrations(run: Path, stage: SftRecipe) -> list[Trace]:
-    """Read the demonstrations of a run folder, sorted by trace id, and return at most as many as the recipe says."""
+    """Return at most as many as the recipe says, in the order of trace ids."""
     folder = run / "demonstrations"
     files = sorted(folder.glob("*.parquet"))
     if not files:
@@ -94,8 +93,7 @@ def learnt_and_held_out(traces: list[Trace]) -> tuple[list[Trace], list[Trace]]:
 
 
 def _digest(traces: list[Trace]) -> str:
-    """Return a digest of the traces' token ids. It is not computed from the files, because parquet may store equal
-    traces as different bytes."""
+    """Digest of the token ids, not of the files, because parquet may store equal traces as different bytes."""
     whole = hashlib.sha256()
     for trace in traces:
         whole.update(trace.id.encode())

@@ -33,14 +33,13 @@ class CompactFormat:
         self.answering: tuple[int, ...] = (tokenizer.special.assistant,)
 
     def offering(self, tools: Sequence[Mapping[str, Any]]) -> CompactFormat:
-        """Return this format unchanged, because it does not declare tools: the system prompt names them."""
+        """Tools are not declared: the system prompt names them."""
         return self
 
     def count(self, text: str) -> int:
         return self.tokenizer.count(text)
 
     def opening(self, system: str, user: str) -> list[int]:
-        """Return the ids of the first prompt: system prompt, user message and the start of the assistant's turn."""
         special, encode = self.tokenizer.special, self.tokenizer.encode
         return [special.bos, special.system, *encode(system), special.end, *self.user_message(user)]
 
@@ -49,8 +48,7 @@ class CompactFormat:
         return [special.user, *self.tokenizer.encode(text), special.end, special.assistant]
 
     def tool_outputs(self, outputs: Sequence[str], calls: Sequence[str] = ()) -> list[int]:
-        """Return the ids of the outputs, one per call in call order, and of the start of the assistant's turn. Only the
-        order tells which call an output answers."""
+        """One output per call, in call order: only the order tells which call an output answers."""
         special = self.tokenizer.special
         ids: list[int] = []
         for output in outputs:
@@ -58,12 +56,11 @@ class CompactFormat:
         return [*ids, special.assistant]
 
     def closing(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids that complete a turn: the end marker if the turn was cut off, otherwise none."""
+        """The end marker if the turn was cut off, otherwise nothing."""
         end = self.tokenizer.special.end
         return [] if len(ids) and ids[-1] == end else [end]
 
     def render_turn(self, thinking: str, text: str, calls: Sequence[str]) -> list[int]:
-        """Return the ids of a whole assistant turn, for policies that write text instead of sampling tokens."""
         special, encode = self.tokenizer.special, self.tokenizer.encode
         ids: list[int] = []
         if thinking:
@@ -76,12 +73,9 @@ class CompactFormat:
         return [*ids, special.end]
 
     def parse(self, sampled: Sequence[int]) -> ParsedTurn:
-        """Parse the sampled ids of an assistant turn; any ids are accepted.
-
-        A second think marker closes the first. A misplaced special token stays in the text as a readable marker. Ids
-        after an end marker are ignored. Calls have no end marker of their own, so in a turn that was cut off the last
-        call counts as incomplete.
-        """
+        """Parse any ids. A second think marker closes the first, and a misplaced special token stays in the text as a
+        readable marker; ids after an end marker are ignored. Calls have no end marker of their own, so in a turn that
+        was cut off the last call counts as incomplete."""
         special, decode = self.tokenizer.special, self.tokenizer.decode
         parts = [_Part("message")]
         ended = False

@@ -15,7 +15,6 @@ from etude.weights.tensor import RawTensor, Tensors
 
 
 def from_state_dict(state: Mapping[str, torch.Tensor], *, copy: bool = True) -> dict[str, RawTensor]:
-    """Convert a state dict to raw tensors. Without `copy`, contiguous CPU tensors share memory with their results."""
     return {name: from_torch(tensor, copy=copy) for name, tensor in state.items()}
 
 
@@ -28,7 +27,7 @@ def from_torch(tensor: torch.Tensor, *, copy: bool = True) -> RawTensor:
 
 
 def to_torch(raw: RawTensor) -> torch.Tensor:
-    """Return a torch tensor that shares the raw tensor's memory."""
+    """The result shares the raw tensor's memory."""
     dtype = getattr(torch, raw.dtype)
     if not raw.data.size:
         return torch.empty(raw.shape, dtype=dtype)
@@ -36,7 +35,7 @@ def to_torch(raw: RawTensor) -> torch.Tensor:
 
 
 def into_module(module: torch.nn.Module, tensors: Tensors) -> None:
-    """Copy raw tensors into the parameters and buffers of a module, in place. All are checked before any is copied.
+    """Copy tensors into a module's parameters and buffers, in place. All are checked before any is copied.
 
     A tensor may be widened (bfloat16 into a float32 module) but never rounded: that raises DoesNotFit.
     """

@@ -37,13 +37,12 @@ from etude.weights import Tensors, WeightsError
 from etude.weights.torch_bridge import into_module
 
 DRAFTED_SLOTS = 8
-"""Maximum number of slots at which `speculate = "auto"` drafts: with more slots, drafting gave fewer tokens per second
-(measured on CPUs)."""
+"""Most slots at which `speculate = "auto"` drafts: with more, drafting gave fewer tokens per second (on CPUs)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The answer to a request that the engine could not serve."""
+    """Answers a request that the engine could not serve."""
 
     id: str
     error: EngineError
@@ -54,27 +53,25 @@ Answer = Generation | Failure
 
 @dataclass(slots=True)
 class _Ticket:
-    """A request in flight, waiting or running."""
-
     request: GenerateRequest
     usage: Usage
     since: float
-    """Monotonic time at which the request arrived or, once it runs, at which it began to run."""
+    """Monotonic time at which the request arrived or, later, began to run."""
     abandoned: bool = False
-    """Whether the caller aborted the request in lockstep mode, where it must still run to its end."""
+    """Whether it was aborted in lockstep mode, where it must still run to its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """The tokens that one step sampled for each live row."""
+    """What one step sampled for each live row."""
 
     tokens_b2: Ints
-    """Each row's next token and, if the row's draft was accepted, the token after that."""
+    """The next token and, if the row's draft was accepted, the one after it."""
     logprobs_b2: np.ndarray
     ahead_b: np.ndarray
-    """Whether each row's draft was accepted, so that the row has a second token."""
+    """Whether the draft was accepted, so that there is a second token."""
     finite_b: np.ndarray
-    """Whether each row's logits are finite."""
+    """Whether the logits are finite."""
 
 
 class BuiltinEngine:
@@ -107,7 +104,7 @@ class BuiltinEngine:
         self._tickets: dict[str, _Ticket] = {}
         self._live: list[str] = []
         self._active: Ints = np.zeros(0, np.int64)
-        """Indices of the cache rows that are decoding, in the order in which their requests (`_live`) began."""
+        """The decoding cache rows, in the order in which their requests (`_live`) began."""
         self._draft = Draft.none(0, config.vocab_size)
         self.counters = EngineStats(version=version)
 
@@ -128,12 +125,11 @@ class BuiltinEngine:
 
     @property
     def swappable(self) -> bool:
-        """Whether weights may be swapped now. In lockstep mode a swap must wait for the end of the round, because
-        results would otherwise depend on timing."""
+        """In lockstep mode a swap must wait for the end of the round: results would otherwise depend on timing."""
         return not self._scheduler.in_round
 
     def submit(self, request: GenerateRequest) -> None:
-        """Queue a request. Raises EngineError if it is invalid."""
+        """Raises EngineError if the request is invalid."""
         self._check(request)
         self._scheduler.submit(request)
         self._tickets[request.id] = _Ticket(request, Usage(prompt_tokens=request.prompt.size), time.monotonic())
@@ -142,12 +138,12 @@ class BuiltinEngine:
         self._scheduler.open(conversations)
 
     def close(self, conversation: str) -> Answer | None:
-        """Close a conversation. If it still had a request waiting, return the (empty) answer to that request."""
+        """If the conversation still had a request waiting, return the (empty) answer to it."""
         orphan = self._scheduler.close(conversation)
         return None if orphan is None else self._rows.empty_generation(orphan, self._tickets.pop(orphan.id).usage)
 
     def abort(self, request_id: str) -> Answer | None:
-        """Abort a request and return its answer with the tokens sampled so far; None if there is no such request."""
+        """Return the answer with the tokens sampled so far; None if there is no such request."""
         ticket = self._tickets.get(request_id)
         if ticket is None or ticket.abandoned:
             return None
@@ -171,11 +167,8 @@ class BuiltinEngine:
         return self._rows.empty_generation(ticket.request, ticket.usage)
 
     def swap(self, version: int, tensors: Tensors, *, delta: bool) -> None:
-        """Use the weights of `version` from the next decode step on.
-
-        Raises UpdateRefused, and changes nothing, if the tensors do not fit the model. `delta` says whether the version
-        was stored as a delta; it is used for the statistics only.
-        """
+        """Use these weights from the next decode step on. Raises UpdateRefused, and changes nothing, if they do not fit
+        the model. `delta`, whether the version was stored as one, is for the statistics."""
         try:
             into_module(self._model, tensors)
         except WeightsError as error:
@@ -200,7 +193,6 @@ class BuiltinEngine:
         return self._step_with_drafts() if self.drafting else self._step()
 
     def _check(self, request: GenerateRequest) -> None:
-        """Raise an EngineError if the request is invalid or its prompt fills the context."""
         vocab, context, sampling = self._model.config.vocab_size, self._rows.context, request.sampling
         problem = ""
         if request.id in self._tickets:
@@ -221,7 +213,6 @@ class BuiltinEngine:
             )
 
     def _begin(self, admissions: list[Admission]) -> None:
-        """Start decoding the admitted requests: fill their cache rows and add them to the live rows."""
         now = time.monotonic()
         self._copy([admission for admission in admissions if admission.source != admission.row])
         for admission in admissions:
@@ -239,8 +230,7 @@ class BuiltinEngine:
         self._active = np.concatenate((self._active, [admission.row for admission in admissions]))
 
     def _copy(self, admissions: list[Admission]) -> None:
-        """Copy reused prefixes (their latents and experts) into the rows of new requests, in one operation for all rows
-        with the same prefix."""
+        """Copy reused prefixes (latents and experts), in one operation for all rows with the same prefix."""
         shared: dict[tuple[int, int], list[int]] = defaultdict(list)
         for admission in admissions:
             shared[admission.source, admission.reused].append(admission.row)
@@ -297,7 +287,7 @@ class BuiltinEngine:
         return answers
 
     def _take(self, sampled: _Sampled) -> tuple[Flags, Flags]:
-        """Record the tokens of a step. Return which live rows sampled a stop id, and which are done for any reason."""
+        """Record a step's tokens. Return which live rows sampled a stop id, and which are done for any reason."""
         rows, active, version = self._rows, self._active, self.counters.version
         positions = rows.position[active]
         rows.record(active, positions + 1, sampled.tokens_b2[:, 0], sampled.logprobs_b2[:, 0], version)
@@ -313,7 +303,7 @@ class BuiltinEngine:
         return stopped, stopped | (rows.position[active] + 1 >= rows.limit[active]) | ~sampled.finite_b
 
     def _end_all(self, sampled: _Sampled, stopped: Flags, done: Flags) -> list[Answer]:
-        """End the requests of the rows that are `done` and return their answers. The other rows stay live."""
+        """End the requests of the rows that are `done`; the others stay live."""
         answers: list[Answer] = []
         for index in np.flatnonzero(done).tolist():
             request_id = self._live[index]
@@ -328,7 +318,6 @@ class BuiltinEngine:
         return answers
 
     def _end(self, request_id: str, stop: StopReason) -> Generation:
-        """End a running request and return its answer."""
         ticket, row = self._tickets.pop(request_id), self._scheduler.row(request_id)
         ticket.usage.seconds_running = time.monotonic() - ticket.since
         generation = self._rows.generation(row, ticket.request, stop, ticket.usage)
@@ -336,8 +325,8 @@ class BuiltinEngine:
         return generation
 
     def _fail(self, request_id: str) -> list[Answer]:
-        """Fail a request because its logits are not finite. Its cache row is set to zero, because even a masked NaN
-        would spoil the next request in that row."""
+        """Fail a request whose logits are not finite. Its cache row is zeroed, because even a masked NaN would spoil
+        the next request in that row."""
         ticket, row = self._tickets.pop(request_id), self._scheduler.row(request_id)
         self._scheduler.discard(request_id)
         self._cache.latents[:, row] = 0
@@ -347,6 +336,6 @@ class BuiltinEngine:
         return [] if ticket.abandoned else [Failure(request_id, error)]
 
     def _keep(self, indices: Ints) -> None:
-        """Keep only the live rows at these indices of `_live` and `_active`; drop the others from both."""
+        """Keep only the live rows at these indices."""
         self._live = [self._live[index] for index in indices.tolist()]
         self._active = self._active[indices]

@@ -35,20 +35,16 @@ class Element:
 
     @property
     def magic(self) -> float:
-        """Factor for rounding a value by adding a large number and subtracting it again.
-
-        The large number is the largest power of two not above the value, times this factor. The number is so large that
-        fp32 stores it only to the precision that the element type has at the value. So the addition rounds the value to
-        that precision.
-        """
+        """Factor for rounding by addition: a value plus this factor times the largest power of two not above it is so
+        large that fp32 stores the sum only to the precision that the element type has at the value."""
         return 2.0 ** (_MANTISSA_BITS - self.mantissa_bits)
 
 
 E4M3 = Element(mantissa_bits=3, smallest_normal=2.0**-6, largest=448.0)
 E2M1 = Element(mantissa_bits=1, smallest_normal=1.0, largest=6.0)
 _E2M1_CONSTANT = torch.tensor(((_MANTISSA_BITS - E2M1.mantissa_bits) << _MANTISSA_BITS) - 2 * _BIAS, dtype=torch.int32)
-"""`to_e2m1` rounds by adding a number to each magnitude; this is the constant part of that number's bits. The tensor is
-created only once: creating it in every call would cost half as much as a pass over the numbers."""
+"""The constant part of the bits of the number that `to_e2m1` adds to round. Created once: in every call it would cost
+half as much as a pass over the numbers."""
 
 
 def round_to_(values: Tensor, element: Element, work: Tensor) -> Tensor:
@@ -63,17 +59,16 @@ def round_to_(values: Tensor, element: Element, work: Tensor) -> Tensor:
 
 
 def to_e4m3(values: Tensor, codes: Tensor) -> None:
-    """Convert fp32 to float8_e4m3fn and store the result in `codes`. NaN becomes a NaN of either sign. `values` is
-    overwritten."""
+    """Convert fp32 to float8_e4m3fn in `codes`; `values` is overwritten. NaN becomes a NaN of either sign."""
     # Before torch 2.12 casts do not saturate by themselves.
     codes.copy_(values.clamp_(-E4M3.largest, E4M3.largest))
 
 
 def from_e4m3(codes: Tensor, values: Tensor) -> Tensor:
-    """Convert float8_e4m3fn to fp32, store the result in `values` and return it.
+    """Convert float8_e4m3fn to fp32 in `values` and return it.
 
-    The codes are shifted into fp16 and scaled by the difference of the exponent biases. A pass of such arithmetic takes
-    about 0.1 ns per number, torch's own cast 3.8 ns.
+    The codes are shifted into fp16 and scaled by the difference of the exponent biases: 0.1 ns per number, where
+    torch's own cast takes 3.8 ns.
     """
     # Sign-extended, so that the shift moves the sign to fp16's sign bit; the mask clears the copy of the sign below it.
     bits = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(7).bitwise_and_(-0x4001)
@@ -84,13 +79,13 @@ def from_e4m3(codes: Tensor, values: Tensor) -> Tensor:
 
 
 def has_nan(codes: Tensor) -> bool:
-    """Return whether float8_e4m3fn codes contain NaN. It takes the maximum of the bytes, which is several times faster
-    than comparing each."""
+    """Whether float8_e4m3fn codes contain NaN, by the maximum of the bytes: several times faster than comparing
+    each."""
     return codes.numel() > 0 and int(codes.view(torch.uint8).bitwise_and(_NAN_E4M3).max()) == _NAN_E4M3
 
 
 def to_e2m1(magnitudes: Tensor, codes: Tensor, work: Tensor) -> Tensor:
-    """Convert fp32 magnitudes below 7 to 3-bit E2M1 codes, store them in `codes` (uint8) and return it.
+    """Convert fp32 magnitudes below 7 to 3-bit E2M1 codes (uint8) in `codes` and return it.
 
     `magnitudes` is overwritten, `work` is scratch memory of its shape, and NaN becomes an arbitrary code.
     """

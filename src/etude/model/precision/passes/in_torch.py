@@ -20,8 +20,7 @@ def by() -> str:
 
 
 def largest(rows: Tensor, block: int) -> Tensor:
-    """Return the largest magnitude of each block. The numbers' bits without the sign are compared as integers: they
-    sort as the magnitudes do, followed by infinity and then NaN."""
+    """Bits without the sign are compared as integers: they sort as magnitudes do, then infinity, then NaN."""
     kind, mask = _MAGNITUDE[rows.dtype]
     bits: Tensor = (rows.view(kind) & mask).unflatten(-1, (-1, block))
     return bits.amax(-1).view(rows.dtype).float()
@@ -66,18 +65,15 @@ def _scaled(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
 
 
 def _back(values: Tensor, scales: Tensor, outer: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Multiply values in place by the scale of their block and, if `outer` is given, by NVFP4's outer scale of their
-    row. Return them in `dtype`."""
+    """Multiply values in place by their block's scale and, if given, by their row's outer scale."""
     blocks, scales = _by_block(values, scales)
     blocks.mul_(scales)
     return (values if outer is None else values.mul_(outer)).to(dtype)
 
 
 def _by_block(values: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Reshape values and scales so that each block broadcasts with its scale."""
     return values.unflatten(-1, (scales.shape[-1], -1)), scales.unsqueeze(-1)
 
 
 def _fp32(like: Tensor) -> Tensor:
-    """Return an uninitialised fp32 tensor with the shape and device of `like`."""
     return torch.empty(like.shape, dtype=torch.float32, device=like.device)
