@@ -37,9 +37,7 @@ def runner(folder, *, every=1000.0, identity="a", spoil=None, dtype=torch.float3
 
     recipe = StageRecipe(steps=STEPS, checkpoint_seconds=every, log_every=2)
     torch.manual_seed(3)
-    return model, StageRunner(
-        folder, recipe, model, optim, compute_loss, total_steps=STEPS, identity=identity, after_step=after_step
-    )
+    return model, StageRunner(folder, recipe, model, optim, compute_loss, identity=identity, after_step=after_step)
 
 
 def finish(folder, **options):

@@ -11,30 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from etude.corpus.collect import Document, python_paths, read_folder, read_generated, read_stdlib, stdlib
 from etude.corpus.dedup import near_duplicates, same_text
 from etude.corpus.errors import CorpusError
 from etude.corpus.shards import Tokens, write_shards
 from etude.recipe.corpus import CorpusRecipe
-
-
-class _Special(Protocol):
-    @property
-    def bos(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-
-
-class Encoder(Protocol):
-    """The tokenizer interface that writing a corpus needs (implemented by etude.text.Tokenizer)."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def special(self) -> _Special: ...
-    def encode(self, text: str) -> list[int]: ...
+from etude.text import Tokenizer
 
 
 @dataclass(slots=True)
@@ -90,7 +74,7 @@ def is_held_out(text: str, share: float) -> bool:
     return point / 2**64 < share
 
 
-def write_corpus(folder: Path, gathered: Gathered, tokenizer: Encoder, recipe: CorpusRecipe) -> dict[str, Any]:
+def write_corpus(folder: Path, gathered: Gathered, tokenizer: Tokenizer, recipe: CorpusRecipe) -> dict[str, Any]:
     """Write the tokenised documents as shards. Return the manifest, which names every source and its version."""
     kinds = Counter(document.kind for document in gathered.train)
     return write_shards(
@@ -133,7 +117,7 @@ def _keep(
     return [document for document, dropped in zip(documents, flags, strict=True) if not dropped]
 
 
-def _encode(documents: Iterable[Document], tokenizer: Encoder) -> Iterator[Tokens]:
+def _encode(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[Tokens]:
     bos, end = tokenizer.special.bos, tokenizer.special.end
     for document in documents:
         yield Tokens([bos, *tokenizer.encode(document.text), end], document.kind, document.source)

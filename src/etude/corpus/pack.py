@@ -43,8 +43,7 @@ class RowPlan:
         return len(self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     tokens: NDArray[np.int64]
     targets: NDArray[np.int64]
     weights: NDArray[np.float32]
@@ -53,25 +52,12 @@ class Row:
     """Document id of each position: 0, 1, ... for the row's pieces, PADDING elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Row):
     """Several rows, stacked: every array is [rows, length]."""
-
-    tokens: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    weights: NDArray[np.float32]
-    positions: NDArray[np.int64]
-    documents: NDArray[np.int64]
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Batch:
-        return cls(
-            np.stack([row.tokens for row in rows]),
-            np.stack([row.targets for row in rows]),
-            np.stack([row.weights for row in rows]),
-            np.stack([row.positions for row in rows]),
-            np.stack([row.documents for row in rows]),
-        )
+        return cls(*(np.stack(arrays) for arrays in zip(*rows, strict=True)))
 
 
 def plan_rows(lengths: NDArray[np.int64], order: NDArray[np.int64], length: int, *, overlap: int = 0) -> RowPlan:

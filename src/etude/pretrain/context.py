@@ -73,13 +73,7 @@ class Rows:
 
     @classmethod
     def of(cls, batch: Batch, device: str) -> Rows:
-        return cls(
-            torch.from_numpy(batch.tokens).to(device),
-            torch.from_numpy(batch.targets).to(device),
-            torch.from_numpy(batch.weights).to(device),
-            torch.from_numpy(batch.positions).to(device),
-            torch.from_numpy(batch.documents).to(device),
-        )
+        return cls(*(torch.from_numpy(array).to(device) for array in batch))
 
 
 def next_token_loss(model: Transformer, rows: Rows, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, Output]:

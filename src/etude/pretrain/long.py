@@ -59,9 +59,7 @@ def plan(context: StageContext) -> StagePlan:
     return StagePlan(
         recipe=stage,
         model=model,
-        masters=masters,
         optim=optim,
-        total_steps=stage.steps,
         compute_loss=compute_loss,
         measure=lambda: measure(model),
         inputs={"corpus": context.corpus_digest(), "model": context.model_digest("pretrain")},

@@ -53,9 +53,7 @@ def plan(context: StageContext) -> StagePlan:
     return StagePlan(
         recipe=stage,
         model=model,
-        masters=masters,
         optim=optim,
-        total_steps=stage.steps,
         compute_loss=compute_loss,
         measure=measure,
         inputs={"demonstrations": _digest(traces), "model": context.model_digest("mtp")},

@@ -24,7 +24,7 @@ from etude.pretrain.errors import PretrainError
 from etude.recipe import Recipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.training import StageRecipe
-from etude.training import CheckpointError, MasterWeights, Optim, StageRunner, StepLoss
+from etude.training import CheckpointError, Optim, StageRunner, StepLoss
 from etude.training.compute import remembered_compute
 from etude.training.files import write_file
 
@@ -39,9 +39,7 @@ _UNREAD = {"checkpoint_seconds", "log_every", "measure_every"}
 class StagePlan:
     recipe: StageRecipe
     model: Transformer
-    masters: MasterWeights
     optim: Optim
-    total_steps: int
     compute_loss: Callable[[int], StepLoss]
     measure: Callable[[], dict[str, float]]
     """Returns the stage's metrics of the model in its current state."""
@@ -73,12 +71,11 @@ def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
         plan.model,
         plan.optim,
         plan.compute_loss,
-        total_steps=plan.total_steps,
         identity=_identity(context, plan),
         after_step=plan.after_step,
     )
     done = runner.resume()
-    yield {"stage": name, "step": done, "total": plan.total_steps, "loss": None, "tokens_per_second": 0.0}
+    yield {"stage": name, "step": done, "total": runner.total, "loss": None, "tokens_per_second": 0.0}
     loss = None
     for progress in runner.run():
         loss = progress.loss
@@ -91,7 +88,7 @@ def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
             **progress.metrics,
         }
     result = _finish(context, plan, before)
-    steps = plan.total_steps
+    steps = runner.total
     yield {"stage": name, "step": steps, "total": steps, "loss": loss, "tokens_per_second": 0.0, "result": result}
 
 
@@ -141,10 +138,10 @@ def _finish(context: StageContext, plan: StagePlan, before: dict[str, float]) ->
     result |= {f"{name}_after": value for name, value in after.items()}
     if context.name == "mtp":  # also without "_after": drafts of untrained heads are noise
         result |= after
-    result |= {"steps": plan.total_steps, "compute": str(context.compute), "inputs": plan.inputs}
+    result |= {"steps": plan.optim.total_steps, "compute": str(context.compute), "inputs": plan.inputs}
     if context.recipe.precision.rounds:
         result["precision"] = str(context.recipe.precision)
-    plan.masters.restore()
+    plan.optim.masters.restore()
     tokenizer = context.tokenizer_file if context.tokenizer_file.exists() else None
     try:
         save_hf(plan.model.to("cpu"), context.folder / "model", tokenizer)

@@ -63,13 +63,12 @@ class StageRunner:
         optim: Optim,
         compute_loss: Callable[[int], StepLoss],
         *,
-        total_steps: int,
         identity: str = "",
         after_step: Callable[[int], None] | None = None,
     ) -> None:
         """`identity` is a digest of everything that the result depends on; `resume` refuses a checkpoint with another
         one."""
-        self.folder, self.total = folder, total_steps
+        self.folder, self.total = folder, optim.total_steps
         self._recipe, self._module, self._optim = recipe, module, optim
         self._compute_loss, self._after_step, self._identity = compute_loss, after_step, identity
         self.step = 0

@@ -1,8 +1,4 @@
-"""Converts between torch tensors and `RawTensor`. The only file of this package that imports torch.
-
-A tensor that is converted without a copy shares memory with the result where torch's layout allows it: an in-place
-change of one then changes the other.
-"""
+"""Converts between torch tensors and `RawTensor`. The only file of this package that imports torch."""
 
 from __future__ import annotations
 
@@ -14,14 +10,14 @@ from etude.weights.errors import DoesNotFit
 from etude.weights.tensor import RawTensor, Tensors
 
 
-def from_state_dict(state: Mapping[str, torch.Tensor], *, copy: bool = True) -> dict[str, RawTensor]:
-    return {name: from_torch(tensor, copy=copy) for name, tensor in state.items()}
+def from_state_dict(state: Mapping[str, torch.Tensor]) -> dict[str, RawTensor]:
+    return {name: from_torch(tensor) for name, tensor in state.items()}
 
 
-def from_torch(tensor: torch.Tensor, *, copy: bool = True) -> RawTensor:
+def from_torch(tensor: torch.Tensor) -> RawTensor:
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     data = flat.view(torch.uint8).numpy()
-    if copy and flat.data_ptr() == tensor.data_ptr():
+    if flat.data_ptr() == tensor.data_ptr():
         data = data.copy()
     return RawTensor(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)
 

@@ -19,7 +19,7 @@ from etude.engine.builtin.feeding import Feeding
 from etude.engine.builtin.rows import Flags, Ints, Rows
 from etude.engine.builtin.sampling import Stream, Tempered, logprobs, uniforms
 from etude.engine.builtin.scheduler import Aborted, Admission, Scheduler
-from etude.engine.builtin.speculation import Draft, propose, verify
+from etude.engine.builtin.speculation import Draft, Sampled, propose, verify
 from etude.engine.protocol import (
     ContextExceeded,
     EngineError,
@@ -59,19 +59,6 @@ class _Ticket:
     """Monotonic time at which the request arrived or, later, began to run."""
     abandoned: bool = False
     """Whether it was aborted in lockstep mode, where it must still run to its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Sampled:
-    """What one step sampled for each live row."""
-
-    tokens_b2: Ints
-    """The next token and, if the row's draft was accepted, the one after it."""
-    logprobs_b2: np.ndarray
-    ahead_b: np.ndarray
-    """Whether the draft was accepted, so that there is a second token."""
-    finite_b: np.ndarray
-    """Whether the logits are finite."""
 
 
 class BuiltinEngine:
@@ -247,11 +234,11 @@ class BuiltinEngine:
         tempered = Tempered.of(out.logits_rv, torch.from_numpy(rows.temperatures[active]))
         tokens = tempered.draw(uniforms(rows.seeds[active], positions + 1, Stream.TOKEN))
         totals = tempered.totals()
-        sampled = _Sampled(
-            tokens_b2=tokens[:, None].numpy(),
-            logprobs_b2=logprobs(tempered.weights_bv, totals, tokens)[:, None].numpy(),
-            ahead_b=np.zeros(active.size, np.bool_),
-            finite_b=torch.isfinite(totals).numpy(),
+        sampled = Sampled(
+            tokens_b2=tokens[:, None],
+            logprobs_b2=logprobs(tempered.weights_bv, totals, tokens)[:, None],
+            accepted_b=torch.zeros(active.size, dtype=torch.bool),
+            finite_b=torch.isfinite(totals),
         )
         return self._end_all(sampled, *self._take(sampled))
 
@@ -267,47 +254,47 @@ class BuiltinEngine:
         read_b2 = torch.stack((feeding.pending_b, feeding.pending_b + draft.valid_b), dim=1)
         out = self._model.extend(tokens, feeding.step, read_b2.flatten())
         feeding.write_experts(out.experts_tlk)
-        verified = verify(
+        sampled = verify(
             out.logits_rv.unflatten(0, (-1, 2)), draft, torch.from_numpy(temperatures), seeds, positions + 1
         )
-        ahead = verified.accepted_b.numpy()
+        ahead = sampled.accepted_b.numpy()
         rows.drafted[active] += there
         rows.accepted[active] += ahead
         self.counters.drafted += int(there.sum())
         self.counters.accepted += int(ahead.sum())
-        sampled = _Sampled(verified.tokens_b2.numpy(), verified.logprobs_b2.numpy(), ahead, verified.finite_b.numpy())
         stopped, done = self._take(sampled)
         # The draft head also processes rows that end in this step, because their latents stay cached for reuse. Latents
         # of a rejected draft are overwritten when its position is fed again.
         on = ~done
-        read = (feeding.pending_b + verified.accepted_b)[torch.from_numpy(on)]
+        read = (feeding.pending_b + sampled.accepted_b)[torch.from_numpy(on)]
         logits = self._model.draft(out.hidden_th, feeding.following(), feeding.step, read)
         answers = self._end_all(sampled, stopped, done)
         self._draft = propose(logits, torch.from_numpy(temperatures[on]), seeds[on], positions[on] + 2 + ahead[on])
         return answers
 
-    def _take(self, sampled: _Sampled) -> tuple[Flags, Flags]:
+    def _take(self, sampled: Sampled) -> tuple[Flags, Flags]:
         """Record a step's tokens. Return which live rows sampled a stop id, and which are done for any reason."""
         rows, active, version = self._rows, self._active, self.counters.version
         positions = rows.position[active]
-        rows.record(active, positions + 1, sampled.tokens_b2[:, 0], sampled.logprobs_b2[:, 0], version)
-        stopped = rows.stops(active, sampled.tokens_b2[:, 0])
-        two = sampled.ahead_b & ~stopped & (positions + 2 < rows.limit[active])
+        tokens_b2, logprobs_b2 = sampled.tokens_b2.numpy(), sampled.logprobs_b2.numpy()
+        rows.record(active, positions + 1, tokens_b2[:, 0], logprobs_b2[:, 0], version)
+        stopped = rows.stops(active, tokens_b2[:, 0])
+        two = sampled.accepted_b.numpy() & ~stopped & (positions + 2 < rows.limit[active])
         if two.any():
             again = active[two]
-            rows.record(again, positions[two] + 2, sampled.tokens_b2[two, 1], sampled.logprobs_b2[two, 1], version)
-            stopped[two] = rows.stops(again, sampled.tokens_b2[two, 1])
+            rows.record(again, positions[two] + 2, tokens_b2[two, 1], logprobs_b2[two, 1], version)
+            stopped[two] = rows.stops(again, tokens_b2[two, 1])
         rows.position[active] = rows.filled[active] = positions + 1 + two
         self.counters.decode_steps += 1
         self.counters.sampled_tokens += active.size + int(two.sum())
-        return stopped, stopped | (rows.position[active] + 1 >= rows.limit[active]) | ~sampled.finite_b
+        return stopped, stopped | (rows.position[active] + 1 >= rows.limit[active]) | ~sampled.finite_b.numpy()
 
-    def _end_all(self, sampled: _Sampled, stopped: Flags, done: Flags) -> list[Answer]:
+    def _end_all(self, sampled: Sampled, stopped: Flags, done: Flags) -> list[Answer]:
         """End the requests of the rows that are `done`; the others stay live."""
         answers: list[Answer] = []
         for index in np.flatnonzero(done).tolist():
             request_id = self._live[index]
-            if not sampled.finite_b[index]:
+            if not bool(sampled.finite_b[index]):
                 answers += self._fail(request_id)
                 continue
             abandoned = self._tickets[request_id].abandoned

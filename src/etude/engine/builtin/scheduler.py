@@ -82,12 +82,8 @@ class Scheduler:
         self._epoch = 0
 
     @property
-    def lockstep(self) -> bool:
-        return self._rounds is not None
-
-    @property
     def in_round(self) -> bool:
-        return self.lockstep and bool(self._running or self._queue)
+        return self._rounds is not None and bool(self._running or self._queue)
 
     @property
     def running(self) -> int:
@@ -101,10 +97,6 @@ class Scheduler:
     def busy(self) -> bool:
         """Whether requests run, or can begin without another call of `submit`, `close` or `open`."""
         return bool(self._running or self._queue or (self._rounds and self._rounds.complete))
-
-    @property
-    def cached_rows(self) -> int:
-        return len(self._cached)
 
     def submit(self, request: GenerateRequest) -> None:
         if self._rounds:

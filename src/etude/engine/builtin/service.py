@@ -122,7 +122,7 @@ class EngineService:
                 tensors, delta = await asyncio.to_thread(_read, self._store, version, self._have)
             except WeightsError as error:
                 raise UpdateRefused(f"version {version} could not be loaded: {error}") from error
-            await self._ask(lambda loop: loop.swap(version, tensors, delta=delta), between_rounds=True)
+            await self._ask(lambda loop: loop.engine.swap(version, tensors, delta=delta), between_rounds=True)
             self._have = (version, tensors)
 
     async def stats(self) -> EngineStats:
@@ -223,9 +223,6 @@ class _Loop:
     def close(self, conversation: str) -> None:
         if (answer := self.engine.close(conversation)) is not None:
             self._answer(answer)
-
-    def swap(self, version: int, tensors: Tensors, *, delta: bool) -> None:
-        self.engine.swap(version, tensors, delta=delta)
 
     def stats(self) -> EngineStats:
         stats = self.engine.stats()

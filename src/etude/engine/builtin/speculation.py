@@ -44,7 +44,9 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class Sampled:
+    """What one step sampled for each row."""
+
     tokens_b2: Tensor
     """The next token and, if the draft was accepted, the one after it."""
     logprobs_b2: Tensor
@@ -70,7 +72,7 @@ def verify(
     temperatures_b: Tensor,
     seeds_b: NDArray[np.uint64],
     positions_b: NDArray[np.int64],
-) -> Verified:
+) -> Sampled:
     """Sample the token at each row's position and, if its draft is accepted, at the next one. `logits_b2v` are the main
     head's logits for both; they are overwritten."""
     rows, _, vocab = logits_b2v.shape
@@ -95,7 +97,7 @@ def verify(
     flat = logprobs(tempered.weights_bv, totals_b2.flatten(), tokens.flatten())
     # Without an accepted draft, the second column may come from padding.
     finite = torch.isfinite(totals_b2)
-    return Verified(tokens, flat.view(rows, 2), accepted, finite[:, 0] & (finite[:, 1] | ~accepted))
+    return Sampled(tokens, flat.view(rows, 2), accepted, finite[:, 0] & (finite[:, 1] | ~accepted))
 
 
 def _accepted(weights_bv: Tensor, totals_b: Tensor, draft: Draft, uniforms_b: Tensor) -> Tensor:

@@ -74,10 +74,10 @@ def dequantise_row_fp8(q: RowFP8, dtype: torch.dtype = torch.bfloat16) -> Tensor
     return _from_codes(as_rows(q.codes), q.scales.reshape(-1, 1), dtype).view(q.codes.shape)
 
 
-def fake_row_fp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return dequantise(quantise(x)), except that zeros may have another sign. `dtype` defaults to that of x."""
+def fake_row_fp8(x: Tensor) -> Tensor:
+    """Return dequantise(quantise(x)), except that zeros may have another sign."""
     rows = rows_of(x, 1, "row-wise FP8")
-    return _fake(rows, _scale(_largest(rows, rows.shape[1])), dtype or x.dtype).view(x.shape)
+    return _fake(rows, _scale(_largest(rows, rows.shape[1])), x.dtype).view(x.shape)
 
 
 def _largest(rows: Tensor, block: int) -> Tensor:

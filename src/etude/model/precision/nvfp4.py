@@ -76,12 +76,9 @@ def dequantise_nvfp4(q: NVFP4, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return passes_on(q.codes.device).decode_e2m1(as_rows(q.codes), scales, outer, dtype).view(shape)
 
 
-def fake_nvfp4(
-    x: Tensor, dtype: torch.dtype | None = None, *, per: ScaleScope = "token", reciprocal_bits: int | None = None
-) -> Tensor:
-    """Return dequantise(quantise(x)), except that zeros may have another sign. `dtype` defaults to that of x."""
-    values, _ = _rounded(x, dtype or x.dtype, per, reciprocal_bits, whole=True)
-    return values
+def fake_nvfp4(x: Tensor, *, per: ScaleScope = "token", reciprocal_bits: int | None = None) -> Tensor:
+    """Return dequantise(quantise(x)), except that zeros may have another sign."""
+    return _rounded(x, x.dtype, per, reciprocal_bits, whole=True)[0]
 
 
 def split_nvfp4(

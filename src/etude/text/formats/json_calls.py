@@ -28,6 +28,14 @@ def read_object(text: str, what: str) -> Arguments | str:
     return value if isinstance(value, dict) else f"{what} not a JSON object"
 
 
+def read_arguments(name: str, text: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
+    """Return a call whose arguments are the JSON object in `text`, or a one-line description of the problem."""
+    if problem := unknown(name, schemas):
+        return problem
+    arguments = read_object(text, f"{name}: arguments are")
+    return arguments if isinstance(arguments, str) else (name, arguments)
+
+
 def write_object(value: Mapping[str, object]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
