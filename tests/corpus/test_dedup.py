@@ -2,12 +2,10 @@
 
 import random
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.corpus import near_duplicates, normalised_digest, same_text
-from etude.corpus.dedup import jaccard
 
 WORDS = [f"w{n}" for n in range(800)]
 
@@ -62,8 +60,3 @@ def test_any_text_is_accepted_and_an_exact_copy_is_near(texts):
     flags = near_duplicates(texts, 0.8)
     kept = {text for text, flag in zip(texts, flags, strict=True) if not flag}
     assert len(kept) == flags.count(False)
-
-
-def test_jaccard():
-    left, right = np.array([1, 2, 3], dtype=np.uint64), np.array([2, 3, 4, 5], dtype=np.uint64)
-    assert jaccard(left, right) == 2 / 5

@@ -26,12 +26,6 @@ def test_uniforms_are_uniform_and_independent_of_their_neighbours():
         assert abs(float(torch.corrcoef(torch.stack((first, other)))[0, 1])) < 0.02
 
 
-def test_randomness_is_a_function_of_seed_and_position_alone():
-    many = uniforms(seeds(64), np.arange(64), Stream.TOKEN)
-    one = uniforms(np.array([17], np.uint64), np.array([17]), Stream.TOKEN)
-    assert one[0] == many[17]
-
-
 def test_draws_follow_the_weights_and_never_take_a_token_without_weight():
     weights = torch.tensor([0.0, 3.0, 0.0, 1.0, 6.0, 0.0])
     tokens = draw(weights.expand(ROWS, -1), uniforms(seeds(ROWS), np.zeros(ROWS, np.int64), Stream.TOKEN))
