@@ -51,13 +51,6 @@ def test_the_token_after_an_accepted_draft_is_independent_of_it(seed):
     assert chi_square(counts, expected.flatten()) < 75  # 35 degrees: p = 0.0001
 
 
-def test_logprobs_are_those_of_the_main_head():
-    q, p, ahead = distributions(0)
-    _, verified = speculate(q, p, ahead)
-    torch.testing.assert_close(verified.logprobs_b2[:, 0], p.log_softmax(-1)[verified.tokens_b2[:, 0]])
-    torch.testing.assert_close(verified.logprobs_b2[:, 1], ahead.log_softmax(-1)[verified.tokens_b2[:, 1]])
-
-
 def test_greedy_accepts_exactly_the_most_probable_token():
     q, p, ahead = distributions(1)
     for draft_logits in (q, p):

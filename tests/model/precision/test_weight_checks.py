@@ -18,7 +18,6 @@ from etude.model import (
     Numerics,
     PoisonedWeights,
     Transformer,
-    UnsupportedCheckpoint,
     checkpoint_doubts,
     checkpoint_faults,
     load_hf,
@@ -142,11 +141,9 @@ def of_one_magnitude(name: str) -> Tensor:
     if name == "one row":
         x[2] = 0.02 * x[2].sign()
         return x
-    return (
-        x.sign() * x.abs().mean(-1, keepdim=True)
-        if name == "binarised"
-        else torch.where(x.abs() > 0.3, 0.02 * x.sign(), 0.0)
-    )
+    if name == "binarised":
+        return x.sign() * x.abs().mean(-1, keepdim=True)
+    return torch.where(x.abs() > 0.3, 0.02 * x.sign(), 0.0)
 
 
 @pytest.mark.parametrize("weights", ["one row", "binarised", "ternary"])
@@ -272,15 +269,6 @@ def test_somebodys_poisoned_checkpoint_is_not_loaded(experts: str | None, tmp_pa
     whole.view(-1)[0] = {torch.uint8: 255}.get(whole.dtype, math.inf)
     save_file(tensors, file)
     with pytest.raises(PoisonedWeights, match=rf"{tmp_path} is not loaded: {re.escape(part)} has 1 "):
-        load_hf(tmp_path)
-
-
-def test_a_tensor_that_lacks_rows_is_not_loaded(tmp_path: Path) -> None:
-    save_hf(tiny(), tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    tensors["model.norm.weight"] = tensors["model.norm.weight"][:-1].clone()
-    save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(UnsupportedCheckpoint, match=r"norm\.weight has shape \(63,\), config.json says \(64,\)"):
         load_hf(tmp_path)
 
 
