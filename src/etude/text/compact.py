@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from etude.text.calls import Arguments, CallSchema, call_name, format_call, parse_call
+from etude.text.calls import CallSchema, call_name, format_call, parse_call
 from etude.text.format import Exchange, ParsedCall, ParsedTurn
 from etude.text.tokenizer import Tokenizer
 
@@ -27,6 +27,9 @@ class _Part:
 
 
 class CompactFormat:
+    parse_call = staticmethod(parse_call)
+    call_name = staticmethod(call_name)
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.stop_ids: tuple[int, ...] = (tokenizer.special.end,)
@@ -101,12 +104,6 @@ class CompactFormat:
             call_tokens=tokens["call"],
             message_tokens=tokens["message"],
         )
-
-    def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
-        return parse_call(raw, schemas)
-
-    def call_name(self, raw: str) -> str:
-        return call_name(raw)
 
     def format_call(self, name: str, arguments: Mapping[str, object], schema: CallSchema, number: int = 0) -> str:
         return format_call(name, arguments, schema)

@@ -72,7 +72,7 @@ def quantise_nvfp4(
 
 def dequantise_nvfp4(q: NVFP4, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     shape = (*q.codes.shape[:-1], 2 * q.codes.shape[-1])
-    scales, outer = _values(as_rows(q.scales)), _by_row(q.outer, shape)
+    scales, outer = from_e4m3(as_rows(q.scales)), _by_row(q.outer, shape)
     return passes_on(q.codes.device).decode_e2m1(as_rows(q.codes), scales, outer, dtype).view(shape)
 
 
@@ -100,7 +100,7 @@ def _rounded(
     divisors, divide = _divisors(_products(codes, outer, x.shape), reciprocal_bits)
     by_row = _by_row(outer, x.shape) if whole else None
     values = passes_on(x.device).round_to(
-        rows, E2M1, RoundingScales(divisors, _values(codes), by_row), dtype, divide=divide
+        rows, E2M1, RoundingScales(divisors, from_e4m3(codes), by_row), dtype, divide=divide
     )
     return values.view(x.shape), outer
 
@@ -120,14 +120,9 @@ def _scales(
     wanted = absmax.div_(E2M1.largest)
     wanted = wanted.div_(divisors) if divide else wanted.mul_(divisors)
     wanted.clamp_min_(E4M3.smallest_normal)
-    scales = torch.empty(wanted.shape, dtype=torch.float8_e4m3fn, device=rows.device)
-    to_e4m3(wanted, scales)
+    scales = to_e4m3(wanted)
     scales.view(torch.uint8).bitwise_and_(_NAN_CODE)  # clears the sign bit, which a NaN may have
     return scales, outer
-
-
-def _values(codes: Tensor) -> Tensor:
-    return from_e4m3(codes, torch.empty(codes.shape, dtype=torch.float32, device=codes.device))
 
 
 def _by_row(outer: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -136,7 +131,7 @@ def _by_row(outer: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _products(scales: Tensor, outer: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return _values(scales).mul_(_by_row(outer, shape))
+    return from_e4m3(scales).mul_(_by_row(outer, shape))
 
 
 def _divisors(scales: Tensor, reciprocal_bits: int | None) -> tuple[Tensor, bool]:
