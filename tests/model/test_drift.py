@@ -8,7 +8,7 @@ import torch
 from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.model import Numerics, Transformer, round_with
-from etude.model.drift import Magnitudes, Pass, activation_faults, layer_drift, record_pass, relative_error
+from etude.model.drift import Magnitudes, Pass, activation_faults, flips, layer_drift, record_pass, relative_error
 from etude.model.precision import dequantise
 
 WIDTH = {"moe_intermediate_size": 32}
@@ -27,6 +27,16 @@ def rounded(name: str) -> tuple[Transformer, Numerics]:
 
 def passes(model: Transformer) -> list[Pass]:
     return [record_pass(model, tokens) for tokens in sequences()]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_flips_count_picks_whatever_their_order(seed: int) -> None:
+    made = torch.Generator().manual_seed(seed)
+    one, other = (torch.stack([torch.randperm(6, generator=made)[:3] for _ in range(7)]) for _ in range(2))
+    expected = [len(set(a) - set(b)) / 3 for a, b in zip(one.tolist(), other.tolist(), strict=True)]
+    assert flips(one, other).tolist() == pytest.approx(expected)
+    assert torch.equal(flips(one.flip(-1), other), flips(one, other))
+    assert not flips(one, one.flip(-1)).any()
 
 
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp8", "fp8_block"])
