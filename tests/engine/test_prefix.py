@@ -22,3 +22,12 @@ def test_the_longest_match_is_that_of_a_plain_search(rows, prompt, lookahead):
 
     assert match.reused == max(reusable(tokens) for tokens in rows)
     assert match.reused == 0 or reusable(rows[match.row]) == match.reused
+
+
+def test_an_unsettled_row_has_to_be_worth_the_wait():
+    table = PrefixTable(2, 16)
+    table.begin(0, np.asarray([1, 2, 3, 4, 9], np.int32))
+    table.begin(1, np.asarray([1, 2, 3, 4, 5, 6, 7], np.int32))
+    prompt, unsettled = np.asarray([1, 2, 3, 4, 5, 6, 7, 8], np.int32), np.array([False, True])
+    assert table.longest(prompt, unsettled=unsettled, worth=3).row == 0
+    assert table.longest(prompt, unsettled=unsettled, worth=1).row == 1

@@ -19,8 +19,8 @@ class Left(IntEnum):
     JOIN = 1
     """Follow a word without a space: closing brackets, commas, dots, continuations of a word or number."""
     OPEN = 2
-    """Opening brackets, and operators written without spaces, such as a sign: a space only after a keyword (`return
-    (`), not after a word (`f(`)."""
+    """Opening brackets, and operators written without spaces, such as a sign: no space after a word (`f(`), but one
+    after a keyword (`return (`)."""
     OPERAND = 3
     """Words, numbers and opening quotes, which a space separates from a word before."""
     SPACED = 4
@@ -48,7 +48,7 @@ class Form(StrEnum):
     SPECIAL = "special"
     BYTE = "byte"
     GLUE = "glue"
-    """"No space here", written between two tokens where the rule would expect one."""
+    """Means "no space here"; written between two tokens where the rule expects a space."""
     NUMBER = "number"
     RUN = "run"
     """A run of several spaces. A single explicit space is encoded as its byte."""

@@ -93,7 +93,7 @@ class Rows:
         )
 
     def empty_generation(self, request: GenerateRequest, usage: Usage) -> Generation:
-        """The answer to a request that was aborted before it began."""
+        """Return the answer to a request that was aborted before it began."""
         _, _, layers, top_k = self.experts.shape
         missing = max(0, request.prompt.size - request.experts_from)
         return Generation(

@@ -146,7 +146,7 @@ class EngineService:
 
 
 def _end(commands: SimpleQueue[Any], thread: threading.Thread) -> None:
-    """Also runs when the interpreter exits: a thread killed in the middle of a step aborts the whole process."""
+    """Stop the decode loop, also when the interpreter exits: a thread killed in mid-step aborts the whole process."""
     commands.put(None)
     if thread is not threading.current_thread():
         thread.join(_END_SECONDS)
@@ -209,7 +209,7 @@ class _Loop:
             self._waiters[request.id] = (request, [answer])
 
     def abandon(self, request_id: str, answer: Future[Generation]) -> None:
-        """A caller left: without other waiting callers, abort the request."""
+        """A caller no longer waits. If no other does, abort the request."""
         request, waiting = self._waiters.get(request_id, (None, []))
         if answer in waiting:
             waiting.remove(answer)
