@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.corpus.pack import PADDING, Batch, fill_row, plan_rows
+from etude.corpus.pack import PADDING, fill_row, plan_rows
 
 
 def store(lengths):
@@ -75,10 +75,3 @@ def test_weights_belong_to_targets():
 def test_overlap_must_leave_room():
     with pytest.raises(ValueError, match="overlap"):
         plan_rows(np.array([9]), np.array([0]), 4, overlap=4)
-
-
-def test_a_batch_stacks_rows():
-    plan = plan_rows(np.array([9, 5]), np.array([0, 1]), 8)
-    documents = store([9, 5])
-    batch = Batch.of([fill_row(pieces, 8, documents.__getitem__) for pieces in plan.rows])
-    assert batch.tokens.shape == batch.weights.shape == (2, 8)

@@ -31,10 +31,3 @@ def test_an_unsettled_row_has_to_be_worth_the_wait():
     prompt, unsettled = np.asarray([1, 2, 3, 4, 5, 6, 7, 8], np.int32), np.array([False, True])
     assert table.longest(prompt, unsettled=unsettled, worth=3).row == 0
     assert table.longest(prompt, unsettled=unsettled, worth=1).row == 1
-
-
-def test_a_forgotten_row_is_never_found():
-    table = PrefixTable(1, 8)
-    table.begin(0, np.asarray([1, 2, 3], np.int32))
-    table.forget(0)
-    assert table.longest(np.asarray([1, 2, 3], np.int32), unsettled=np.zeros(1, np.bool_), worth=0).reused == 0

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from etude.engine.builtin.sampling import Stream, Tempered, draw, logprobs, uniforms
+from etude.engine.builtin.sampling import Stream, draw, uniforms
 
 ROWS = 40_000
 
@@ -26,30 +26,6 @@ def test_uniforms_are_uniform_and_independent_of_their_neighbours():
         assert abs(float(torch.corrcoef(torch.stack((first, other)))[0, 1])) < 0.02
 
 
-def test_randomness_is_a_function_of_seed_and_position_alone():
-    many = uniforms(seeds(64), np.arange(64), Stream.TOKEN)
-    one = uniforms(np.array([17], np.uint64), np.array([17]), Stream.TOKEN)
-    assert one[0] == many[17]
-
-
-def test_draws_follow_the_weights_and_never_take_a_token_without_weight():
-    weights = torch.tensor([0.0, 3.0, 0.0, 1.0, 6.0, 0.0])
-    tokens = draw(weights.expand(ROWS, -1), uniforms(seeds(ROWS), np.zeros(ROWS, np.int64), Stream.TOKEN))
-    shares = torch.bincount(tokens, minlength=6) / ROWS
-    assert torch.equal(shares == 0, weights == 0)
-    assert float((shares - weights / weights.sum()).abs().max()) < 0.01
-
-
 def test_the_ends_of_the_unit_interval_stay_among_tokens_with_weight():
     weights = torch.tensor([[0.0, 1e-30, 0.7, 0.3, 1e-12, 0.0]]).repeat(2, 1)
     assert draw(weights, torch.tensor([1 - 2.0**-24, 2.0**-24])).tolist() in ([3, 2], [4, 2])
-
-
-def test_logprobs_are_those_of_the_tempered_distribution_and_of_temperature_1_for_greedy_rows():
-    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(0)) * 5
-    temperatures = torch.tensor([1.0, 0.5, 2.0, 0.0])
-    tempered = Tempered.of(logits.clone(), temperatures)
-    tokens = tempered.draw(uniforms(seeds(4), np.arange(4), Stream.TOKEN))
-    expected = (logits / torch.tensor([1.0, 0.5, 2.0, 1.0])[:, None]).log_softmax(-1).gather(1, tokens[:, None])[:, 0]
-    torch.testing.assert_close(logprobs(tempered.weights_bv, tempered.totals(), tokens), expected)
-    assert tokens[3] == logits[3].argmax()

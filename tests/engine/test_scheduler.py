@@ -131,7 +131,7 @@ class AnyOrder(RuleBasedStateMachine):
     def counts(self):
         assert self.scheduler.running == len(self.running) <= SLOTS
         assert self.scheduler.waiting == len(self.waiting)
-        assert self.scheduler.cached_rows <= CACHE_SLOTS
+        assert len(self.scheduler._cached) <= CACHE_SLOTS
         assert {name: self.scheduler.row(name) for name in self.running} == self.running
 
 
@@ -209,7 +209,7 @@ def test_a_conversation_goes_on_in_its_own_row_and_a_swap_ends_that():
     (third,) = scheduler.admit()
     assert third.reused == 0, "what an in-flight row holds is of older weights"
     cache.end(second.request, second.row, [8])
-    assert scheduler.cached_rows == 0, "a row that saw a swap is not kept"
+    assert not scheduler._cached, "a row that saw a swap is not kept"
 
 
 def test_no_cache_slots_keep_nothing():
@@ -218,7 +218,7 @@ def test_no_cache_slots_keep_nothing():
     (first,) = scheduler.admit()
     cache.carry_out([first])
     cache.end(first.request, first.row, [4])
-    assert scheduler.cached_rows == 0
+    assert not scheduler._cached
 
 
 def lockstep_run(order: random.Random, conversations: int, turns: int):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from etude.engine.builtin.speculation import Draft, propose, verify
+from etude.engine.builtin.speculation import propose, verify
 
 ROWS, VOCAB = 60_000, 6
 
@@ -51,13 +51,6 @@ def test_the_token_after_an_accepted_draft_is_independent_of_it(seed):
     assert chi_square(counts, expected.flatten()) < 75  # 35 degrees: p = 0.0001
 
 
-def test_logprobs_are_those_of_the_main_head():
-    q, p, ahead = distributions(0)
-    _, verified = speculate(q, p, ahead)
-    torch.testing.assert_close(verified.logprobs_b2[:, 0], p.log_softmax(-1)[verified.tokens_b2[:, 0]])
-    torch.testing.assert_close(verified.logprobs_b2[:, 1], ahead.log_softmax(-1)[verified.tokens_b2[:, 1]])
-
-
 def test_greedy_accepts_exactly_the_most_probable_token():
     q, p, ahead = distributions(1)
     for draft_logits in (q, p):
@@ -67,19 +60,6 @@ def test_greedy_accepts_exactly_the_most_probable_token():
     assert bool((verified.tokens_b2[:, 1] == ahead.argmax()).all())
 
 
-def test_a_row_without_a_draft_is_sampled_plainly():
-    q, p, ahead = distributions(2)
-    _, verified = speculate(q, p, ahead, there=False)
-    assert not bool(verified.accepted_b.any())
-    assert chi_square(torch.bincount(verified.tokens_b2[:, 0], minlength=VOCAB), p.softmax(-1)) < 24
-
-
-def test_a_draft_equal_to_the_main_head_is_always_accepted():
-    _, p, ahead = distributions(3)
-    _, verified = speculate(p, p, ahead)
-    assert float(verified.accepted_b.float().mean()) > 0.9999
-
-
 def test_a_draft_head_out_of_order_proposes_nothing_and_a_network_out_of_order_is_seen():
     q, p, ahead = distributions(0)
     draft, verified = speculate(torch.full_like(q, float("nan")), p, ahead)
@@ -87,11 +67,3 @@ def test_a_draft_head_out_of_order_proposes_nothing_and_a_network_out_of_order_i
     assert bool(verified.finite_b.all())
     assert chi_square(torch.bincount(verified.tokens_b2[:, 0], minlength=VOCAB), p.softmax(-1)) < 24
     assert not bool(speculate(q, torch.full_like(p, float("nan")), ahead)[1].finite_b.any())
-
-
-def test_selecting_rows_keeps_their_drafts():
-    draft = Draft(torch.tensor([4, 5]), torch.eye(2, VOCAB), torch.tensor([True, True]))
-    chosen = draft.select(torch.tensor([1, -1]))
-    assert chosen.tokens_b[0] == 5
-    assert chosen.valid_b.tolist() == [True, False]
-    assert Draft.none(0, VOCAB).select(torch.tensor([-1, -1])).valid_b.tolist() == [False, False]

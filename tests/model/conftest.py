@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +27,15 @@ TINY: dict[str, Any] = {
 
 ConfigOf = Callable[..., ModelConfig]
 ModelOf = Callable[..., Transformer]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Two would wait for each other, in networks this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def yarn_of_four() -> Yarn:

@@ -69,19 +69,6 @@ def test_the_cache_equals_the_whole_forward(shaped: Transformer, tokens_of: Any,
         torch.testing.assert_close(got[i], expected[i, :length], rtol=1e-5, atol=1e-5)
 
 
-def test_padding_writes_nowhere(model_of: Any, tokens_of: Any) -> None:
-    model = model_of()
-    cache = LatentCache(model.config, slots=6, context=40)
-    cache.latents.fill_(7.0)
-    step = cache.step(long(4, 1), long(10, 37), long(13, 1))
-    model.extend(listed(step, tokens_of(2, 40)), step)
-    written = (cache.latents[: model.config.num_hidden_layers, :6] != 7.0).any(-1).any(0)
-    expected = torch.zeros(6, 40, dtype=torch.bool)
-    expected[4, 10:23] = True
-    expected[1, 37] = True
-    assert torch.equal(written, expected)
-
-
 def test_experts_hidden_states_and_logits_where_they_are_read(model_of: Any, tokens_of: Any) -> None:
     model, tokens = model_of(), tokens_of(4, 30)
     with torch.no_grad():

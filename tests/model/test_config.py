@@ -4,19 +4,7 @@ from typing import Any
 
 import pytest
 
-from etude.model import ModelConfig, Transformer, UnsupportedCheckpoint, Yarn
-
-
-def test_rope_scaling_has_the_published_keys(config_of: Any) -> None:
-    assert config_of(Yarn(4, 256)).to_hf()["rope_scaling"] == {
-        "type": "yarn",
-        "factor": 4,
-        "original_max_position_embeddings": 256,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-    }
+from etude.model import ModelConfig, Transformer, UnsupportedCheckpoint
 
 
 def test_parameters_are_counted_exactly(shaped: Transformer) -> None:

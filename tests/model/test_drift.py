@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.model import Numerics, Transformer, round_with
@@ -14,7 +12,6 @@ from etude.model.drift import Magnitudes, Pass, activation_faults, flips, layer_
 from etude.model.precision import dequantise
 
 WIDTH = {"moe_intermediate_size": 32}
-seeds = st.integers(0, 2**31)
 
 
 def sequences(count: int = 3) -> list[torch.Tensor]:
@@ -32,26 +29,7 @@ def passes(model: Transformer) -> list[Pass]:
     return [record_pass(model, tokens) for tokens in sequences()]
 
 
-@given(values=st.lists(st.floats(0, 1e6), min_size=1, max_size=300))
-def test_a_spread_is_in_order_and_its_p99_is_one_of_the_values(values: list[float]) -> None:
-    found = Magnitudes.of(torch.tensor(values, dtype=torch.float64))
-    assert found.max == max(values)
-    assert found.p99 in values
-    assert sum(value <= found.p99 for value in values) >= 0.99 * len(values)
-    assert sum(value < found.p99 for value in values) < 0.99 * len(values)
-    assert found.mean == pytest.approx(sum(values) / len(values))
-
-
-@given(seed=seeds, power=st.integers(-20, 20))
-def test_a_relative_error_does_not_know_how_loud_its_row_is(seed: int, power: int) -> None:
-    one, other = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(seed))
-    error = relative_error(one, other)
-    assert torch.equal(relative_error(one * 2.0**power, other * 2.0**power), error)
-    assert torch.equal(relative_error(other, other), torch.zeros(5, dtype=torch.float64))
-    assert torch.allclose(relative_error(other * 1.5, other), torch.full((5,), 0.5, dtype=torch.float64))
-
-
-@given(seed=seeds)
+@pytest.mark.parametrize("seed", range(3))
 def test_flips_count_picks_whatever_their_order(seed: int) -> None:
     made = torch.Generator().manual_seed(seed)
     one, other = (torch.stack([torch.randperm(6, generator=made)[:3] for _ in range(7)]) for _ in range(2))
@@ -59,14 +37,6 @@ def test_flips_count_picks_whatever_their_order(seed: int) -> None:
     assert flips(one, other).tolist() == pytest.approx(expected)
     assert torch.equal(flips(one.flip(-1), other), flips(one, other))
     assert not flips(one, one.flip(-1)).any()
-
-
-def test_the_same_network_does_not_drift() -> None:
-    model = tiny_model(**WIDTH)
-    for drift in layer_drift(model, passes(model), model, passes(model)):
-        assert drift.residual == Magnitudes(0, 0, 0)
-        if drift.layer:
-            assert (drift.experts, drift.weights, drift.flips) == (Magnitudes(0, 0, 0), Magnitudes(0, 0, 0), 0)
 
 
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp8", "fp8_block"])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from tests.model.conftest import TINY
 from torch import Tensor
 
 from etude.model import (
@@ -17,7 +15,6 @@ from etude.model import (
     LatentCache,
     ModelConfig,
     Numerics,
-    Replay,
     Transformer,
     compute_with,
     load_codes,
@@ -38,29 +35,12 @@ from etude.weights.torch_bridge import from_state_dict, into_module
 VOCAB, LENGTH = 61, 16
 ROUNDINGS = ["nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"]
 PER_ROW = ["none", "nvfp4", "mxfp8", "fp8_block", "bf16"]
-SHAPE: dict[str, Any] = {
+SHAPE: dict[str, Any] = TINY | {
     "hidden_size": 64,
-    "num_hidden_layers": 3,
     "intermediate_size": 96,
     "moe_intermediate_size": 32,
-    "num_attention_heads": 4,
-    "kv_lora_rank": 24,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8,
     "v_head_dim": 16,
-    "initializer_range": 0.15,
 }
-
-seeds = st.integers(0, 2**31)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Two would wait for each other, in networks this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def model_of(
@@ -112,56 +92,6 @@ def test_trainer_and_engine_agree(rounding: str, also: tuple[str, ...]) -> None:
 def test_with_one_scale_per_tensor_they_do_not() -> None:
     """A decode step has other tokens beside each than a whole sequence has."""
     assert float(mismatch(model_of("nvfp4_tensor"), tokens_of(0, batch=4)).mean()) > 1e-2
-
-
-def logits(model: Transformer, tokens_bt: Tensor, experts_btlk: Tensor) -> Tensor:
-    """With given experts, so that all matmuls have the same shapes: what differs then, differs by its numbers."""
-    with torch.no_grad():
-        found: Tensor = model(tokens_bt, replay=Replay(experts_btlk, "on")).logits_btv
-    return found
-
-
-@pytest.fixture(scope="module", params=PER_ROW)
-def per_row(request: pytest.FixtureRequest) -> Transformer:
-    return model_of(request.param, () if request.param == "none" else ("shared", "attention"))
-
-
-def with_another_end(tokens_bt: Tensor, cut: int, step: int) -> Tensor:
-    changed = tokens_bt.clone()
-    changed[:, cut:] = (tokens_bt[:, cut:] + step) % VOCAB
-    return changed
-
-
-def past_stays(model: Transformer, tokens_bt: Tensor, changed_bt: Tensor, cut: int) -> bool:
-    with torch.no_grad():
-        experts = model(tokens_bt).experts_btlk
-    one, other = (logits(model, tokens, experts)[0, :cut] for tokens in (tokens_bt, changed_bt))
-    return torch.equal(one, other)
-
-
-@given(seed=seeds, cut=st.integers(1, LENGTH - 1), step=st.integers(1, VOCAB - 1))
-@settings(max_examples=6)
-def test_the_future_does_not_reach_the_past(per_row: Transformer, seed: int, cut: int, step: int) -> None:
-    tokens = tokens_of(seed, batch=1)
-    assert past_stays(per_row, tokens, with_another_end(tokens, cut, step), cut)
-
-
-@given(seed=seeds)
-@settings(max_examples=6)
-def test_nor_does_the_rest_of_the_batch(per_row: Transformer, seed: int) -> None:
-    tokens = tokens_of(seed)
-    changed = torch.cat((tokens[:1], tokens_of(seed + 1)[1:]))
-    assert past_stays(per_row, tokens, changed, LENGTH)
-
-
-def test_both_do_through_a_scale_per_tensor() -> None:
-    """Unless, by chance, what is loudest stayed."""
-    model, cut = model_of("nvfp4_tensor"), LENGTH // 2
-    batches = [(tokens_of(seed), tokens_of(seed + 100)) for seed in range(6)]
-    futures = [past_stays(model, one[:1], with_another_end(one[:1], cut, 7), cut) for one, _ in batches]
-    batch = [past_stays(model, one, torch.cat((one[:1], other[1:])), LENGTH) for one, other in batches]
-    assert sum(futures) <= 1
-    assert sum(batch) <= 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

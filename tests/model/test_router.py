@@ -63,17 +63,6 @@ def test_mode_on_uses_what_it_is_given_and_marks_it(model_of: Any, tokens_of: An
     assert not output.refused_bt.any()
 
 
-def test_a_token_is_marked_once_in_however_many_layers_it_happened(model_of: Any, tokens_of: Any) -> None:
-    model, tokens = model_of(), tokens_of(2, 10)
-    own = model(tokens).experts_btlk
-    unused = [[expert for expert in range(8) if expert not in chosen][:2] for chosen in own.flatten(0, 2).tolist()]
-    foreign = torch.tensor(unused).view_as(own)
-    foreign[:, 5:] = UNKNOWN
-    output = model(tokens, replay=Replay(foreign, "on"))
-    assert own.shape[2] > 1
-    assert output.overridden_bt.tolist() == [[place < 5 for place in range(10)]] * 2
-
-
 def test_the_filter_against_a_plain_loop(config_of: Any) -> None:
     for shape in SHAPES:
         router = router_of(config_of, **shape)

@@ -7,7 +7,6 @@ import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -111,16 +110,6 @@ def test_the_rate_decays_with_the_time_and_not_before(run, finished) -> None:
     assert trainer.optimizer.total_steps == 4 * steps
     gone = trainer.optimizer.finished / (4 * steps)
     assert later == pytest.approx(peak * (1 - 0.9 * gone))
-
-
-def test_it_learns_what_it_is_shown(run, finished) -> None:
-    trainer = open_trainer(run, finished[1])
-    first = train(trainer, run, 0)["loss"]
-    for number in range(1, 6):
-        shutil.copytree(run / "continued" / "round-0", run / "continued" / f"round-{number}", dirs_exist_ok=True)
-        last = train(trainer, run, number, share=0.1 * number)["loss"]
-    assert np.isfinite(last)
-    assert last < first
 
 
 def test_poisoned_weights_leave_nothing_behind(run, finished) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.text import Arguments, CallSchema, Parameter, call_name, format_call, parse_call
+from etude.text import Arguments, CallSchema, Parameter, format_call, parse_call
 
 EDIT = CallSchema("edit", (Parameter("file"), Parameter("line", "int"), Parameter("text", "rest")))
 LINES = CallSchema("rewrite", (Parameter("file"), Parameter("lines", "numbered")))
@@ -111,8 +111,3 @@ def test_schemas_that_cannot_be_parsed_back_are_refused() -> None:
         CallSchema("x", (Parameter("a", "word", False), Parameter("b")))
     with pytest.raises(ValueError, match="one word"):
         CallSchema("two words")
-
-
-def test_the_name_of_a_malformed_call() -> None:
-    assert call_name("  edit\nx") == "edit"
-    assert call_name("") == ""

@@ -87,11 +87,6 @@ def test_a_line_has_the_same_tokens_in_a_listing_and_in_an_edit(tokenizer: Token
     assert edit[1 : 1 + len(name)] == name
 
 
-def test_a_long_number_differs_from_separate_numbers(tokenizer: Tokenizer) -> None:
-    spellings = ["123", "12 3", "1 23", "1 2 3", "x123", "x 123", "1.23"]
-    assert len({tuple(tokenizer.encode(text)) for text in spellings}) == len(spellings)
-
-
 def test_lone_surrogates_become_question_marks(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a?b"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etude.text import Tokenizer, TokenizerError
-from etude.text.vocabulary import FORMAT, MINIMUM, learn, load_vocabulary, save_vocabulary
+from etude.text.vocabulary import FORMAT, MINIMUM, learn, load_vocabulary
 
 
 def test_learning_depends_on_counts_not_on_order_of_the_texts(code: str, transcript: str) -> None:
@@ -70,9 +70,3 @@ def test_a_file_that_cannot_be_used_is_one_clear_line(tmp_path: Path, document: 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"cannot read tokenizer .*No such file"):
         load_vocabulary(tmp_path / "none.json")
-
-
-def test_the_file_round_trips(code: str, tmp_path: Path) -> None:
-    vocabulary = learn([code], 512)
-    save_vocabulary(vocabulary, tmp_path / "tokenizer.json")
-    assert load_vocabulary(tmp_path / "tokenizer.json") == vocabulary

@@ -24,8 +24,3 @@ def test_the_rate_stays_within_its_bounds(warmup, total, share):
     peak = rates.index(max(rates))
     assert rates[: peak + 1] == sorted(rates[: peak + 1])
     assert rates[peak:] == sorted(rates[peak:], reverse=True)
-
-
-def test_a_share_of_one_keeps_the_rate():
-    recipe = OptimizerRecipe(lr=0.5, warmup_steps=0, final_lr_share=1.0)
-    assert {learning_rate(recipe, step, 10) for step in range(10)} == {0.5}

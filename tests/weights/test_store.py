@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.store import chain, nudged, same, step, tensor, weights
+from tests.contract.store import chain, nudged, same, tensor
 
 from etude.weights import CorruptVersion, RawTensor, StoreFailed, UnknownFormat, WeightsError, WeightStore
 from etude.weights.manifest import dump, load
@@ -129,17 +129,6 @@ def test_a_writer_killed_while_it_publishes_leaves_nothing_visible(tmp_path: Pat
     assert same(store.read(7), tensors)
     names = {"manifest.json", manifest.data}
     assert {path.name for path in files(tmp_path)} == names, "what the dead writer left is gone"
-
-
-def test_a_step_away_from_the_base_and_back(tmp_path: Path) -> None:
-    store = WeightStore(tmp_path)
-    first = weights()
-    second = step(first, 1)
-    store.publish(0, first)
-    store.publish(1, second, base=(0, first))
-    store.publish(2, first, base=(1, second))
-    assert same(store.read(2), first)
-    assert store.manifest(2).content == store.manifest(0).content
 
 
 def test_the_shares_are_counted_right(tmp_path: Path) -> None:

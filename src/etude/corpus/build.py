@@ -11,46 +11,28 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from etude.corpus.collect import Document, python_paths, read_folder, read_generated, read_stdlib, stdlib
 from etude.corpus.dedup import near_duplicates, same_text
 from etude.corpus.errors import CorpusError
 from etude.corpus.shards import Tokens, write_shards
 from etude.recipe.corpus import CorpusRecipe
-
-
-class _Special(Protocol):
-    @property
-    def bos(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-
-
-class Encoder(Protocol):
-    """The tokenizer interface that writing a corpus needs (implemented by etude.text.Tokenizer)."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def special(self) -> _Special: ...
-    def encode(self, text: str) -> list[int]: ...
+from etude.text import Tokenizer
 
 
 @dataclass(slots=True)
 class Provenance:
-    """One origin of documents (a package, folder or generator), with counts of its documents collected, dropped and
-    kept."""
+    """Counts of the documents of one package, folder or generator."""
 
     source: str
     origin: str
-    """Name, and version if known, of the package, folder or generator."""
     collected: int = 0
     exact_duplicates: int = 0
     near_duplicates: int = 0
     held_out: int = 0
     kept: int = 0
-    """Number of documents left for the train split, after duplicates and held-out documents are taken out."""
+    """Left for the train split, after duplicates and held-out documents are taken out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +42,12 @@ class Gathered:
     provenance: list[Provenance]
 
     def texts(self) -> Iterator[str]:
-        """Return the texts of the train split, the only ones that a tokenizer may be trained on."""
+        """The train split's texts, the only ones that a tokenizer may be trained on."""
         return (document.text for document in self.train)
 
 
 def gather(recipe: CorpusRecipe, documents_folder: Path | None = None) -> Gathered:
-    """Collect, deduplicate and split documents. `documents_folder` holds generated documents; it is required if the
-    recipe's sources include "generated"."""
+    """Collect, deduplicate and split documents. `documents_folder` is required for the source "generated"."""
     documents = list(_collect(recipe, documents_folder))
     if not documents:
         raise CorpusError("the corpus has no documents: check corpus.sources and corpus.folders")
@@ -88,14 +69,13 @@ def gather(recipe: CorpusRecipe, documents_folder: Path | None = None) -> Gather
 
 
 def is_held_out(text: str, share: float) -> bool:
-    """Return whether a text is held out. A hash of the text alone decides: no seed, order or other document matters."""
+    """A hash of the text alone decides: no seed, order or other document matters."""
     point = int.from_bytes(hashlib.sha256(b"etude-held-out/1:" + text.encode("utf-8", "surrogatepass")).digest()[:8])
     return point / 2**64 < share
 
 
-def write_corpus(folder: Path, gathered: Gathered, tokenizer: Encoder, recipe: CorpusRecipe) -> dict[str, Any]:
-    """Tokenise the gathered documents and write them as shards. Return the manifest, which names every source and its
-    version."""
+def write_corpus(folder: Path, gathered: Gathered, tokenizer: Tokenizer, recipe: CorpusRecipe) -> dict[str, Any]:
+    """Write the tokenised documents as shards. Return the manifest, which names every source and its version."""
     kinds = Counter(document.kind for document in gathered.train)
     return write_shards(
         folder,
@@ -107,7 +87,7 @@ def write_corpus(folder: Path, gathered: Gathered, tokenizer: Encoder, recipe: C
 
 
 def code_bytes(recipe: CorpusRecipe) -> int:
-    """Return the total bytes of the code files that `gather` would read, without reading them (for time estimates)."""
+    """Bytes of the code files that `gather` would read, without reading them (for time estimates)."""
     roots = [Path(folder).expanduser() for folder in recipe.folders] + [stdlib()] * ("stdlib" in recipe.sources)
     return sum(path.stat().st_size for root in roots for path in python_paths(root, recipe.max_file_bytes))
 
@@ -137,7 +117,7 @@ def _keep(
     return [document for document, dropped in zip(documents, flags, strict=True) if not dropped]
 
 
-def _encode(documents: Iterable[Document], tokenizer: Encoder) -> Iterator[Tokens]:
+def _encode(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[Tokens]:
     bos, end = tokenizer.special.bos, tokenizer.special.end
     for document in documents:
         yield Tokens([bos, *tokenizer.encode(document.text), end], document.kind, document.source)

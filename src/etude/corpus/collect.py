@@ -34,30 +34,27 @@ _MAX_DIGIT_SHARE = 0.2
 class Document:
     text: str
     kind: str
-    """Kind of document: "code", or a kind that the generator names. Pretraining reads documents of kind "lookup"
-    first."""
+    """"code", or a kind that the generator names. Pretraining reads documents of kind "lookup" first."""
     source: str
-    """One of "stdlib", "folder" and "generated"; the shares of the mixture depend on it."""
+    """"stdlib", "folder" or "generated"; the shares of the mixture depend on it."""
     origin: str
-    """Name, and version if known, of the package, folder or generator that the document comes from."""
+    """Name, and version if known, of the package, folder or generator."""
     name: str
-    """Where the document is within its origin: a relative path, or file and line number."""
+    """A relative path, or file and line number."""
 
 
 def read_stdlib(max_bytes: int) -> Iterator[Document]:
-    """Read the Python files of the running interpreter's standard library."""
     origin = f"{platform.python_implementation().lower()} {platform.python_version()}"
     yield from _python_files(stdlib(), max_bytes, "stdlib", origin)
 
 
 def read_folder(root: Path, max_bytes: int) -> Iterator[Document]:
-    """Read the Python files below a folder, except tests, data tables, generated modules and files over `max_bytes`."""
     yield from _python_files(root, max_bytes, "folder", root.name)
 
 
 def read_generated(folder: Path) -> Iterator[Document]:
-    """Read the documents of every *.jsonl.zst in the folder. Each line is a JSON object with "text" and "kind", and
-    optionally "generator" and "version"."""
+    """Read every *.jsonl.zst. A line is a JSON object with "text" and "kind", and optionally "generator" and
+    "version"."""
     files = sorted(folder.glob("*.jsonl.zst"))
     if not files:
         raise CorpusError(f"no generated documents (*.jsonl.zst) in {folder}: generate them first")
@@ -85,8 +82,8 @@ def stdlib() -> Path:
 
 
 def python_paths(root: Path, max_bytes: int) -> Iterator[Path]:
-    """Yield the Python files below a folder in sorted order. Hidden files, folders of tests, data tables or installed
-    packages, and files that are too small or too large are left out."""
+    """Yield Python files in sorted order, without hidden ones, folders of tests, data tables or installed packages, and
+    files that are too small or too large."""
     if not root.is_dir():
         raise CorpusError(f"corpus.folders: {root} is not a folder")
     for path in sorted(root.rglob("*.py")):
@@ -108,7 +105,7 @@ def _python_files(root: Path, max_bytes: int, source: str, origin: str) -> Itera
 
 
 def looks_generated(text: str) -> bool:
-    """Return whether a text looks like a data table or a generated module, which teach nothing about writing code."""
+    """Whether a text looks like a data table or a generated module, which teach nothing about writing code."""
     if any(mark in text[:600].lower() for mark in _GENERATED_MARKS):
         return True
     if any(len(line) > _MAX_LINE for line in text.splitlines()):

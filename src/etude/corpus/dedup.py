@@ -23,16 +23,16 @@ _SHINGLE = 5
 _BANDS, _ROWS = 20, 6
 _SLACK = 0.2
 _CHECKED = 8
-"""Maximum number of candidates per document whose similarity is computed exactly, best MinHash estimates first."""
+"""Candidates per document that are compared exactly, best MinHash estimates first."""
 
 
 def normalised_digest(text: str) -> str:
-    """Return a digest that ignores differences in whitespace, to find exact duplicates and contamination."""
+    """Digest that ignores whitespace, to find exact duplicates and contamination."""
     return hashlib.sha256(" ".join(text.split()).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def same_text(texts: Sequence[str]) -> list[bool]:
-    """Return for each text whether an earlier text is the same, apart from whitespace."""
+    """Whether an earlier text is the same, apart from whitespace."""
     seen: set[str] = set()
     flags = []
     for text in texts:
@@ -43,7 +43,7 @@ def same_text(texts: Sequence[str]) -> list[bool]:
 
 
 def near_duplicates(texts: Sequence[str], similarity: float) -> list[bool]:
-    """Return for each text whether it is a near duplicate of an earlier text that is not flagged itself."""
+    """Whether each text is a near duplicate of an earlier one that is not flagged itself."""
     shingles = _shingles(texts)
     digests = _minhashes(shingles)
     buckets: list[dict[bytes, list[int]]] = [defaultdict(list) for _ in range(_BANDS)]
@@ -75,7 +75,7 @@ def _near_one(
 
 
 def jaccard(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:
-    """Return the Jaccard similarity of two sets, given as arrays of unique values."""
+    """Jaccard similarity of two sets, given as arrays of unique values."""
     common = len(np.intersect1d(left, right, assume_unique=True))
     return common / max(1, len(left) + len(right) - common)
 

@@ -21,7 +21,7 @@ from etude.corpus.pack import Batch, Row, RowPlan, fill_row, plan_rows
 from etude.corpus.shards import Shards
 
 LOOKUP = "lookup"
-"""Document kind of short look-up documents (a listing and questions about it), which base pretraining reads first."""
+"""Kind of short look-up documents (a listing and questions about it), which base pretraining reads first."""
 
 _PRECISION = 10_000
 
@@ -41,8 +41,7 @@ class RowStream:
         weights_of: Callable[[int], NDArray[np.float32]] | None = None,
         overlap: int = 0,
     ) -> None:
-        """`documents` are the indices of the documents to read. Document i has lengths[i] tokens, which tokens_of(i)
-        returns."""
+        """Document i of the indices `documents` has lengths[i] tokens, which tokens_of(i) returns."""
         self.name, self.length = name, length
         self._documents = documents[lengths[documents] > 1]
         if not len(self._documents):
@@ -53,7 +52,7 @@ class RowStream:
         self._ends: list[int] = []
 
     def row(self, number: int) -> Row:
-        """Return the stream's packed row `number`, counted from 0 across all epochs."""
+        """Return packed row `number`, counted from 0 across all epochs."""
         while not self._ends or number >= self._ends[-1]:
             self._plans.append(self._plan(len(self._plans)))
             self._ends.append((self._ends[-1] if self._ends else 0) + len(self._plans[-1]))
@@ -62,7 +61,7 @@ class RowStream:
         return fill_row(self._plans[epoch].rows[number - first], self.length, self._tokens_of, self._weights_of)
 
     def epoch_rows(self) -> int:
-        """Return the number of rows in the first epoch."""
+        """Number of rows in the first epoch."""
         self.row(0)
         return self._ends[0]
 
@@ -74,13 +73,13 @@ class RowStream:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Row streams with shares. The rows of the streams are interleaved evenly, in proportion to the shares."""
+    """Row streams, interleaved evenly in proportion to their shares."""
 
     streams: tuple[tuple[RowStream, Fraction], ...]
 
     @classmethod
     def of(cls, shares: Mapping[RowStream, float]) -> Mixture:
-        """Build a mixture of streams. Shares need not sum to 1; a share of 0 leaves the stream out."""
+        """Shares need not sum to 1; a share of 0 leaves the stream out."""
         kept = {stream: round(share * _PRECISION) for stream, share in shares.items()}
         total = sum(kept.values())
         if total <= 0:
@@ -90,8 +89,7 @@ class Mixture:
         return cls(tuple((stream, Fraction(share, total)) for stream, share in kept.items() if share))
 
     def batch(self, step: int, rows: int) -> Batch:
-        """Return the batch of a step, which has `rows` rows. Steps may be requested in any order, any number of
-        times."""
+        """Steps may be requested in any order, any number of times."""
         return Batch.of([self.row(step * rows + index) for index in range(rows)])
 
     def row(self, number: int) -> Row:
@@ -113,10 +111,8 @@ def _floor(value: Fraction) -> int:
 
 
 def mixture(shards: Shards, *, stdlib_share: float, length: int, seed: int) -> Mixture:
-    """Build the mixture of code (standard library and folders, with share `stdlib_share`) and generated documents.
-
-    If the corpus has only one of the two, all rows come from it.
-    """
+    """Mix code (standard library and folders, with share `stdlib_share`) and generated documents. If the corpus has
+    only one of the two, all rows come from it."""
     code = np.concatenate([shards.of_source("stdlib"), shards.of_source("folder")])
     generated = shards.of_source("generated")
     parts = [("code", code, stdlib_share), ("generated", generated, 1.0 - stdlib_share)]

@@ -27,12 +27,11 @@ class Piece(NamedTuple):
 
     document: int
     start: int
-    """Index of the piece's first (token, next token) pair among the document's pairs. The first pairs of a piece may be
-    only context, without loss (see `trained_from`)."""
+    """Index of its first pair among the document's. The first pairs of a piece may be only context (see
+    `trained_from`)."""
     stop: int
     trained_from: int
-    """Index of the first pair to train on among the document's pairs. Earlier pairs of the piece are context, without
-    loss."""
+    """Index of the first pair to train on. Earlier ones are context, without loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,41 +43,26 @@ class RowPlan:
         return len(self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     tokens: NDArray[np.int64]
     targets: NDArray[np.int64]
     weights: NDArray[np.float32]
-    """Weight of the loss on each target."""
     positions: NDArray[np.int64]
     documents: NDArray[np.int64]
     """Document id of each position: 0, 1, ... for the row's pieces, PADDING elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Row):
     """Several rows, stacked: every array is [rows, length]."""
-
-    tokens: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    weights: NDArray[np.float32]
-    positions: NDArray[np.int64]
-    documents: NDArray[np.int64]
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Batch:
-        return cls(
-            np.stack([row.tokens for row in rows]),
-            np.stack([row.targets for row in rows]),
-            np.stack([row.weights for row in rows]),
-            np.stack([row.positions for row in rows]),
-            np.stack([row.documents for row in rows]),
-        )
+        return cls(*(np.stack(arrays) for arrays in zip(*rows, strict=True)))
 
 
 def plan_rows(lengths: NDArray[np.int64], order: NDArray[np.int64], length: int, *, overlap: int = 0) -> RowPlan:
-    """Assign documents, in the given order, to rows of `length`: each piece goes to the fullest open row it fits into
-    (best fit). At most _OPEN_ROWS rows are open. A pure function of its arguments."""
+    """Assign documents, in the given order, to rows: each piece goes to the fullest open row it fits into (best fit).
+    At most _OPEN_ROWS rows are open. A pure function of its arguments."""
     rows: list[list[Piece]] = []
     room: list[tuple[int, int]] = []  # (free pairs, row), sorted: the smallest room that fits is found by bisection
     for document in order.tolist():
@@ -105,8 +89,7 @@ def fill_row(
     tokens_of: Callable[[int], NDArray[np.int64]],
     weights_of: Callable[[int], NDArray[np.float32]] | None = None,
 ) -> Row:
-    """Build a row from its pieces. `weights_of(document)[i]` is the loss weight of the document's token i as a target.
-    Without `weights_of` every trained target has weight 1."""
+    """`weights_of(document)[i]` is the loss weight of the document's token i as a target; without it, all weigh 1."""
     row = Row(
         np.zeros(length, dtype=np.int64),
         np.zeros(length, dtype=np.int64),

@@ -22,8 +22,7 @@ _SPLIT = "train"
 
 
 class TraceRows:
-    """Demonstrations in the form that row streams read: one document per trace segment, with its token ids and loss
-    weights."""
+    """Demonstrations as row streams read them: one document per trace segment."""
 
     def __init__(self, traces: Sequence[Trace], *, other_token_loss: float) -> None:
         self._tokens: list[NDArray[np.int64]] = []

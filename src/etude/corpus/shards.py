@@ -31,15 +31,13 @@ _DOCUMENT = np.dtype([("start", "<i8"), ("length", "<i8"), ("kind", "<i4"), ("so
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One tokenised document, about to be written to a shard."""
-
     ids: list[int]
     kind: str
     source: str
 
 
 class Shards:
-    """The tokenised documents of one split ("train" or "valid"), numbered across all its shard files."""
+    """One split's documents, numbered across all its shard files."""
 
     def __init__(
         self, tokens: list[NDArray[Any]], documents: list[NDArray[Any]], kinds: list[str], sources: list[str]
@@ -61,15 +59,14 @@ class Shards:
         return self._tokens[shard][row["start"] : row["start"] + row["length"]].astype(np.int64)
 
     def of_kind(self, kind: str) -> NDArray[np.int64]:
-        """Return the indices of the documents of a kind, such as "code"."""
         return self._matching(self._kind_of, self._kinds, kind)
 
     def of_source(self, source: str) -> NDArray[np.int64]:
         return self._matching(self._source_of, self._sources, source)
 
     def reaching(self, position: int) -> NDArray[np.int64]:
-        """Return the indices of the documents that have a target (a next token to predict) at this position, counted
-        from 0. A document of n tokens has targets at n - 1 positions."""
+        """Indices of the documents with a target at this position, counted from 0: those of more than position + 1
+        tokens."""
         return np.flatnonzero(self.lengths > position + 1)
 
     @staticmethod
@@ -94,7 +91,7 @@ def write_shards(
     shard_tokens: int,
     provenance: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write a whole corpus, given the documents of each split ("train" and "valid"), and return its manifest."""
+    """Write all splits and return the manifest."""
     (folder / MANIFEST).unlink(missing_ok=True)  # without a manifest the folder counts as unfinished
     names: dict[str, list[str]] = {"kind": [], "source": []}
     files: dict[str, dict[str, Any]] = {}

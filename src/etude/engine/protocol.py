@@ -32,8 +32,6 @@ class UpdateRefused(EngineError):
 
 
 class StopReason(StrEnum):
-    """Why a generation ended."""
-
     STOP = "stop"
     """A stop id was sampled; it is the last token returned."""
     LENGTH = "length"
@@ -44,8 +42,6 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling options of a request."""
-
     max_tokens: int
     stop: tuple[int, ...]
     """Token ids that end the generation."""
@@ -56,58 +52,46 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """A request to continue a prompt."""
-
     id: str
     prompt: IntArray
     sampling: Sampling
     conversation: str = ""
-    """Id of the conversation that the request belongs to; may be empty. Requests of a conversation continue each other,
-    so the engine can reuse its cache."""
+    """The conversation, if any: its requests continue each other, so the engine can reuse its cache."""
     experts_from: int = 0
-    """First position for which the answer must contain the ids of the experts that the network used."""
+    """First position for which the answer must contain the experts used."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens and time that a request took."""
-
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Number of prompt tokens whose latents were in the cache."""
+    """Prompt tokens whose latents were in the cache."""
     drafted: int = 0
-    """Number of tokens that speculative decoding proposed."""
+    """Tokens that speculative decoding proposed."""
     accepted: int = 0
-    """Number of tokens proposed by speculative decoding that were accepted."""
+    """How many of these held."""
     seconds_waiting: float = 0.0
     seconds_running: float = 0.0
 
 
 @dataclass(slots=True)
 class Generation:
-    """The answer to a generation request."""
-
     id: str
-    """Id of the request that this answers."""
     tokens: IntArray
-    """The sampled tokens, without the prompt."""
+    """The sampled tokens."""
     logprobs: FloatArray
     versions: IntArray
-    """The weights version that sampled each token. It changes within a generation if weights are swapped in flight."""
+    """The version that sampled each token. It changes within a generation if weights are swapped in flight."""
     stop: StopReason
     experts: ExpertArray | None
     """Expert ids [positions, MoE layers, top k] of positions `experts_from` to len(prompt) + len(tokens) - 1; None for
-    dense models. The last position holds trace.UNKNOWN_EXPERT, because its token has not been fed to the network.
-    """
+    dense models. The last holds trace.UNKNOWN_EXPERT, because its token was not fed to the network."""
     experts_from: int = 0
     usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Properties of an engine: its current weights version, context length, vocabulary size, number of MoE layers and
-    number of experts per token."""
-
     version: int
     context: int
     vocab_size: int

@@ -19,10 +19,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 
 class RemoteEngine:
-    """Client of an engine in another process of the cluster; implements the Engine protocol."""
-
     def __init__(self, remote: Remote, *, deadline: float, lockstep: bool = False) -> None:
-        """`deadline` is the maximum seconds from sending a request to its answer, engine restarts included."""
+        """`deadline` is in seconds from sending a request to its answer, engine restarts included."""
         self._remote = remote
         self._deadline = deadline
         self._lockstep = lockstep
@@ -56,7 +54,7 @@ class RemoteEngine:
         return answer
 
     async def _unless_dead(self, method: str, argument: str) -> None:
-        """Call a method of the engine. If the engine died, ignore that: a dead engine has nothing to abort or close."""
+        """A dead engine has nothing to abort or close."""
         try:
             await self._remote.call(method, argument, deadline=self._deadline)
         except ClusterError as error:
@@ -64,8 +62,7 @@ class RemoteEngine:
                 raise EngineError(f"{self.name}.{method}({argument!r}): {error}") from error
 
     async def _answer(self, method: str, *arguments: Any, resend: bool = True) -> Any:
-        """Call a method of the engine and return its result. With `resend`, call again if the engine died and was
-        restarted."""
+        """With `resend`, call again if the engine died and was restarted."""
         until = time.monotonic() + self._deadline
         while True:
             try:
@@ -81,8 +78,7 @@ class RemoteEngine:
                 await self._wait_until_alive(method, until, error)
 
     async def _wait_until_alive(self, method: str, until: float, cause: ClusterError) -> None:
-        """Wait until the restarted engine is alive. Raises EngineError, with the last error, at the monotonic time
-        `until`."""
+        """Wait for the restarted engine. Raises EngineError, with the last error, at the monotonic time `until`."""
         pause = FIRST_PAUSE
         while True:
             left = until - time.monotonic()

@@ -24,11 +24,9 @@ from etude.model.step import LayerStep
 from etude.model.tiles import per_head
 
 LONG = 2048
-"""Sequence length from which attention on a CPU runs in the fused kernel, which does not materialise the whole score
-matrix. Other devices use that kernel at every length."""
+"""Length from which a CPU uses the fused kernel, which never holds all scores. Other devices always use it."""
 QUERY_BLOCK = 128
-"""Queries per matmul in the explicit attention loop. Each block skips the keys after its last query, which saves nearly
-half of the causal score matrix."""
+"""Queries per explicit matmul. A block skips the keys after its last query, which saves nearly half of the scores."""
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines of the rotary embedding, as rope.py computes them."""
@@ -39,10 +37,9 @@ class Mask:
     """Causal mask that also separates the documents packed into one sequence."""
 
     bias: Tensor | None
-    """Added to the attention scores: 0 where a query may attend, -inf elsewhere. None lets the fused kernel apply its
-    built-in causal mask."""
+    """Added to the scores: 0 where a query may attend, else -inf. None: the fused kernel's own causal mask."""
     explicit: bool
-    """Whether attention runs as explicit matmuls in blocks of queries instead of the fused kernel."""
+    """Whether attention runs as matmuls in blocks of queries instead of the fused kernel."""
 
     @classmethod
     def build(cls, length: int, documents_bt: Tensor | None, dtype: torch.dtype, device: torch.device) -> Mask:
@@ -58,15 +55,11 @@ class Mask:
 
 
 Context = Mask | Packed | LayerStep
-"""Attention context of a forward pass. It determines which keys a token attends to: those of the same pass (Mask,
-Packed) or those in the latent cache (LayerStep)."""
+"""What a token attends to: keys of the same pass (Mask, Packed), or those in the latent cache (LayerStep)."""
 
 
 class LatentAttention(nn.Module):
-    """Multi-head latent attention of one layer."""
-
     invariant = False
-    """Whether to compute batch-invariantly: the result of a token then does not depend on the rest of its batch."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -37,10 +37,7 @@ class FeedForward(nn.Module):
 
 
 class Experts(nn.Module):
-    """The routed experts of one layer, with their weights stacked along the first axis.
-
-    Checkpoints store each expert's weights as separate tensors.
-    """
+    """The routed experts of one layer, stacked along the first axis; checkpoints store them one by one."""
 
     numerics: Numerics | None = None
     """Emulated rounding of the matmuls; None computes them in the weights' dtype."""
@@ -85,8 +82,6 @@ class MixtureOfExperts(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer layer with its two norms and residual connections."""
-
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.moe = config.is_moe(layer)

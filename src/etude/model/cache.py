@@ -18,8 +18,8 @@ from etude.model.step import Step
 
 
 class LatentCache:
-    """Cache of the latents of all layers, [layers, slots + 1, context, latent width]. The extra slot receives
-    the latents of padding. If the network has MTP heads, the last layer belongs to the first of them."""
+    """Latents of all layers, [layers, slots + 1, context, latent width]. The last layer is the first MTP head's, if
+    any."""
 
     def __init__(
         self,
@@ -31,10 +31,7 @@ class LatentCache:
         *,
         invariant: bool = False,
     ) -> None:
-        """Allocate memory for `slots` sequences of up to `context` tokens.
-
-        With `invariant`, steps are planned so that no sequence's result depends on the other sequences of the step.
-        """
+        """With `invariant`, steps are planned so that no sequence's result depends on the others of the step."""
         self.slots = slots
         self.context = context
         self.heads = config.num_attention_heads
@@ -46,9 +43,8 @@ class LatentCache:
     def copy_prefix(self, source: int, targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions of one slot to other slots.
 
-        The first MTP head's latent at a position also depends on the token one position later. So its latent at
-        length - 1 is valid only for targets whose next token equals that of the source. For other targets, run
-        `Transformer.draft` again from position length - 1; nothing else reads the head's latents.
+        The first MTP head's latent at length - 1 also depends on the token after it. For targets with another token
+        there, run `Transformer.draft` again from position length - 1; nothing else reads the head's latents.
         """
         prefix = self.latents[:, source, :length].clone()
         self.latents[:, torch.as_tensor(targets, device=self.latents.device), :length] = prefix.unsqueeze(1)
@@ -59,10 +55,8 @@ class LatentCache:
         return self.slots * self.context
 
     def step(self, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plan a forward pass over new tokens of several sequences.
-
-        Row b feeds lengths_b[b] tokens to slot slots_b[b], at positions from starts_b[b] on. Slots must be distinct.
-        """
+        """Plan a pass that feeds lengths_b[b] tokens to slot slots_b[b] from position starts_b[b] on. Slots are
+        distinct."""
         plan = Step.plan_tight if self.invariant else Step.plan
         return plan(self, slots_b, starts_b, lengths_b)
 

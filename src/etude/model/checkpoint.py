@@ -110,10 +110,8 @@ def load_codes(folder: Path | str) -> dict[str, Quantised]:
 
 
 def checkpoint_faults(folder: Path | str) -> list[Fault]:
-    """Return a `Fault` for every tensor of a checkpoint that is not finite or was clipped.
-
-    Stored numbers, codes and scales are checked first; if they pass, the dequantised weights are checked as well.
-    """
+    """Return a `Fault` for every tensor that is not finite or was clipped: as stored or, if that is sound,
+    dequantised."""
     _, stored, dtype = _read(Path(folder))
     return faults(stored) or faults_of_values(_values(split_quantised(stored)[1], dtype))
 
@@ -146,13 +144,11 @@ def published_tensors(model: Transformer) -> dict[str, Tensor]:
 
 
 def _values(quantised: dict[str, Quantised], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name and dequantised value of each weight. They are dequantised one at a time, because all together
-    take several times the memory of the codes."""
+    """Dequantise one weight at a time: all together take several times the memory of the codes."""
     return ((name, dequantise(q, dtype)) for name, q in sorted(quantised.items()))
 
 
 def _public_name(name: str, config: ModelConfig) -> str:
-    """Return the name that a parameter of `Transformer` has in published checkpoints."""
     head = _MTP.fullmatch(name)
     if head is not None:
         return f"model.layers.{config.num_hidden_layers + int(head[1])}.{head[2]}"
@@ -160,8 +156,7 @@ def _public_name(name: str, config: ModelConfig) -> str:
 
 
 def _take(name: str, target: Tensor, tensors: dict[str, Tensor], config: ModelConfig, folder: Path) -> Tensor:
-    """Return the stored value of the network's parameter `name`. A routed-expert parameter is the stack of the
-    checkpoint's tensors, one per expert."""
+    """Return the stored value of a parameter; routed experts are stacked from one tensor per expert."""
     public = _public_name(name, config)
     stacked = _STACKED.fullmatch(public)
     try:
@@ -176,11 +171,8 @@ def _take(name: str, target: Tensor, tensors: dict[str, Tensor], config: ModelCo
 
 
 def _unfold_embedding(config: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
-    """Divide the stored embedding by the embedding scale, changing `tensors` in place, and return the configuration.
-
-    If the network was tied but embedding and head no longer match, the scale stays in the tensor, and the returned
-    configuration is untied with scale 1.
-    """
+    """Divide the stored embedding by the embedding scale, in place, and return the configuration: untied and with scale
+    1 if the embedding and the head of a tied network no longer match."""
     if config.embedding_scale == 1 or _HEAD not in tensors or _EMBED not in tensors:
         return config
     if config.tie_word_embeddings:
@@ -193,7 +185,6 @@ def _unfold_embedding(config: ModelConfig, tensors: dict[str, Tensor]) -> ModelC
 
 
 def _read(folder: Path) -> tuple[ModelConfig, dict[str, Tensor], torch.dtype]:
-    """Read a checkpoint folder. Return its configuration, its stored tensors and config.json's compute dtype."""
     tensors: dict[str, Tensor] = {}
     try:
         data: dict[str, Any] = json.loads((folder / "config.json").read_text())

@@ -24,8 +24,7 @@ LATENT_NORM_EPS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Yarn:
-    """Parameters of YaRN, which extends the context by rescaling the rotary frequencies. Defaults are the published
-    ones."""
+    """YaRN extends the context by rescaling the rotary frequencies. Defaults are the published ones."""
 
     factor: float
     original_max_position_embeddings: int
@@ -52,18 +51,14 @@ class Yarn:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Parameter counts of a network."""
-
     total: int
-    """Number of all trained parameters, MTP heads included."""
+    """All trained parameters, MTP heads included."""
     active: int
-    """Number of parameters that one token uses: all but MTP heads and the experts that the token is not routed to."""
+    """What one token uses: all but MTP heads and the experts that it is not routed to."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The shape of a network. Field names and meanings are those of the published config.json."""
-
     vocab_size: int
     hidden_size: int
     num_hidden_layers: int

@@ -25,11 +25,9 @@ from etude.model.transformer import Transformer
 
 @dataclass(frozen=True, slots=True)
 class Magnitudes:
-    """Mean, 99th percentile and maximum of a set of errors."""
-
     mean: float
     p99: float
-    """99th percentile: the smallest value that at least 99% of the values do not exceed."""
+    """The smallest value that at least 99% of the values do not exceed."""
     max: float
 
     @classmethod
@@ -76,13 +74,11 @@ class Pass:
     residual_l: list[Tensor]
     """The residual stream after each layer, [T, d]."""
     routed: dict[int, Routed]
-    """Inputs and outputs of the routed experts, by layer."""
 
 
 @torch.enable_grad()
 def record_pass(model: Transformer, tokens_t: Tensor) -> Pass:
-    """Run a forward pass over one sequence and record it. Gradients are enabled as in training, because without them
-    the network uses other matmuls."""
+    """Run and record a pass over one sequence, with gradients as in training: without them other matmuls are used."""
     residual: list[Tensor] = []
     routed: dict[int, Routed] = {}
 
@@ -133,8 +129,8 @@ def layer_drift(
 
 
 def activation_faults(passes: Sequence[Pass]) -> list[Fault]:
-    """Return a `Fault` for each intermediate result (such as a layer's output) that is not finite in one of the
-    recorded passes, in the order of computation."""
+    """Return a `Fault` for each recorded result that is not finite in one of the passes, in the order of
+    computation."""
     found: dict[str, Fault] = {}
     for one in passes:
         for where, x in _computed(one):
@@ -144,7 +140,6 @@ def activation_faults(passes: Sequence[Pass]) -> list[Fault]:
 
 
 def _computed(one: Pass) -> Iterator[tuple[str, Tensor]]:
-    """Yield the recorded tensors of a pass in the order of computation, each with its description."""
     for layer, residual_td in enumerate(one.residual_l):
         if routed := one.routed.get(layer):
             yield f"the input of layer {layer}'s experts", routed.x_nd
@@ -168,15 +163,13 @@ def flips(one_nk: Tensor, other_nk: Tensor) -> Tensor:
 
 @torch.enable_grad()
 def _own_error(experts: Experts, exact: Routed) -> Tensor:
-    """Return, for each token, the relative error of the output of `experts` when they get the inputs and routing of the
-    fp32 network, which `exact` has recorded."""
+    """Return each token's relative error when `experts` get the inputs and routing that the fp32 network recorded."""
     found: Tensor = experts(exact.x_nd.to(experts.gate_proj.dtype), exact.routing)
     return relative_error(found.detach(), exact.y_nd)
 
 
 def _values(experts: Experts) -> list[Tensor]:
-    """Return the experts' weights as their matmuls use them: quantised and dequantised to fp32, or as they are if
-    `numerics` is None."""
+    """Return the experts' weights as their matmuls use them: rounded and in fp32, or as they are without numerics."""
     groups = (experts.gate_proj, experts.up_proj), (experts.down_proj,)
     if experts.numerics is None:
         return [weight for group in groups for weight in group]

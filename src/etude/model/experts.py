@@ -31,17 +31,14 @@ from etude.model.precision.rounded import rounded_experts
 from etude.model.tiles import grouped, silu, tile_rows, weighted_sum
 
 WIDE_MAX_PAIRS = 256
-"""Maximum number of token-expert pairs for which `experts_wide` is used, which computes every expert for every token in
-one wide SwiGLU."""
+"""Maximum number of token-expert pairs for which `experts_wide` is used."""
 PADDED_MAX_PAIRS = 4096
-"""Maximum number of token-expert pairs for which `experts_padded` is used, which pads all experts to equally many rows.
-With more pairs, the cost of a new matmul shape, which padding avoids, is small relative to the work."""
+"""Maximum number of pairs for which `experts_padded` is used: beyond, new matmul shapes cost little beside the work."""
 SMALL_WIDTH = 4096
-"""Maximum total inner width of a layer's experts for which `experts_wide` and `experts_padded` pay off. Both compute
-more than is needed in order to make fewer calls."""
+"""Maximum total inner width for which `experts_wide` and `experts_padded` pay off: they compute more in fewer calls."""
 ROWS_STEP = 32
-"""`experts_padded`, and on a CPU also `experts_grouped`, pad an expert's rows to a multiple of this, so that few matmul
-shapes occur. On a CPU the first matmul of a shape takes 0.6 ms, a later one 0.03 ms."""
+"""`experts_padded`, and on a CPU `experts_grouped`, pad an expert's rows to a multiple of this, so that few shapes
+occur: on a CPU the first matmul of a shape takes 0.6 ms, a later one 0.03 ms."""
 
 
 def expert_matmul(
@@ -57,9 +54,9 @@ def expert_matmul(
 ) -> Tensor:
     """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
 
-    gate and up are [E, I, D], down is [E, D, I]; the experts of one token are distinct. If `kernels` are given, they
-    compute the layer in their format. Else, if `numerics` is given, it emulates low precision. Else the matmuls are
-    computed in the dtype of x; with `invariant`, a token's result then does not depend on the other tokens.
+    gate and up are [E, I, D], down is [E, D, I]; the experts of one token are distinct. `kernels` compute the layer in
+    their format, else `numerics` emulates low precision; with `invariant`, a token's result does not depend on the
+    others.
     """
     if kernels is not None:
         return experts_by_kernels(x_nd, experts_nk, gates_nk, (gate, up, down), kernels)
@@ -146,7 +143,6 @@ def experts_tiled(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tens
 
 
 def _grouped_fits(x_nd: Tensor, gate: Tensor) -> bool:
-    """Return whether torch's grouped_mm can be used. It needs at least one row, rows whose length is a multiple of 16
-    bytes, and on CUDA the dtype bf16."""
+    """Whether torch's grouped_mm takes these: at least one row, rows of whole 16 bytes, and on CUDA bf16."""
     aligned = all(size * x_nd.element_size() % 16 == 0 for size in gate.shape[1:])
     return aligned and x_nd.shape[0] > 0 and (x_nd.device.type == "cpu" or x_nd.dtype == torch.bfloat16)

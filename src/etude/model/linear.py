@@ -11,8 +11,6 @@ from etude.model.tiles import linear
 
 
 class Linear(nn.Linear):
-    """A linear layer from `width` to `out` features, without bias."""
-
     invariant = False
     """Whether to run the matmul in tiles of fixed size, so that a row's result does not depend on the other rows."""
     numerics: Numerics | None = None

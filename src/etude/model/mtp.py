@@ -21,8 +21,7 @@ from etude.model.router import Routing
 
 
 class SharedHead(nn.Module):
-    """The norm at the end of an MTP head, under its published name. The output head that follows is the trunk's and not
-    part of this module."""
+    """The norm at the end of an MTP head, under its published name. The output head itself is the trunk's."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -30,8 +29,8 @@ class SharedHead(nn.Module):
 
 
 class MtpLayer(nn.Module):
-    """One MTP head: combines the embedding of a token with the hidden state of an earlier position, and runs one
-    transformer layer on the result."""
+    """Combines a token's embedding with an earlier position's hidden state and runs one transformer layer on the
+    result."""
 
     def __init__(self, config: ModelConfig, head: int) -> None:
         super().__init__()

@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 
 class RMSNorm(nn.Module):
-    """Divides a vector by its root mean square and multiplies it with a learned weight."""
-
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))

@@ -22,50 +22,39 @@ from torch import Tensor
 from etude.model.tiles import product
 
 QUERY_ROWS = 16
-"""Maximum number of tokens times heads in a piece, a run of one sequence's queries. With more heads than this, a piece
-is one token. The number is small because a sequence being decoded feeds one token, or two with a draft: large pieces
-would mostly compute padding."""
+"""Maximum number of tokens times heads in a piece; with more heads a piece is one token. Small, because a decoding
+sequence feeds one token or two: large pieces would mostly compute padding."""
 KEYS = 64
-"""Number of keys per chunk. The keys of each sequence are cut into chunks, counted from position 0."""
+"""Number of keys per chunk."""
 PAIRS = 128
-"""Number of pairs that one matmul computes. A pair is one piece of queries with one chunk of keys."""
+"""Number of pairs that one matmul computes."""
 UNSEEN = -1e30
-"""The value used as a query's maximum score over a chunk if all keys of the chunk are masked for the query. The true
-maximum is -inf, but the difference of two infinite maxima would be NaN."""
+"""A query's maximum score over a chunk that is masked for it: the difference of two true maxima, -inf, would be NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """How a list of tokens is cut into pieces of queries, and which chunks of keys each piece attends to.
-
-    A piece is a run of one sequence's tokens, a chunk is `KEYS` adjacent keys of a sequence, and a pair is one piece
-    with one chunk that it attends to. Indices: p pieces, q queries of a piece, c chunks, n pairs, s keys of a chunk,
-    t tokens.
-    """
+    """Indices: p pieces, q queries of a piece, c chunks, n pairs, s keys of a chunk, t tokens."""
 
     tokens_pq: Tensor
-    """For each query of each piece, its index in the token list; 0 for the unused queries of an incomplete piece."""
+    """The token of each query; 0 for the unused queries of an incomplete piece."""
     places_t: Tensor
-    """For each token of the list, the index of its query when all pieces [p, q] are flattened to one list of
-    queries."""
+    """For each token, the index of its query in the flattened list of all queries [p, q]."""
     piece_n: Tensor
-    """For each pair (a piece of queries with a chunk of keys), the index of the piece. Padding pairs, which fill up the
-    last matmul, have piece 0; `pairs_pc` does not refer to them."""
+    """The piece of each pair. Padding pairs, which fill up the last matmul, have piece 0 and are not in `pairs_pc`."""
     keys_ns: Tensor
-    """For each pair (a piece of queries with a chunk of keys), where the chunk's keys are: their indices in the flat
-    list of all latents."""
+    """Where the keys of each pair's chunk are: their indices in the flat list of all latents."""
     hidden_nqs: Tensor
-    """For each pair of a piece and a chunk, whether each key of the chunk is masked for each query of the piece."""
+    """Whether each key of a pair's chunk is masked for each query of its piece."""
     pairs_pc: Tensor
-    """For each piece of queries and each chunk of keys, the index of their pair in the list of pairs. A piece that ends
-    before the chunk begins forms no pair with it; the entry is then the number of all pairs."""
+    """The pair of each piece and chunk; the number of all pairs where the piece ends before the chunk begins."""
 
     @classmethod
     def cut(cls, first_r: Tensor, starts_r: Tensor, lengths_r: Tensor, base_r: Tensor, heads: int) -> Pieces:
-        """Cut the rows (sequences) of a token list into pieces of a few queries each.
+        """Cut the rows (sequences) of a token list into pieces.
 
-        Row r has lengths_r[r] tokens, which begin at index first_r[r] of the token list and at position starts_r[r] of
-        their sequence. base_r[r] is the index of the sequence's first latent in the flat list of all latents.
+        Row r has lengths_r[r] tokens, from index first_r[r] of the list and position starts_r[r] of its sequence on.
+        base_r[r] is the index of the sequence's first latent in the flat list of all latents.
         """
         device, queries = first_r.device, max(1, QUERY_ROWS // heads)
         query, key = torch.arange(queries, device=device), torch.arange(KEYS, device=device)
@@ -96,8 +85,8 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Attention context of a batch-invariant forward pass without a cache, over packed documents [B, T]. A token
-    attends to its own document up to itself. Each document is cut into pieces of queries as a sequence of its own."""
+    """Attention context of a batch-invariant pass without a cache, over packed documents [B, T], each a row of its
+    own."""
 
     pieces: Pieces
     bias: Tensor
@@ -117,8 +106,7 @@ class Packed:
 
 
 def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: float) -> Tensor:
-    """Return for each query the sum of the latents that it attends to, weighted by attention. `latents_fw` is the flat
-    list of all latents; `pieces` says which of them each query attends to."""
+    """Return for each query the attention-weighted sum of its latents, out of the flat list of all latents."""
     (count, queries), (_, heads, width) = pieces.tokens_pq.shape, q_thw.shape
     rows, pairs = queries * heads, len(pieces.piece_n)
     q_pmw = q_thw.index_select(0, pieces.tokens_pq.flatten()).view(count, rows, width)
@@ -148,15 +136,13 @@ def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: floa
 
 
 def attend_latents(q_pnw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: float) -> Tensor:
-    """Plain attention: softmax(q keys^T * scale + bias) keys, with the same number of keys for all p entries of the
-    batch."""
+    """Plain attention, softmax(q keys^T * scale + bias) keys, with equally many keys for all p entries of the batch."""
     scores_pns = torch.baddbmm(bias_pns, q_pnw, keys_psw.transpose(1, 2), alpha=scale)
     return torch.bmm(scores_pns.softmax(-1), keys_psw)
 
 
 class _AttendPacked(torch.autograd.Function):
-    """Attention in pieces, with a gradient. The backward pass recomputes the attention of whole sequences with plain
-    matmuls and differentiates that."""
+    """Attention in pieces. The backward pass recomputes whole sequences with plain matmuls and differentiates that."""
 
     @staticmethod
     def forward(ctx: Any, q_thw: Tensor, latents_tw: Tensor, packed: Packed, scale: float) -> Tensor:
@@ -177,8 +163,7 @@ class _AttendPacked(torch.autograd.Function):
 
 
 def _repeated(count_r: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two tensors with count_r[r] entries for each row r. The first repeats r; the second counts the row's
-    entries from 0."""
+    """Return each row index r count_r[r] times, and the number of each of these entries within its row."""
     row_p = torch.arange(len(count_r), device=count_r.device).repeat_interleave(count_r)
     before_r = count_r.cumsum(0) - count_r
     return row_p, torch.arange(len(row_p), device=count_r.device) - before_r[row_p]

@@ -15,11 +15,8 @@ from torch import Tensor
 
 
 def pair_rows(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
-    """Return the row of each token-expert pair.
-
-    `flat` holds the expert of each pair, `count` the number of pairs of each expert, and `starts` the first row of each
-    expert. The pairs of one expert keep their order.
-    """
+    """Return the row of each token-expert pair. `flat` holds the pairs' experts, `count` the number of pairs and
+    `starts` the first row of each expert, within which pairs keep their order."""
     order = flat.argsort(stable=True)
     pair = torch.arange(flat.numel(), device=flat.device)
     turn = pair - (count.cumsum(0) - count).repeat_interleave(count, output_size=flat.numel())
@@ -27,31 +24,29 @@ def pair_rows(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
 
 
 def tokens_of_rows(row_of_pair: Tensor, rows: int, choices: int, nobody: int = 0) -> Tensor:
-    """Return the index of the token in each row. `row_of_pair` is the row of each token-expert pair, `choices` the
-    number of experts per token; unused rows get `nobody`."""
+    """Return the token in each row, given the row of each pair and the experts per token; unused rows get `nobody`."""
     token = torch.arange(row_of_pair.numel(), device=row_of_pair.device) // choices
     return torch.full((rows,), nobody, dtype=torch.int64, device=row_of_pair.device).scatter_(0, row_of_pair, token)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Says for kernels which row each token-expert pair has, in a list of rows sorted by expert. Expert e has the rows
-    from `ends_e[e - 1]` (0 for the first expert) to `ends_e[e]`, exclusive."""
+    """The rows of token-expert pairs, for kernels. Expert e has those from `ends_e[e - 1]` (or 0) to `ends_e[e]`."""
 
     row_nk: Tensor
-    """int32: for each token-expert pair, the index of its row in the list of rows sorted by expert."""
+    """int32: the row of each token-expert pair."""
     token_r: Tensor
-    """int32: for each row of the list sorted by expert, the index of the token in it; -1 if the row is unused."""
+    """int32: the token in each row; -1 if the row is unused."""
     ends_e: Tensor
-    """int32: for each expert, the index at which its rows end (exclusive)."""
+    """int32: where each expert's rows end (exclusive)."""
 
 
 def place_pairs(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
     """Assign a row to each token-expert pair, sorted by expert.
 
-    Each expert's number of rows is rounded up to a multiple of `multiple`: 1, or the block size (32, 128) if blocks
-    along the rows are going to be quantised. There are as many rows as any routing of so many pairs could need, so that
-    the CPU need not wait for the GPU to count; rows from `ends_e[-1]` on are unused.
+    Each expert's rows are rounded up to a multiple of `multiple`: the block size if blocks along the rows are going to
+    be quantised. There are as many rows as any routing of so many pairs could need, so that the CPU need not wait for
+    the GPU to count; rows from `ends_e[-1]` on are unused.
     """
     flat, choices = experts_nk.flatten(), experts_nk.shape[-1]
     pairs = flat.numel()
@@ -68,8 +63,7 @@ def place_pairs(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Place
 class Spread(torch.autograd.Function):
     """Copy each token to its row at each of its experts. Unused rows are zero if `zeros`, else arbitrary.
 
-    The gradient of a token is computed by gathering its rows and adding them. On a CPU that is much faster than
-    autograd's scatter-add, and the order of summation is fixed.
+    A token's gradient is the sum of its rows, gathered: on a CPU far faster than a scatter-add, and in a fixed order.
     """
 
     @staticmethod
@@ -90,8 +84,8 @@ class Spread(torch.autograd.Function):
 
 
 class Gather(torch.autograd.Function):
-    """Take the row of each token-expert pair out of the rows sorted by expert, in the order of the pairs. No two pairs
-    share a row, so the gradient is copied back row by row; unused rows get zero."""
+    """Take the row of each token-expert pair, in the order of the pairs. No two pairs share a row, so gradients are
+    copied."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, row_of_pair: Tensor) -> Tensor:

@@ -47,8 +47,7 @@ class ServedExperts(nn.Module):
 
     gate_up: Operand
     down: Operand
-    """Dequantised weight of the down projection; `gate_up` is that of the gate and up projections. `prepare` sets both
-    only if no kernels are used, because kernels read the codes."""
+    """Dequantised weights. `prepare` sets them unless kernels are used, because kernels read the codes."""
 
     def __init__(self, experts: Experts, numerics: Numerics) -> None:
         super().__init__()
@@ -59,8 +58,7 @@ class ServedExperts(nn.Module):
         self.gate_proj, self.up_proj, self.down_proj = Codes(gate), Codes(up), Codes(down)
 
     def prepare(self) -> None:
-        """Dequantise the experts' weights once, for all later passes. With kernels this does nothing, because they read
-        the quantised weights themselves."""
+        """Dequantise the weights once for all later passes. Kernels read the codes themselves."""
         if self.kernels is not None:
             return
         self.gate_up = self.numerics.operand((self.gate_proj.quantised(), self.up_proj.quantised()), self.dtype)
@@ -114,11 +112,8 @@ def round_with(model: nn.Module, numerics: Numerics | None) -> None:
 
 @torch.no_grad()
 def serve(model: nn.Module) -> None:
-    """Prepare a network for inference: replace the weights of routed experts by codes and scales if the experts' format
-    has them, and cache rounded weights.
-
-    Experts whose weights were replaced can no longer be trained.
-    """
+    """Prepare a network for inference: replace the weights of routed experts by codes and scales if their format has
+    them, and cache rounded weights. Experts whose weights were replaced can no longer be trained."""
     for mixture in _mixtures(model):
         experts = mixture.experts
         if isinstance(experts, Experts) and experts.numerics is not None and experts.numerics.has_codes:
@@ -128,8 +123,7 @@ def serve(model: nn.Module) -> None:
 
 @torch.no_grad()
 def prepare(model: nn.Module) -> None:
-    """Recompute the rounded and dequantised weights that a network for inference caches. Call it after loading
-    weights."""
+    """Recompute the weights that a served network caches. Call it after loading weights."""
     for module in model.modules():
         if isinstance(module, ServedExperts | Linear):
             module.prepare()
@@ -155,11 +149,10 @@ def restore(model: nn.Module) -> None:
 
 @torch.no_grad()
 def served_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict that the model would have for inference, with codes and scales in place of the routed
-    experts' weights (as after `serve`). The model itself is not changed.
+    """Return the state dict that the model would have after `serve`, without changing it: what trainers publish to
+    engines.
 
-    Trainers publish this state to engines as a weights version. Weights that are not finite or were clipped raise
-    PoisonedWeights.
+    Weights that are not finite or were clipped raise PoisonedWeights.
     """
     weights = model.state_dict()
     state = dict(weights)
@@ -187,11 +180,8 @@ def _round_linears(name: str, module: nn.Module, numerics: Numerics) -> None:
 
 
 def _require_blocks(name: str, module: nn.Module, numerics: Numerics) -> None:
-    """Raise CannotQuantise unless the block size divides the last two axes of every weight of the module.
-
-    The forward pass needs blocks along the input width, the backward pass blocks along the output width. Not checked
-    for block FP8, which pads incomplete blocks, and bf16, which has none.
-    """
+    """Raise CannotQuantise unless the block size divides the last two axes of every weight: forward blocks lie along
+    the input width, backward ones along the output width. Block FP8 pads incomplete blocks; bf16 has none."""
     for weight, matrix in module.named_parameters():
         if numerics.rounding not in ("fp8_block", "bf16") and any(size % numerics.block for size in matrix.shape[-2:]):
             raise CannotQuantise(

@@ -39,8 +39,8 @@ class Replay:
     mode: Literal["on", "filter"] = "filter"
     """Which recorded experts are used: all ("on"), or only those that score high enough ("filter")."""
     threshold: float = 0.5
-    """With mode "filter", minimum score of a recorded expert to be used, as a fraction of the lowest score among the
-    experts that the router itself would choose."""
+    """With mode "filter", minimum score of a used recorded expert, relative to the lowest of the router's own
+    choice."""
 
     def checked(self, config: ModelConfig, batch: int, length: int) -> Replay:
         """Return this replay with int64 experts. Raises ReplayMismatch if they do not fit the network or the batch."""
@@ -61,15 +61,12 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The experts and gates of each token in one layer."""
-
     experts_nk: Tensor
     gates_nk: Tensor
     overridden_n: Tensor | None = None
-    """For each token, whether router replay made it use an expert that this router would not have chosen; None without
-    replay."""
+    """Whether replay made a token use an expert that this router would not have chosen; None without replay."""
     refused_n: Tensor | None = None
-    """For each token, whether replay in mode "filter" replaced one of its recorded experts; None without replay."""
+    """Whether mode "filter" replaced one of a token's recorded experts; None without replay."""
 
 
 class Router(nn.Module):
@@ -101,8 +98,7 @@ class Router(nn.Module):
         self.e_score_correction_bias += rate * torch.sign(load.mean() - load)
 
     def _candidates(self, choice_ne: Tensor) -> Tensor:
-        """Set the scores of experts outside the best groups to -inf. A group's score is the sum of its two best
-        experts' scores."""
+        """Set experts outside the best groups to -inf. A group's score is the sum of its two best experts' scores."""
         groups, kept = self.config.n_group, self.config.topk_group
         if kept == groups:
             return choice_ne
@@ -130,11 +126,8 @@ class Router(nn.Module):
 def _merge(
     scores_ne: Tensor, choice_ne: Tensor, own_nk: Tensor, replay: Replay, replayed_nk: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Combine replayed experts with the router's own choice.
-
-    Return the experts to use, and two booleans per token: whether it uses a replayed expert that the router would not
-    have chosen, and whether mode "filter" replaced one of its replayed experts.
-    """
+    """Return the experts to use, and per token whether it uses a replayed expert that the router would not have chosen,
+    and whether mode "filter" replaced one of its replayed experts."""
     known_n1 = (replayed_nk != UNKNOWN).all(-1, keepdim=True)
     wanted_nk = torch.where(known_n1, replayed_nk, own_nk)
     in_own_ne = torch.zeros_like(choice_ne, dtype=torch.bool).scatter_(1, own_nk, True)

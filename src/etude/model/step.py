@@ -27,22 +27,17 @@ from etude.model.errors import CacheOverrun
 from etude.model.pieces import Pieces
 
 NARROW, WIDE = 2, 8
-"""Tokens per narrow and per wide piece; a piece is a run of one sequence's tokens. Narrow pieces are for sequences
-being decoded, which feed the token sampled last and perhaps a draft of the next. If most sequences feed a single
-token, narrow pieces have 1 token instead."""
+"""Tokens per narrow and per wide piece. Narrow ones are for decoding sequences, which feed one token and perhaps a
+draft; they have 1 token if most sequences feed a single one."""
 PIECES_STEP = 8
-"""Multiple to which the number of narrow pieces in a pass is rounded up, unless there are at most this many. The same
-holds for wide pieces. A piece is a run of one sequence's tokens, `NARROW` or `WIDE` of them."""
+"""Multiple to which the number of narrow (or of wide) pieces is rounded up if there are more than so many."""
 WINDOW_STEP = 64
-"""Multiple to which the context window of a part is rounded up. A part is the pieces whose attention is one call; its
-window is the number of cached positions that the call reads per piece."""
+"""Multiple to which a part's context window, the cached positions read per piece, is rounded up."""
 CHUNK = 64
-"""Number of tokens, padding included, in a group of adjacent pieces (runs of a sequence's tokens) that share one
-context window. Smaller groups would have shorter windows, but the attention work saved would be worth less than the
-additional calls cost."""
+"""Tokens, padding included, in adjacent pieces that share one context window. Smaller groups would save less attention
+than their additional calls cost."""
 LATENTS_AT_ONCE = 1 << 17
-"""Maximum number of latents that a part (one attention call) gathers from the cache, unless a single piece needs more.
-It bounds the memory that attention needs."""
+"""Maximum number of latents that a part gathers from the cache, which bounds memory, unless one piece needs more."""
 
 
 class Cache(Protocol):
@@ -61,21 +56,18 @@ class Cache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Adjacent pieces of equal width and context window, whose attention is computed in one call. A piece is a run of
-    one sequence's tokens, filled up with padding if it is too short."""
+    """Adjacent pieces of equal width and context window, whose attention is computed in one call."""
 
     first: int
-    """Index of the part's first token in the step's token list; all tokens of the part are adjacent."""
+    """Index of the part's first token in the step's list; its other tokens follow."""
     width: int
-    """Number of tokens, padding included, in each of the part's pieces."""
+    """Tokens per piece, padding included."""
     slots_p: Tensor
-    """For each of the part's pieces, the slot of the latent cache that holds its sequence."""
+    """The cache slot of each piece's sequence."""
     bias_pns: Tensor
-    """Mask to add to the attention scores of the part's pieces, [pieces, tokens * heads, window]: 0 where a token may
-    attend to a cached position, else -inf."""
+    """Mask to add to the scores, [pieces, tokens * heads, window]: 0 where a token may attend, else -inf."""
     scratch_pws: Tensor
-    """Buffer into which each layer gathers the cached latents that the part's pieces attend to. All layers and steps
-    share its memory."""
+    """Buffer for the cached latents that the pieces attend to; all layers and steps share its memory."""
 
     @property
     def end(self) -> int:
@@ -84,30 +76,27 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The plan of one forward pass with the latent cache. Each row is a sequence: row b feeds lengths_b[b] tokens to
-    cache slot slots_b[b], from position starts_b[b] on."""
+    """The plan of one pass: row b feeds lengths_b[b] tokens to cache slot slots_b[b], from position starts_b[b] on."""
 
     cache: Cache
     rows_t: Tensor
-    """For each token of the step's list, the index of its row (its sequence); arbitrary for padding."""
+    """The row (sequence) of each token of the list; arbitrary for padding."""
     positions_t: Tensor
-    """The position of each token in its sequence."""
     real_t: Tensor
-    """Whether each token of the list is a real token; False for padding."""
+    """False for padding."""
     places_t: Tensor
     """Flat index, within a layer of the cache, of each token's latent."""
     first_b: Tensor
-    """For each row, the index of its first token in the token list; the row's other tokens follow it."""
+    """The index of each row's first token in the list; the row's other tokens follow it."""
     parts: tuple[Part, ...]
-    """The parts into which the token list is divided; the attention of each is computed in one call. Empty in a
-    batch-invariant plan, which has `pieces` instead."""
+    """The parts of the list, each with one attention call. Empty in a batch-invariant plan, which has `pieces`
+    instead."""
     pieces: Pieces | None = None
-    """In a batch-invariant plan (`plan_tight`), the pieces of queries in which attention is computed; else None."""
+    """The pieces in which a batch-invariant plan computes attention; else None."""
 
     @classmethod
     def plan(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plan a pass that feeds lengths_b[b] tokens to cache slot slots_b[b], from position starts_b[b] on. Padding
-        rounds up the shapes, so that few matmul shapes occur."""
+        """Plan a pass with padding, which rounds up the shapes so that few matmul shapes occur."""
         ends_b = starts_b + lengths_b
         _require_room(cache, ends_b)
         first_b = torch.zeros_like(starts_b)
@@ -147,8 +136,7 @@ class Step:
 
     @classmethod
     def plan_tight(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plan a batch-invariant pass, in which no sequence's result depends on the others. It feeds lengths_b[b]
-        tokens to cache slot slots_b[b], from position starts_b[b] on. There is no padding."""
+        """Plan a batch-invariant pass, in which no sequence's result depends on the others, without padding."""
         _require_room(cache, starts_b + lengths_b)
         first_b = lengths_b.cumsum(0) - lengths_b
         rows_t = torch.arange(len(lengths_b), device=lengths_b.device).repeat_interleave(lengths_b)
@@ -159,7 +147,6 @@ class Step:
         return cls(cache, rows_t, positions_t, real_t, base_b[rows_t] + positions_t, first_b, (), pieces)
 
     def of(self, layer: int) -> LayerStep:
-        """Return this step as the attention context of one layer."""
         return LayerStep(self, self.cache.latents[layer])
 
 
@@ -170,9 +157,8 @@ def _require_room(cache: Cache, ends_b: Tensor) -> None:
 
 
 def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
-    """Divide pieces (runs of a sequence's tokens) of equal width into parts, each with one context window and one
-    attention call. `first` is the index in the token list at which the pieces begin. `ends_p` holds for each piece the
-    position at which its sequence ends; these ends ascend, except that padding pieces (end 0) come last.
+    """Divide pieces of equal width, which begin at index `first` of the list, into parts. `ends_p` holds the position
+    at which each piece's sequence ends; these ascend, but padding pieces (end 0) come last.
 
     A new part begins where the rounded context window grows, or where a part would exceed LATENTS_AT_ONCE.
     """
@@ -196,15 +182,13 @@ def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends
 
 @dataclass(frozen=True, slots=True)
 class LayerStep:
-    """A `Step` applied to one layer: writes the latents of the step's tokens to the layer's cache, and reads the
-    latents that the tokens attend to."""
+    """A `Step` applied to one layer of the cache."""
 
     step: Step
     latents: Tensor
-    """The layer's part of the latent cache: [slots + 1, context, latent width]."""
+    """[slots + 1, context, latent width]."""
 
     def write(self, latent_tw: Tensor) -> None:
-        """Store the latents of the step's tokens in the cache."""
         self.latents.view(-1, latent_tw.shape[-1]).index_copy_(0, self.step.places_t, latent_tw)
 
     def read(self, part: Part) -> Tensor:

@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 ROWS = 64
-"""Number of rows in a tile, in all dtypes but bf16. A tile is the block of rows that one matmul call computes."""
+"""Number of rows in a tile, the block of rows that one matmul call computes, in all dtypes but bf16."""
 ROWS_BF16 = 128
-"""Number of rows in a tile in bf16. A tile is the block of rows that one matmul call computes. Smaller tiles would not
-be faster: the overhead of a call exceeds the cost of its arithmetic."""
+"""The same in bf16. Smaller tiles are no faster: a call's overhead exceeds its arithmetic."""
 
 
 def tile_rows(dtype: torch.dtype) -> int:
@@ -32,8 +31,7 @@ def tile_rows(dtype: torch.dtype) -> int:
 
 
 def as_multiplied(x: Tensor) -> Tensor:
-    """Convert a matmul operand to the dtype in which it is multiplied: fp32 for bf16 on a CPU without bf16
-    arithmetic."""
+    """Convert a matmul operand to the dtype it is multiplied in: fp32 for bf16 on a CPU without bf16 arithmetic."""
     return x.to(torch.float32) if x.dtype == torch.bfloat16 and x.is_cpu and not _has_bf16() else x
 
 

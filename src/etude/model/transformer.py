@@ -30,10 +30,7 @@ from etude.model.tiles import linear
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Results of `Transformer.forward`."""
-
     logits_btv: Tensor
-    """Logits in fp32."""
     hidden_bth: Tensor
     """Hidden states after the final norm, which the output head and the MTP heads read."""
     experts_btlk: Tensor
@@ -41,17 +38,13 @@ class Output:
     load_le: Tensor
     """Number of tokens routed to each expert of each MoE layer. Padding (negative document ids) does not count."""
     overridden_bt: Tensor | None = None
-    """For each token, whether router replay made it use, in any layer, an expert that the router would not have chosen;
-    None without replay."""
+    """Whether replay made a token use, in any layer, an expert that the router would not have chosen; None without."""
     refused_bt: Tensor | None = None
-    """For each token, whether router replay in mode "filter" replaced one of its recorded experts in any layer; None
-    without replay."""
+    """Whether mode "filter" replaced one of a token's recorded experts in any layer; None without replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class MtpOutput:
-    """Results of `Transformer.mtp_logits`."""
-
     logits: list[Tensor]
     """Logits of each head in fp32. Head k (from 0) has [B, T - 1 - k, V]; its row t predicts token t + 2 + k, as row
     t + 1 + k of the trunk does."""
@@ -64,16 +57,14 @@ class ExtendOutput:
     """Results of `Transformer.extend` for the flat list of a step's tokens; entries of padding are arbitrary."""
 
     logits_rv: Tensor
-    """Logits in fp32 at the tokens that the caller of `extend` chose with `read_r`; by default at all tokens."""
+    """Logits at the tokens chosen by `read_r`; by default at all."""
     hidden_th: Tensor
-    """Hidden states after the final norm, of all tokens of the step."""
+    """Hidden states after the final norm."""
     experts_tlk: Tensor
     """Experts used by each token in each MoE layer."""
 
 
 class Transformer(nn.Module):
-    """The network, with the published parameter names (without the prefix "model.")."""
-
     invariant = False
     """Whether to compute batch-invariantly: the result of a token then does not depend on the rest of its batch."""
 
@@ -201,8 +192,7 @@ class Transformer(nn.Module):
         return self.logits_of(hidden[0, read_r])
 
     def balance(self, load_le: Tensor, rate: float, mtp_load_ke: Tensor | None = None) -> None:
-        """Change the biases of every router towards even load. Call it after an optimizer step, with the load of that
-        step's batch."""
+        """Change the biases of every router towards even load, after an optimizer step, by the load of its batch."""
         for mixture, load in zip(self._mixtures(self.layers), load_le, strict=True):
             mixture.gate.balance(load, rate)
         if mtp_load_ke is not None:
@@ -262,7 +252,6 @@ def _positions(tokens_bt: Tensor, positions_bt: Tensor | None, documents_bt: Ten
 
 
 def _in_any_layer(marks: list[Tensor | None], batch: int, length: int) -> Tensor | None:
-    """Combine the layers' booleans per token: return a mask [batch, length] that is True where any layer's is True.
-    Layers with None are skipped; None if all are None."""
+    """Return a mask [batch, length] that is True where any layer's is; None if no layer has one."""
     marked = [mark_n for mark_n in marks if mark_n is not None]
     return torch.stack(marked).any(0).view(batch, length) if marked else None

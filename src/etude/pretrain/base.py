@@ -48,9 +48,7 @@ def plan(context: StageContext) -> StagePlan:
     return StagePlan(
         recipe=stage,
         model=model,
-        masters=masters,
         optim=optim,
-        total_steps=stage.steps,
         compute_loss=compute_loss,
         measure=lambda: {"loss": mean_loss(model, batches, device)},
         inputs={"corpus": context.corpus_digest()},

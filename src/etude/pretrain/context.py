@@ -34,7 +34,7 @@ class StageContext:
         return open_corpus(self.run / "corpus")
 
     def model_of(self, stage: str) -> Transformer:
-        """Load the finished model of an earlier stage, in fp32."""
+        """Load an earlier stage's finished model in fp32."""
         folder = self.run / "stages" / stage / "model"
         try:
             return load_hf(folder, torch.float32)
@@ -48,17 +48,15 @@ class StageContext:
         return file_digest(self.run / "stages" / stage / "model" / "model.safetensors")
 
     def masters(self, model: Transformer) -> MasterWeights:
-        """Move the model to the device, set up its low precision as the recipe says, and return fp32 master weights.
-
-        The model's own parameters become the copy in the compute dtype.
-        """
+        """Move the model to the device, set up its precision, and return fp32 masters. Its own parameters become the
+        copy in the compute dtype."""
         model = model.to(self.compute.device)
         compute_with(model, self.recipe.precision)
         return MasterWeights(model, self.compute.dtype)
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of an input file, for the stage's identity and provenance."""
+    """SHA-256 of an input file, for the stage's identity and provenance."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -75,18 +73,11 @@ class Rows:
 
     @classmethod
     def of(cls, batch: Batch, device: str) -> Rows:
-        return cls(
-            torch.from_numpy(batch.tokens).to(device),
-            torch.from_numpy(batch.targets).to(device),
-            torch.from_numpy(batch.weights).to(device),
-            torch.from_numpy(batch.positions).to(device),
-            torch.from_numpy(batch.documents).to(device),
-        )
+        return cls(*(torch.from_numpy(array).to(device) for array in batch))
 
 
 def next_token_loss(model: Transformer, rows: Rows, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, Output]:
-    """Return the weighted mean next-token loss and the forward pass's output. The loss is computed in chunks, so the
-    output has no logits."""
+    """Return the weighted mean next-token loss, computed in chunks, and the forward pass's output, without logits."""
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents, logits=False)
     weights = rows.weights if weights is None else weights
     hidden = output.hidden_bth.flatten(0, 1)

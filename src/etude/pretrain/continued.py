@@ -27,8 +27,8 @@ from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_state_dict
 
 _UNKNOWN_END = 1_000_000
-"""Total number of steps that the learning rate's schedule assumes in the first round, when nobody knows yet how many
-steps will fit in the time. It is so large that the rate does not decay."""
+"""Total number of steps assumed in the first round, when nobody knows yet how many fit in the time: so many that the
+learning rate does not decay."""
 
 
 class ContinuedTrainer:
@@ -38,7 +38,7 @@ class ContinuedTrainer:
         self.compute = Compute(**compute)
         self.journal = Journal(self.paths.journal, "trainer")
         self.rounds = 0
-        """Number of finished rounds, which is also the number of the last published version."""
+        """Number of finished rounds, and of the last published version."""
         self.metrics: dict[str, Any] = {}
         self.compute.apply()
         self.model = load_hf(self.paths.model("sft"))
@@ -52,7 +52,6 @@ class ContinuedTrainer:
         self._publish(served_state(self.model))
 
     def status(self) -> dict[str, Any]:
-        """Return the number of finished rounds and the metrics of the last round."""
         return {"rounds": self.rounds, "metrics": self.metrics}
 
     def train(
@@ -60,9 +59,9 @@ class ContinuedTrainer:
     ) -> dict[str, Any]:
         """Train round `number` (counted from 0) and publish version `number` + 1.
 
-        The round trains on all traces in the folder `demonstrations`, and on those traces in the folder `samples` whose
-        ids are in `passed` (samples that solved their task). `used_share` is the share of the stage's time that is used
-        up; the learning rate decays with it. A repeated call for the last finished round only returns its metrics.
+        The round trains on all traces in the folder `demonstrations`, and on those in the folder `samples` whose ids
+        are in `passed` (samples that solved their task). `used_share` is the share of the stage's time that is used up;
+        the learning rate decays with it. A repeated call for the last finished round only returns its metrics.
         """
         if number == self.rounds - 1:
             return self.metrics
@@ -87,7 +86,7 @@ class ContinuedTrainer:
         return self.metrics
 
     def export(self) -> str:
-        """Write the current weights as a Hugging Face checkpoint and return its folder."""
+        """Write a Hugging Face checkpoint and return its folder."""
         self.masters.restore()
         folder = self.paths.model("continued")
         save_hf(self.model, folder, tokenizer_file=self.paths.tokenizer)
@@ -127,7 +126,6 @@ class ContinuedTrainer:
 
     @torch.no_grad()
     def _publish(self, state: dict[str, torch.Tensor]) -> None:
-        """Publish `state` as version `self.rounds`, unless the store has that version because it was published before a
-        restart."""
+        """Publish version `self.rounds`, unless it was published before a restart."""
         if self.rounds not in self.store.versions():
             self.store.publish(self.rounds, from_state_dict(state))

@@ -17,9 +17,8 @@ from etude.training import kl_to_teacher
 def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, Tensor]:
     """Return the mean over heads of KL(main head || MTP head), and the load of the heads' experts.
 
-    The main head's distribution gets no gradient. But the MTP heads use the trunk's hidden states, embedding and output
-    head, so the loss also has a gradient for the trunk. To prevent that, call this inside `trunk_frozen` and on a
-    detached output.
+    The main head's distribution gets no gradient, but the trunk does, through the hidden states, embedding and output
+    head that the MTP heads use. To prevent that, call this inside `trunk_frozen` and on a detached output.
     """
     drafts = model.mtp_logits(output, rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
     losses = []
@@ -31,14 +30,12 @@ def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, 
 
 
 def detached(output: Output) -> Output:
-    """Return a model output with the same tensors, detached from the trunk's autograd graph."""
     return Output(output.logits_btv.detach(), output.hidden_bth.detach(), output.experts_btlk, output.load_le)
 
 
 @contextmanager
 def trunk_frozen(model: Transformer) -> Iterator[None]:
-    """Context manager in which computations record no gradient for the trunk: all parameters except those of the MTP
-    heads."""
+    """No gradient is recorded for the trunk: all parameters but those of the MTP heads."""
     trunk = [p for name, p in model.named_parameters() if not name.startswith("mtp.") and p.requires_grad]
     for parameter in trunk:
         parameter.requires_grad_(False)

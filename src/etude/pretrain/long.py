@@ -59,9 +59,7 @@ def plan(context: StageContext) -> StagePlan:
     return StagePlan(
         recipe=stage,
         model=model,
-        masters=masters,
         optim=optim,
-        total_steps=stage.steps,
         compute_loss=compute_loss,
         measure=lambda: measure(model),
         inputs={"corpus": context.corpus_digest(), "model": context.model_digest("pretrain")},
@@ -71,7 +69,7 @@ def plan(context: StageContext) -> StagePlan:
 
 
 def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
-    """Return a model with the same weights whose rotary frequencies YaRN rescales by `factor`; 1 changes nothing."""
+    """Return the model with rotary frequencies rescaled by YaRN; a factor of 1 changes nothing."""
     if factor == 1:
         return base
     yarn = Yarn(factor=float(factor), original_max_position_embeddings=base_length)
@@ -81,7 +79,6 @@ def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
 
 
 def _long(shards: Shards, base_length: int, length: int, seed: int) -> RowStream:
-    """Return a stream of rows of `length` tokens from the documents that are longer than the base length."""
     documents = shards.reaching(base_length)
     if not len(documents):
         raise PretrainError(

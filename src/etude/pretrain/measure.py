@@ -16,7 +16,7 @@ HELD_OUT_TOKENS = 16_384
 
 
 def held_out(rows: Mixture | RowStream, length: int, batch: int) -> list[Batch]:
-    """Return the first rows of a held-out stream in batches: about HELD_OUT_TOKENS tokens, at least one batch."""
+    """Return the first rows of a held-out stream: about HELD_OUT_TOKENS tokens, at least one batch."""
     count = max(batch, HELD_OUT_TOKENS // length // batch * batch)
     if isinstance(rows, RowStream):
         count = min(count, rows.epoch_rows())
@@ -43,11 +43,8 @@ def mean_loss(model: Transformer, batches: Sequence[Batch], device: str, *, from
 
 @torch.no_grad()
 def draft_quality(model: Transformer, batches: Sequence[Batch], device: str) -> dict[str, float]:
-    """Measure the first MTP head against the main head.
-
-    "accepted_per_draft" is the probability that a token drafted at temperature 1 is accepted, "top1" how often both
-    heads' argmaxes agree.
-    """
+    """Measure the first MTP head: "accepted_per_draft" is the probability that a token drafted at temperature 1 is
+    accepted, "top1" how often both heads' argmaxes agree."""
     accepted, same, counted = 0.0, 0.0, 0.0
     for batch in batches:
         rows = Rows.of(batch, device)
@@ -61,7 +58,6 @@ def draft_quality(model: Transformer, batches: Sequence[Batch], device: str) -> 
 
 
 def followed(rows: Rows, ahead: int) -> torch.Tensor:
-    """Return for each position whether the token `ahead` positions later belongs to the same document: booleans,
-    [B, T - ahead]."""
+    """Whether the token `ahead` positions later belongs to the same document, [B, T - ahead]."""
     here, there = rows.documents[:, :-ahead], rows.documents[:, ahead:]
     return (here == there) & (here >= 0)

@@ -57,9 +57,7 @@ def plan(context: StageContext) -> StagePlan:
     return StagePlan(
         recipe=stage,
         model=model,
-        masters=masters,
         optim=optim,
-        total_steps=total,
         compute_loss=compute_loss,
         measure=lambda: draft_quality(model, batches, device),
         inputs={"corpus": context.corpus_digest(), "model": context.model_digest("long")},

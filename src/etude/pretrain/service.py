@@ -25,8 +25,7 @@ class StageService:
         self._recipe = Recipe.model_validate(dict(recipe))
 
     async def run(self) -> AsyncIterator[dict[str, Any]]:
-        """Run the stage and yield the progress dictionaries of `run_stage`. To stop training within a few steps, close
-        the stream."""
+        """Yield the progress dictionaries of `run_stage`. Close the stream to stop training within a few steps."""
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[Any] = asyncio.Queue()
         stop = threading.Event()
@@ -56,5 +55,4 @@ class StageService:
             await asyncio.to_thread(thread.join)
 
     def result(self) -> dict[str, Any] | None:
-        """Return the contents of the stage's result.json, or None if the stage is not finished."""
         return finished_result(self._run / "stages" / self._stage)

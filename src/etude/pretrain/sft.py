@@ -53,9 +53,7 @@ def plan(context: StageContext) -> StagePlan:
     return StagePlan(
         recipe=stage,
         model=model,
-        masters=masters,
         optim=optim,
-        total_steps=stage.steps,
         compute_loss=compute_loss,
         measure=measure,
         inputs={"demonstrations": _digest(traces), "model": context.model_digest("mtp")},
@@ -63,8 +61,7 @@ def plan(context: StageContext) -> StagePlan:
 
 
 def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> StepLoss:
-    """Return the loss on demonstrations. Its value is the weighted mean next-token loss alone. Its gradient also
-    includes that of the MTP heads' loss."""
+    """The value is the weighted mean next-token loss alone; the gradient also includes that of the MTP heads' loss."""
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
     loss = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
     metrics = {}
@@ -77,7 +74,7 @@ def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> Step
 
 
 def demonstrations(run: Path, stage: SftRecipe) -> list[Trace]:
-    """Read the demonstrations of a run folder, sorted by trace id, and return at most as many as the recipe says."""
+    """Return at most as many as the recipe says, in the order of trace ids."""
     folder = run / "demonstrations"
     files = sorted(folder.glob("*.parquet"))
     if not files:
@@ -94,8 +91,7 @@ def learnt_and_held_out(traces: list[Trace]) -> tuple[list[Trace], list[Trace]]:
 
 
 def _digest(traces: list[Trace]) -> str:
-    """Return a digest of the traces' token ids. It is not computed from the files, because parquet may store equal
-    traces as different bytes."""
+    """Digest of the token ids, not of the files, because parquet may store equal traces as different bytes."""
     whole = hashlib.sha256()
     for trace in traces:
         whole.update(trace.id.encode())

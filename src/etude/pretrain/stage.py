@@ -24,12 +24,12 @@ from etude.pretrain.errors import PretrainError
 from etude.recipe import Recipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.training import StageRecipe
-from etude.training import CheckpointError, MasterWeights, Optim, StageRunner, StepLoss
+from etude.training import CheckpointError, Optim, StageRunner, StepLoss
 from etude.training.compute import remembered_compute
 from etude.training.files import write_file
 
 STAGES = {"pretrain": "base", "long": "long", "mtp": "mtp", "sft": "sft"}
-"""For each stage name, the module of this package whose `plan` function prepares the stage."""
+"""The module of this package whose `plan` prepares each stage."""
 
 _UNREAD = {"checkpoint_seconds", "log_every", "measure_every"}
 """Fields of a stage's recipe that do not affect its result, so they may change before a resume."""
@@ -37,30 +37,22 @@ _UNREAD = {"checkpoint_seconds", "log_every", "measure_every"}
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """The parts of a training run that differ between stages: model, optimizer, loss, measurements and inputs."""
-
     recipe: StageRecipe
     model: Transformer
-    masters: MasterWeights
     optim: Optim
-    total_steps: int
     compute_loss: Callable[[int], StepLoss]
     measure: Callable[[], dict[str, float]]
-    """Returns the stage's metrics, measured on the model in its current state."""
+    """Returns the stage's metrics of the model in its current state."""
     inputs: dict[str, Any]
-    """Digests of the stage's inputs, such as the corpus and the model it starts from; the result depends on them."""
+    """Digests of what the result depends on, such as the corpus and the model it starts from."""
     after_step: Callable[[int], None] | None = None
     measure_before: Callable[[], dict[str, float]] | None = None
-    """Returns the stage's metrics before training, if they must be measured on another model than `model`; with None,
-    `measure` is used."""
+    """Measures before training, if on another model than `model`; None uses `measure`."""
 
 
 def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
-    """Run or resume a stage. Yields progress dictionaries {"stage", "step", "total", "loss", "tokens_per_second", ...},
-    the last of which has "result".
-
-    Stop iterating to stop the stage.
-    """
+    """Run or resume a stage. Yields {"stage", "step", "total", "loss", "tokens_per_second", ...}; the last has
+    "result". Stop iterating to stop the stage."""
     folder = run / "stages" / name
     if (finished := finished_result(folder)) is not None:
         steps = finished["steps"]
@@ -79,12 +71,11 @@ def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
         plan.model,
         plan.optim,
         plan.compute_loss,
-        total_steps=plan.total_steps,
         identity=_identity(context, plan),
         after_step=plan.after_step,
     )
     done = runner.resume()
-    yield {"stage": name, "step": done, "total": plan.total_steps, "loss": None, "tokens_per_second": 0.0}
+    yield {"stage": name, "step": done, "total": runner.total, "loss": None, "tokens_per_second": 0.0}
     loss = None
     for progress in runner.run():
         loss = progress.loss
@@ -97,12 +88,12 @@ def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
             **progress.metrics,
         }
     result = _finish(context, plan, before)
-    steps = plan.total_steps
+    steps = runner.total
     yield {"stage": name, "step": steps, "total": steps, "loss": loss, "tokens_per_second": 0.0, "result": result}
 
 
 def finished_result(folder: Path) -> dict[str, Any] | None:
-    """Return the contents of result.json in a stage's folder, or None if the stage is not finished."""
+    """Return a stage's result.json; None if it is not finished."""
     path = folder / "result.json"
     if not path.exists():
         return None
@@ -118,8 +109,7 @@ def _plan(context: StageContext) -> StagePlan:
 
 
 def _remembered_before(path: Path, plan: StagePlan) -> dict[str, float]:
-    """Return the metrics before training, which are measured once and stored at `path`: a resumed run must not measure
-    a half-trained model."""
+    """Measured once and stored: a resumed run must not measure a half-trained model."""
     if path.exists():
         known: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
         return known
@@ -148,10 +138,10 @@ def _finish(context: StageContext, plan: StagePlan, before: dict[str, float]) ->
     result |= {f"{name}_after": value for name, value in after.items()}
     if context.name == "mtp":  # also without "_after": drafts of untrained heads are noise
         result |= after
-    result |= {"steps": plan.total_steps, "compute": str(context.compute), "inputs": plan.inputs}
+    result |= {"steps": plan.optim.total_steps, "compute": str(context.compute), "inputs": plan.inputs}
     if context.recipe.precision.rounds:
         result["precision"] = str(context.recipe.precision)
-    plan.masters.restore()
+    plan.optim.masters.restore()
     tokenizer = context.tokenizer_file if context.tokenizer_file.exists() else None
     try:
         save_hf(plan.model.to("cpu"), context.folder / "model", tokenizer)

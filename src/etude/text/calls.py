@@ -22,7 +22,7 @@ Kind: TypeAlias = Literal["word", "int", "line", "numbered", "rest"]
 """
 
 TO_THE_END = ("numbered", "rest")
-"""Parameter kinds whose values extend to the end of the call, so no parameter can follow them."""
+"""Kinds that extend to the end of the call, so no parameter can follow them."""
 
 Arguments: TypeAlias = dict[str, object]
 
@@ -30,7 +30,7 @@ _INT = re.compile(r"-?[0-9]{1,9}")
 _NUMBERED = re.compile(r"([0-9]{1,9})(?: (.*))?", re.DOTALL)
 _WORD = re.compile(r"[^ \n\t\r]+")
 _SHOWN = 24
-"""Maximum number of characters of a bad value that a problem description quotes."""
+"""Characters of a bad value that a problem description quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,8 @@ class CallSchema:
 
 
 def parse_call(raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
-    """Parse the text of a call. Return the tool's name and arguments, or a one-line description of the problem.
-
-    Optional arguments that the call leaves out are missing from the returned arguments.
-    """
+    """Return the tool's name and arguments, or a one-line description of the problem. Optional arguments that the call
+    leaves out are missing."""
     name = call_name(raw)
     schema = schemas.get(name)
     if schema is None:
@@ -95,26 +93,24 @@ def parse_call(raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Argume
 
 
 def numbered_lines(text: str) -> list[tuple[int, str]]:
-    """Split an argument of kind "numbered" into (line number, text) pairs. A final newline does not start another
-    line."""
+    """Split an argument of kind "numbered" into (line number, text). A final newline does not start another line."""
     found = [_NUMBERED.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
     return [(int(match[1]), match[2] or "") for match in found if match is not None]
 
 
 def unnumbered(text: str) -> str | None:
-    """Return the first line that does not begin with a number, or None."""
     lines = text.removesuffix("\n").split("\n")
     return next((line for line in lines if _NUMBERED.fullmatch(line) is None), None)
 
 
 def call_name(raw: str) -> str:
-    """Return the first word of a call, even if the call does not parse; empty if there is none."""
+    """The first word of a call, even if it does not parse; empty if there is none."""
     found = _WORD.match(raw.lstrip())
     return found.group() if found else ""
 
 
 def format_call(name: str, arguments: Mapping[str, object], schema: CallSchema) -> str:
-    """Return the canonical text of a call. Raises ValueError if the grammar cannot express the arguments."""
+    """Raises ValueError if the grammar cannot express the arguments."""
     unknown = set(arguments) - {parameter.name for parameter in schema.parameters}
     if name != schema.name or unknown:
         raise ValueError(f"expected a call of {schema.name} with {schema.usage}, found {name} with {sorted(arguments)}")
@@ -136,8 +132,8 @@ def format_call(name: str, arguments: Mapping[str, object], schema: CallSchema) 
 
 
 def _take(kind: Kind, left: str) -> tuple[str | None, str]:
-    """Split the next argument off `left`, the unparsed rest of a call, which begins with a separator. Return the
-    argument and the new rest; None and `left` if there is no argument."""
+    """Split the next argument off `left`, the unparsed rest, which begins with a separator: (argument, new rest), or
+    (None, left)."""
     if kind in ("word", "int"):
         stripped = left.lstrip()
         found = _WORD.match(stripped)

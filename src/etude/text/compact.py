@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from etude.text.calls import Arguments, CallSchema, call_name, format_call, parse_call
+from etude.text.calls import CallSchema, call_name, format_call, parse_call
 from etude.text.format import Exchange, ParsedCall, ParsedTurn
 from etude.text.tokenizer import Tokenizer
 
@@ -27,20 +27,22 @@ class _Part:
 
 
 class CompactFormat:
+    parse_call = staticmethod(parse_call)
+    call_name = staticmethod(call_name)
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.stop_ids: tuple[int, ...] = (tokenizer.special.end,)
         self.answering: tuple[int, ...] = (tokenizer.special.assistant,)
 
     def offering(self, tools: Sequence[Mapping[str, Any]]) -> CompactFormat:
-        """Return this format unchanged, because it does not declare tools: the system prompt names them."""
+        """Tools are not declared: the system prompt names them."""
         return self
 
     def count(self, text: str) -> int:
         return self.tokenizer.count(text)
 
     def opening(self, system: str, user: str) -> list[int]:
-        """Return the ids of the first prompt: system prompt, user message and the start of the assistant's turn."""
         special, encode = self.tokenizer.special, self.tokenizer.encode
         return [special.bos, special.system, *encode(system), special.end, *self.user_message(user)]
 
@@ -49,8 +51,7 @@ class CompactFormat:
         return [special.user, *self.tokenizer.encode(text), special.end, special.assistant]
 
     def tool_outputs(self, outputs: Sequence[str], calls: Sequence[str] = ()) -> list[int]:
-        """Return the ids of the outputs, one per call in call order, and of the start of the assistant's turn. Only the
-        order tells which call an output answers."""
+        """One output per call, in call order: only the order tells which call an output answers."""
         special = self.tokenizer.special
         ids: list[int] = []
         for output in outputs:
@@ -58,12 +59,11 @@ class CompactFormat:
         return [*ids, special.assistant]
 
     def closing(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids that complete a turn: the end marker if the turn was cut off, otherwise none."""
+        """The end marker if the turn was cut off, otherwise nothing."""
         end = self.tokenizer.special.end
         return [] if len(ids) and ids[-1] == end else [end]
 
     def render_turn(self, thinking: str, text: str, calls: Sequence[str]) -> list[int]:
-        """Return the ids of a whole assistant turn, for policies that write text instead of sampling tokens."""
         special, encode = self.tokenizer.special, self.tokenizer.encode
         ids: list[int] = []
         if thinking:
@@ -76,12 +76,9 @@ class CompactFormat:
         return [*ids, special.end]
 
     def parse(self, sampled: Sequence[int]) -> ParsedTurn:
-        """Parse the sampled ids of an assistant turn; any ids are accepted.
-
-        A second think marker closes the first. A misplaced special token stays in the text as a readable marker. Ids
-        after an end marker are ignored. Calls have no end marker of their own, so in a turn that was cut off the last
-        call counts as incomplete.
-        """
+        """Parse any ids. A second think marker closes the first, and a misplaced special token stays in the text as a
+        readable marker; ids after an end marker are ignored. Calls have no end marker of their own, so in a turn that
+        was cut off the last call counts as incomplete."""
         special, decode = self.tokenizer.special, self.tokenizer.decode
         parts = [_Part("message")]
         ended = False
@@ -107,12 +104,6 @@ class CompactFormat:
             call_tokens=tokens["call"],
             message_tokens=tokens["message"],
         )
-
-    def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
-        return parse_call(raw, schemas)
-
-    def call_name(self, raw: str) -> str:
-        return call_name(raw)
 
     def format_call(self, name: str, arguments: Mapping[str, object], schema: CallSchema, number: int = 0) -> str:
         return format_call(name, arguments, schema)

@@ -24,34 +24,31 @@ from etude.text.calls import Arguments, CallSchema
 
 
 class TokenizerLike(Protocol):
-    """The tokenizer interface that chat formats need."""
-
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text. They never include a special token, whatever the text says."""
+        """The ids never include a special token, whatever the text says."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of a list of arbitrary ids. Special tokens appear as their names."""
+        """Any ids decode; special tokens appear as their names."""
         ...
 
     def special(self, name: str) -> int | None:
-        """Return the id of a special token such as `<|im_end|>`; None if the vocabulary does not have it."""
+        """The id of a special token such as `<|im_end|>`; None if the vocabulary lacks it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
     raw: str
-    """The decoded text between the call's markers, exactly as the model wrote it."""
+    """The text between the call's markers, exactly as the model wrote it."""
     complete: bool = True
-    """False if the call's end marker is missing, so that the call may have been cut off."""
+    """False without an end marker: the call may have been cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
-    """A parsed assistant turn. The three counts (thinking, calls, message) add up to the number of tokens sampled up to
-    the end of the turn. A start marker counts towards the part that it opens, an end marker towards the part that it
-    ends."""
+    """The three counts add up to the tokens sampled up to the end of the turn. A start marker counts towards the part
+    that it opens, an end marker towards the part that it ends."""
 
     thinking: str = ""
     text: str = ""
@@ -72,64 +69,63 @@ class Exchange(NamedTuple):
 class Format(Protocol):
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Ids of the tokens that end an assistant turn."""
+        """Tokens that end an assistant turn."""
         ...
 
     @property
     def answering(self) -> tuple[int, ...]:
-        """The ids that start the assistant's turn. The ids of `opening`, `user_message` and, in most formats,
-        `tool_outputs` end with them. To append another message before the assistant answers, a caller first removes
-        them. They contain a special token, so no text ends with them."""
+        """What starts the assistant's turn. The ids of `opening`, `user_message` and, in most formats, `tool_outputs`
+        end with it, so a caller removes it to append another message. It has a special token, so no text ends with
+        it."""
         ...
 
     def offering(self, tools: Sequence[Mapping[str, Any]]) -> Format:
-        """Return this format with exactly these tools declared, given as functions of the OpenAI chat protocol. A
-        format that does not declare tools returns itself."""
+        """This format with exactly these tools declared, as functions of the OpenAI chat protocol; itself if it
+        declares none."""
         ...
 
     def count(self, text: str) -> int: ...
 
     def opening(self, system: str, user: str) -> list[int]:
-        """Return the ids of the first prompt: system prompt, tools if the format declares them, the user message, and
-        the start of the assistant's turn."""
+        """The first prompt: system prompt, tools if declared, user message and start of the assistant's turn."""
         ...
 
     def user_message(self, text: str) -> list[int]: ...
 
     def tool_outputs(self, outputs: Sequence[str], calls: Sequence[str] = ()) -> list[int]:
-        """Return the ids of tool outputs, one per call in call order. `calls` are the raw calls, for formats whose
-        outputs repeat the call's id."""
+        """Outputs, one per call in call order. `calls` are the raw calls, for formats whose outputs repeat the call's
+        id."""
         ...
 
     def closing(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids to append to a turn: the end marker if the turn was cut off, and what the format writes after
-        that marker. `ids` are the turn's ids, or any longer list that ends with them."""
+        """What to append to a turn: the end marker if it was cut off, and what the format writes after that. `ids` are
+        the turn's, or any longer list that ends with them."""
         ...
 
     def render_turn(self, thinking: str, text: str, calls: Sequence[str]) -> list[int]:
-        """Return the ids of a whole assistant turn, for policies that write text instead of sampling tokens."""
+        """A whole assistant turn, for policies that write text instead of sampling tokens."""
         ...
 
     def parse(self, sampled: Sequence[int]) -> ParsedTurn: ...
 
     def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
-        """Return the called tool's name and arguments, or a one-line description of the problem. The arguments are not
-        checked against the tool's full schema."""
+        """Return the tool's name and arguments, not checked against its full schema, or a one-line description of the
+        problem."""
         ...
 
     def call_name(self, raw: str) -> str:
-        """Return the name of the tool that a call names, even if the call does not parse; empty if none is found."""
+        """The name of the tool, even if the call does not parse; empty if none is found."""
         ...
 
     def format_call(self, name: str, arguments: Mapping[str, object], schema: CallSchema, number: int = 0) -> str:
-        """Return the raw text of a call. `number` is the number of earlier calls in the conversation. Raises ValueError
-        if the format cannot express the arguments."""
+        """`number` is the number of earlier calls in the conversation. Raises ValueError if the format cannot express
+        the arguments."""
         ...
 
     def recall(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
-        """Return the exchanges as this format's template renders them once the user sends another message.
+        """The exchanges as this format's template renders them once the user sends another message.
 
-        They are unchanged unless the format was configured to follow a template that rewrites history (for example
-        drops earlier thinking). The kept parts of a turn are the ids that were sampled, never text encoded again.
+        Unchanged unless the format was configured to follow a template that rewrites history (for example drops earlier
+        thinking). The kept parts of a turn are the ids that were sampled, never text encoded again.
         """
         ...

@@ -16,7 +16,7 @@ from etude.text.vocabulary import TokenizerError
 
 
 class PretrainedTokenizer:
-    """The tokenizer of a published model, based on the library `tokenizers` (`pip install 'etude[formats]'`)."""
+    """Based on the library `tokenizers` (`pip install 'etude[formats]'`)."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         from tokenizers import Tokenizer
@@ -27,7 +27,7 @@ class PretrainedTokenizer:
 
     @staticmethod
     def load(path: Path) -> PretrainedTokenizer:
-        """Load a tokenizer from `path`, the tokenizer.json or the model's folder."""
+        """`path` is the tokenizer.json or the model's folder."""
         file = path / "tokenizer.json" if path.is_dir() else path
         try:
             data = json.loads(file.read_text(encoding="utf-8"))

@@ -12,32 +12,30 @@ from enum import IntEnum, StrEnum
 
 
 class Left(IntEnum):
-    """Class of a token by the spaces that are expected before it. Of two adjacent tokens, the `Right` of the first and
-    the `Left` of the second decide whether a space is expected between them."""
+    """Class of a token by the spaces expected before it, given the `Right` of the token before."""
 
     NEVER = 0
-    """Tokens before which no space is expected: line ends, runs of spaces, the "no space" token, special tokens."""
+    """No space before: line ends, runs of spaces, the "no space" token, special tokens."""
     JOIN = 1
-    """Tokens that follow a word without a space: closing brackets, commas, dots, continuations of a word or number."""
+    """Follow a word without a space: closing brackets, commas, dots, continuations of a word or number."""
     OPEN = 2
-    """Opening brackets, and operators written without spaces, such as a sign. No space is expected between a word and
-    such a token (`f(`), but one is expected between a keyword and it (`return (`)."""
+    """Opening brackets, and operators written without spaces, such as a sign: no space after a word (`f(`), but one
+    after a keyword (`return (`)."""
     OPERAND = 3
-    """Words, numbers and opening quotes, which a space separates from a word before them."""
+    """Words, numbers and opening quotes, which a space separates from a word before."""
     SPACED = 4
-    """Operators that are written with a space on either side."""
+    """Operators with a space on either side."""
 
 
 class Right(IntEnum):
-    """Class of a token by the spaces that are expected after it. Of two adjacent tokens, the `Right` of the first and
-    the `Left` of the second decide whether a space is expected between them."""
+    """Class of a token by the spaces expected after it, given the `Left` of the token after."""
 
     START = 0
-    """Tokens after which no space is expected: line ends, runs of spaces, the "no space" token, special tokens."""
+    """No space after: line ends, runs of spaces, the "no space" token, special tokens."""
     TIGHT = 1
-    """Tokens that the next word follows without a space: opening brackets, dots, operators written without spaces."""
+    """The next word follows without a space: opening brackets, dots, operators written without spaces."""
     OPERAND = 2
-    """Words, numbers, closing brackets and quotes, which a space separates from a word after them."""
+    """Words, numbers, closing brackets and quotes, which a space separates from a word after."""
     KEYWORD = 3
     """Keywords: like operands, but with a space before a following bracket or sign: `return (`, `in [`, `else -1`."""
     WANT = 4
@@ -45,26 +43,24 @@ class Right(IntEnum):
 
 
 class Form(StrEnum):
-    """The kind of a vocabulary token. The same characters may exist as tokens of several kinds, around which different
-    spaces are expected."""
+    """The kind of a token. The same characters may be tokens of several kinds, with different spaces around them."""
 
     SPECIAL = "special"
     BYTE = "byte"
     GLUE = "glue"
-    """The token that means "no space here". It is written between two tokens without a space if the tokenizer's rule
-    expects one between them."""
+    """Means "no space here"; written between two tokens where the rule expects a space."""
     NUMBER = "number"
     RUN = "run"
     """A run of several spaces. A single explicit space is encoded as its byte."""
     SPACED = "spaced"
     TRAILED = "trailed"
-    """Punctuation followed by a space or by the end of the line."""
+    """Punctuation before a space or the end of the line."""
     OPENING = "opening"
     CLOSING = "closing"
     LEADING = "leading"
-    """A token of one or two underscores that begin a name."""
+    """One or two underscores that begin a name."""
     JOINED = "joined"
-    """A token of underscores inside a name or at its end."""
+    """Underscores inside a name or at its end."""
     WORD = "word"
     PIECE = "piece"
     """Two or three letters that continue a word."""
@@ -83,8 +79,7 @@ _EXPECTED: dict[Right, tuple[Left, ...]] = {
 SPACE_EXPECTED: tuple[tuple[bool, ...], ...] = tuple(
     tuple(left in _EXPECTED[right] for left in Left) for right in Right
 )
-"""Whether a space is expected between two adjacent tokens: SPACE_EXPECTED[right][left], where `right` is the class
-`Right` of the first token and `left` the class `Left` of the second."""
+"""SPACE_EXPECTED[right][left]: whether a space is expected between tokens of these classes."""
 
 _SIDES: dict[Form, tuple[Left, Right]] = {
     Form.SPECIAL: (Left.NEVER, Right.START),
@@ -103,8 +98,7 @@ _SIDES: dict[Form, tuple[Left, Right]] = {
 
 
 def sides(form: Form, surface: bytes) -> tuple[Left, Right]:
-    """Return a token's two classes: `Left`, by the spaces expected before it, and `Right`, by those expected after it.
-    A byte token has the classes of its character."""
+    """A token's two classes; those of a byte are its character's."""
     if form is Form.BYTE:
         return _byte_sides(surface[0])
     if form is Form.WORD and surface.decode() in KEYWORDS:

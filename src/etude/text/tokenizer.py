@@ -33,13 +33,12 @@ _BEFORE_OPENING_QUOTE = frozenset("([{=,:<>+-*/%!&|^~@;")
 _CACHED_LINES = 1 << 15
 
 _Parts = list[tuple[str, str]]
-"""A line split into atoms (words, numbers, operators): a list of (spaces before the atom, atom), with an empty atom at
-the end."""
+"""A line as (spaces before the atom, atom) pairs, with an empty atom at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """The ids of the special tokens, which are the same in every vocabulary."""
+    """Ids of the special tokens, the same in every vocabulary."""
 
     pad: int
     bos: int
@@ -62,7 +61,7 @@ class Tokenizer:
         self.vocabulary = vocabulary
         tokens = vocabulary.tokens()
         self.vocab_size = len(tokens)
-        """Number of ids in the vocabulary; less than requested if the training texts had too few words."""
+        """Number of ids; less than requested if the training texts had too few words."""
         self._surface = [token.surface for token in tokens]
         both = [sides(token.form, token.surface) for token in tokens]
         self._left = [left for left, _ in both]
@@ -109,8 +108,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of a list of ids. Special tokens become readable markers; bytes that are not UTF-8 become
-        U+FFFD."""
+        """Special tokens become readable markers; bytes that are not UTF-8 become U+FFFD."""
         left, rights, surface = self._left, self._right, self._surface
         text = bytearray()
         right = Right.START
@@ -125,7 +123,7 @@ class Tokenizer:
         return len(self.encode(text))
 
     def label(self, token: int) -> str:
-        """Return a readable name of one token, for debugging and displays."""
+        """A readable name of one token, for debugging and displays."""
         if not 0 <= token < self.vocab_size:
             raise TokenizerError(f"token {token} is outside the vocabulary of {self.vocab_size}")
         if token == self._glue:
@@ -151,8 +149,7 @@ class Tokenizer:
         return tuple(ids)
 
     def _encode_atom(self, parts: _Parts, place: int) -> tuple[int, ...]:
-        """Encode the atom (word, number, operator) at index `place` of a line. The result depends only on the atom and
-        on the atoms that it touches without a space."""
+        """The result depends only on the atom at index `place` and on the atoms that it touches without a space."""
         gap, atom = parts[place]
         touching = parts[place - 1][1] if place and not gap else ""
         first = atom[0]
@@ -174,9 +171,8 @@ class Tokenizer:
         return (token,) if token is not None else self._bytes(atom)
 
     def _quote(self, parts: _Parts, place: int, touching: str) -> int | None:
-        """Return the token of the quote at index `place`, which means an opening or a closing quote. This is decided
-        mainly by `touching`: the atom before the quote if no space is between them, else "". None means that the quote
-        is encoded as bytes, for example an apostrophe or the quote that opens a prefixed string."""
+        """Return the token of an opening or a closing quote, mainly by the atom before it (`touching`; "" after a
+        space). None: it is encoded as bytes, for example an apostrophe or the quote that opens a prefixed string."""
         atom = parts[place][1]
         next_gap, next_atom = parts[place + 1]
         if not touching or touching[-1] in _BEFORE_OPENING_QUOTE:
@@ -188,8 +184,8 @@ class Tokenizer:
         return self._closing.get(atom)
 
     def _prefixed_or_closing(self, parts: _Parts, place: int) -> int | None:
-        """Return the token of a quote that follows letters such as `f`, which may be a string prefix. In `f"` the quote
-        opens a prefixed string and has no token of its own (None). In `"f"` it closes a string."""
+        """A quote after letters such as `f`, a possible string prefix: in `f"` it opens a prefixed string and has no
+        token of its own (None), in `"f"` it closes a string."""
         gap_before_prefix = parts[place - 1][0]
         before_prefix = parts[place - 2][1] if place > 1 and not gap_before_prefix else ""
         return self._closing.get(parts[place][1]) if before_prefix[-1:] in ('"', "'") else None
@@ -204,16 +200,15 @@ class Tokenizer:
         return tuple(ids)
 
     def _number(self, atom: str, *, continues: bool) -> tuple[int, ...]:
-        """Encode a run of digits: one token for a leading number 0-99, a byte for every further digit. Digits that
-        continue a word are all bytes."""
+        """One token for a leading number 0-99, a byte for every further digit. Digits that continue a word are all
+        bytes."""
         if continues:
             return self._bytes(atom)
         width = 1 if atom[0] == "0" else min(2, len(atom))
         return (self._numbers[atom[:width]], *self._bytes(atom[width:]))
 
     def _spell_word(self, word: str) -> tuple[int, ...]:
-        """Encode a word as the longest prefix that is a token, if there is one. The other letters become pieces (tokens
-        of two or three letters) and bytes."""
+        """The longest prefix that is a token, if any; then pieces (tokens of two or three letters) and bytes."""
         for length in range(min(len(word), self._longest_word), 0, -1):
             token = self._words.get(word[:length])
             if token is not None:
@@ -221,9 +216,8 @@ class Tokenizer:
         return self._spell_pieces(word)
 
     def _spell_continuation(self, word: str) -> tuple[int, ...]:
-        """Encode letters that continue a name: a later hump of a camelCase name, or letters after a digit. They become
-        pieces (tokens of two or three letters) and bytes. If the letters are a known word, and the "no space" token
-        followed by that word is shorter, they become these two tokens."""
+        """Encode letters that continue a name, such as a later hump of a camelCase name, as pieces and bytes or, if
+        they are a known word and that is shorter, as the "no space" token and the word."""
         spelled = self._spell_pieces(word)
         token = self._words.get(word)
         return spelled if token is None or len(spelled) <= 2 else (self._glue, token)

@@ -21,7 +21,7 @@ from etude.text.spacing import Form
 FORMAT = "etude-tokenizer/1"
 SPECIALS = ("pad", "bos", "system", "user", "assistant", "tool", "call", "think", "end")
 MINIMUM = 400
-"""Minimum number of tokens in a vocabulary; a smaller one would have no room for words."""
+"""A smaller vocabulary would have no room for words."""
 
 ATOM = re.compile(
     r"( *)("
@@ -30,8 +30,8 @@ ATOM = re.compile(
     r"|\"\"\"|->|[=!<>+-]=|//|\*\*"
     r"|[^ ]|\Z)"
 )
-"""Pattern that splits a line into atoms (words, numbers, operators), each with the spaces before it. The last match is
-an empty atom for the end of the line."""
+"""Splits a line into atoms (words, numbers, operators), each with the spaces before it. The last match is an empty atom
+for the end of the line."""
 
 _PUNCTUATION: tuple[tuple[Form, str], ...] = (
     *((Form.TRAILED, surface) for surface in (",", ":", ".")),
@@ -62,14 +62,14 @@ class Token:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The learnt part of a vocabulary. `tokens` appends it to the fixed tokens that every vocabulary has."""
+    """The learnt part; `tokens` puts it behind the fixed tokens that every vocabulary has."""
 
     punctuation: tuple[tuple[Form, str], ...]
     words: tuple[str, ...]
     pieces: tuple[str, ...]
 
     def tokens(self) -> list[Token]:
-        """Return all tokens in the order of their ids."""
+        """All tokens in the order of their ids."""
         return [
             *(Token(Form.SPECIAL, f"<|{name}|>".encode()) for name in SPECIALS),
             *(Token(Form.BYTE, bytes([value])) for value in range(256)),
@@ -85,8 +85,7 @@ FIXED = len(Vocabulary((), (), ()).tokens())
 
 
 def learn(texts: Iterable[str], vocab_size: int) -> Vocabulary:
-    """Learn a vocabulary from texts. Three quarters of the room for words go to the most frequent words, the rest to
-    pieces that spell the other words."""
+    """Three quarters of the room for words go to the most frequent words, the rest to pieces that spell the others."""
     if vocab_size < MINIMUM:
         raise TokenizerError(f"vocab_size must be at least {MINIMUM}, found {vocab_size}")
     counts = _count_words(texts)
@@ -117,8 +116,8 @@ def _best(gains: dict[str, int], room: int) -> tuple[str, ...]:
 
 
 def _best_pieces(counts: Counter[str], known: frozenset[str], room: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Choose `room` pieces of two or three letters: those that save the most tokens in words that have no token of
-    their own. Return the pieces that begin a word, and those that continue one."""
+    """Choose the pieces of two or three letters that save the most tokens in words without a token of their own. Return
+    those that begin a word, and those that continue one."""
     gains: Counter[tuple[bool, str]] = Counter()
     for word, count in counts.items():
         if word in known or len(word) < 2:
@@ -134,7 +133,6 @@ def _best_pieces(counts: Counter[str], known: frozenset[str], room: int) -> tupl
 
 
 def save_vocabulary(vocabulary: Vocabulary, path: Path) -> None:
-    """Write a vocabulary's file atomically: a reader sees either the old file or the complete new one."""
     document = {
         "format": FORMAT,
         "punctuation": [[str(form), surface] for form, surface in vocabulary.punctuation],

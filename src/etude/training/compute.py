@@ -32,7 +32,7 @@ class Compute:
     dtype_name: str
     threads: int
     reason: str
-    """Why this dtype was chosen: set by the recipe, or the probe's measurements."""
+    """Why this dtype: set by the recipe, or the probe's measurements."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -44,7 +44,8 @@ class Compute:
         return torch.cuda.get_device_name() if self.device == "cuda" else ""
 
     def apply(self) -> None:
-        """Set torch's thread count for the calling thread. Every thread that trains must call this itself."""
+        """Set torch's thread count, which holds for the calling thread only: every thread that trains must call
+        this."""
         torch.set_num_threads(self.threads)
 
     def __str__(self) -> str:
@@ -52,8 +53,7 @@ class Compute:
 
 
 def choose_compute(recipe: ComputeRecipe) -> Compute:
-    """Choose device, dtype and threads on this machine. `dtype` "auto" is bf16 on CUDA and probed on a CPU; `threads` 0
-    means all cores."""
+    """`dtype` "auto" is bf16 on CUDA and probed on a CPU; `threads` 0 means all cores."""
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise TrainingError('compute.device is "cuda" but torch finds no CUDA device: set compute.device = "cpu"')
     threads = recipe.threads or len(os.sched_getaffinity(0))
@@ -72,8 +72,7 @@ def choose_compute(recipe: ComputeRecipe) -> Compute:
 
 
 def remembered_compute(path: Path, recipe: ComputeRecipe) -> Compute:
-    """Return the device, dtype and threads that are stored at `path`. If the file does not exist, call `choose_compute`
-    and store the result there."""
+    """Return the choice stored at `path`; if there is none, choose and store it."""
     if path.exists():
         return Compute(**json.loads(path.read_text(encoding="utf-8")))
     chosen = choose_compute(recipe)

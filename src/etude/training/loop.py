@@ -30,19 +30,15 @@ _METRICS, _CHECKPOINTS = "metrics.jsonl", "checkpoints"
 
 @dataclass(frozen=True, slots=True)
 class StepLoss:
-    """What one step's forward pass returns: the loss, the number of tokens, and further metrics to log."""
-
     loss: Tensor
-    """Loss of the step: a scalar to call `backward` on."""
+    """A scalar to call `backward` on."""
     tokens: int
-    """Number of positions processed, padding included; used to compute throughput."""
+    """Positions processed, padding included, for the throughput."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A stage's progress after a step."""
-
     step: int
     """Number of finished steps."""
     total: int
@@ -53,8 +49,7 @@ class Progress:
 
 
 class StageRunner:
-    """Runs the training steps of one stage in its folder: resumes, saves checkpoints at time intervals, and appends to
-    metrics.jsonl.
+    """Runs a stage's steps in its folder: resumes, saves checkpoints at intervals, and appends to metrics.jsonl.
 
     `compute_loss(step)` is called with 0, 1, ...; `after_step(step)` runs after the update (for example to balance
     routers) and may change buffers of the module, which are part of a checkpoint.
@@ -68,13 +63,12 @@ class StageRunner:
         optim: Optim,
         compute_loss: Callable[[int], StepLoss],
         *,
-        total_steps: int,
         identity: str = "",
         after_step: Callable[[int], None] | None = None,
     ) -> None:
-        """`identity` is a digest of everything that the result depends on. `resume` refuses a checkpoint with a
-        different identity."""
-        self.folder, self.total = folder, total_steps
+        """`identity` is a digest of everything that the result depends on; `resume` refuses a checkpoint with another
+        one."""
+        self.folder, self.total = folder, optim.total_steps
         self._recipe, self._module, self._optim = recipe, module, optim
         self._compute_loss, self._after_step, self._identity = compute_loss, after_step, identity
         self.step = 0
@@ -151,11 +145,8 @@ class StageRunner:
 
 
 def _cut_metrics(path: Path, step: int) -> None:
-    """Remove the rows of a metrics file that a killed run logged after its last checkpoint (after `step`), so that each
-    step is logged once.
-
-    Rows from a damaged line on are removed too, because a damaged log must not keep a stage from resuming.
-    """
+    """Remove the rows logged after the last checkpoint (after `step`), so that each step is logged once, and those from
+    a damaged line on, because a damaged log must not keep a stage from resuming."""
     kept: list[str] = []
     with suppress(JournalError):
         kept.extend(json.dumps(row) + "\n" for row in read_rows(path) if row["step"] <= step)

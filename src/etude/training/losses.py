@@ -75,11 +75,9 @@ def kl_to_teacher(student_nv: Tensor, teacher_nv: Tensor, weights_n: Tensor, *, 
 
 @torch.no_grad()
 def draft_agreement(draft_nv: Tensor, main_nv: Tensor, weights_n: Tensor) -> tuple[float, float]:
-    """Return two weighted sums over positions, which measure how well a draft head predicts the main head.
-
-    The first adds up the probability that a drafted token is accepted: the sum over the vocabulary of the smaller of
-    the two heads' probabilities. The second counts the positions where both heads have the same argmax.
-    """
+    """Return two weighted sums over positions, which measure how well a draft head predicts the main head: the
+    probability that a drafted token is accepted (the sum over the vocabulary of the smaller of both probabilities), and
+    how often both heads have the same argmax."""
     draft, main = draft_nv.float().softmax(-1), main_nv.float().softmax(-1)
     accepted = torch.minimum(draft, main).sum(-1)
     same = (draft_nv.argmax(-1) == main_nv.argmax(-1)).float()

@@ -13,11 +13,10 @@ from etude.training.errors import TrainingError
 
 
 class MasterWeights:
-    """fp32 master copies of all parameters of a module. Frozen ones are included, so that the next stage gets all
-    weights in full precision."""
+    """fp32 copies of all parameters of a module, frozen ones too, so that the next stage gets all in full precision."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None = None) -> None:
-        """Copy the parameters to fp32 masters, and cast the module's own parameters to `dtype` (None: do not cast)."""
+        """Cast the module's own parameters to `dtype`; None keeps theirs."""
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())  # tied weights appear once
         self.masters: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
@@ -37,7 +36,7 @@ class MasterWeights:
             torch._foreach_copy_(copies, [self.masters[name] for name in self._copied])
 
     def restore(self) -> None:
-        """Replace the module's parameters by the fp32 masters. Call it after training, to measure or save the model."""
+        """Replace the module's parameters by the masters, after training, to measure or save the model."""
         for name in self._copied:
             self.parameters[name].data = self.masters[name]
         self._copied = []

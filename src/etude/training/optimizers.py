@@ -24,8 +24,7 @@ _ADAM_EPS = 1e-8
 def build_optimizer(
     model: nn.Module, recipe: OptimizerRecipe, total_steps: int, *, masters: MasterWeights | None = None
 ) -> Optim:
-    """Build a recipe's optimizer for a model. `masters` are the model's fp32 master weights. To compute in another
-    dtype, pass MasterWeights(model, dtype); with None the model keeps its own dtype."""
+    """To compute in another dtype than the model's own, pass `masters=MasterWeights(model, dtype)`."""
     blocks: dict[str, Blocks] = {}
     if recipe.name == "muon":
         config = getattr(model, "config", None)
@@ -43,14 +42,12 @@ class Optim:
         self.recipe = recipe
         self.total_steps = total_steps
         self.finished = 0
-        """Number of optimizer steps taken so far."""
         self._blocks = blocks
         self._moments: dict[str, Tensor] = {}
         self._squares: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
 
     def rate(self) -> float:
-        """Return the learning rate of the next step."""
         return learning_rate(self.recipe, self.finished, self.total_steps)
 
     def zero_grad(self) -> None:
@@ -137,7 +134,7 @@ class Optim:
         torch._foreach_addcdiv_([self.masters.masters[name] for name in names], moments, scales, rates)
 
     def _decay(self, masters: list[Tensor], lr: float) -> None:
-        """Apply decoupled weight decay to `masters` in place. Callers leave out norms and biases."""
+        """Decoupled weight decay. Callers leave out norms and biases."""
         if masters and self.recipe.weight_decay:
             torch._foreach_mul_(masters, 1.0 - lr * self.recipe.weight_decay)
 

@@ -30,7 +30,7 @@ Words = NDArray[np.unsignedinteger]
 
 
 def encode(new: RawTensor, base: RawTensor | None) -> tuple[Codec, bytes]:
-    """Return the codec chosen for the tensor `new` and the bytes to store. `base` is the base version's tensor."""
+    """Return the codec chosen for `new` and the bytes to store."""
     if base is not None and new.equals(base):
         return "same", b""
     compressor = zstandard.ZstdCompressor(level=LEVEL)
@@ -48,8 +48,7 @@ def encode(new: RawTensor, base: RawTensor | None) -> tuple[Codec, bytes]:
 
 
 def changed(new: RawTensor, base: RawTensor | None) -> int:
-    """Return the number of elements that differ from the base version's tensor. All count as different if there is no
-    base tensor of the same dtype and shape."""
+    """Return how many elements differ from the base; all if it has another dtype or shape, or there is none."""
     elements = new.data.size // new.itemsize
     if base is None or not base.like(new):
         return elements
@@ -60,8 +59,7 @@ def changed(new: RawTensor, base: RawTensor | None) -> int:
 def decode(
     codec: Codec, stored: bytes | memoryview, dtype: str, shape: tuple[int, ...], base: RawTensor | None
 ) -> RawTensor:
-    """Decode a stored tensor into new memory; with the codec "same", return `base` itself. The caller must verify the
-    result's checksum."""
+    """Decode into new memory, or return `base` itself with "same". The caller must verify the result's checksum."""
     size = bytes_of(dtype, shape)
     if codec in ("same", "delta"):
         if base is None or base.dtype != dtype or base.shape != shape:

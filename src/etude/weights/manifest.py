@@ -19,7 +19,7 @@ FORMAT: Literal["etude-weights/1"] = "etude-weights/1"
 
 
 class Entry(BaseModel):
-    """One tensor of a version, and where its bytes are stored in the version's data object."""
+    """One tensor, and where its bytes are in the version's data object."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,23 +40,23 @@ class Manifest(BaseModel):
     version: int = Field(ge=0)
     kind: Literal["full", "delta"]
     base: int | None
-    """Number of the version from which tensors with codec `delta` or `same` are decoded; None for a full version."""
+    """The version from which codecs `delta` and `same` are decoded; None for a full version."""
     depth: int = Field(ge=0)
-    """Number of deltas that lead from a full version (the anchor) to this version; 0 for a full version."""
+    """Number of deltas since the last full version (the anchor)."""
     content: str
-    """Digest of all tensors' names, dtypes, shapes and checksums: equal for equal weights, however they are stored."""
+    """Digest of names, dtypes, shapes and checksums: equal for equal weights, however they are stored."""
     data: str
-    """Name of the object with the tensors' stored bytes, in the same folder as the manifest."""
+    """Name of the data object, in the manifest's folder."""
     data_checksum: str
     bytes_stored: int
     bytes_full: int
     share_changed: float
-    """Fraction of all elements that differ from the base version given to `publish`; 1 if none was given."""
+    """Fraction of elements that differ from the base given to `publish`; 1 without one."""
     tensors: tuple[Entry, ...]
 
 
 def content_digest(tensors: list[tuple[str, str, tuple[int, ...], str]]) -> str:
-    """Return a digest of (name, dtype, shape, checksum) of every tensor, which does not depend on their order."""
+    """Digest of (name, dtype, shape, checksum) of every tensor, whatever their order."""
     return checksum(_canonical([[name, dtype, list(shape), total] for name, dtype, shape, total in sorted(tensors)]))
 
 

@@ -19,7 +19,7 @@ from etude.weights.errors import StoreFailed, WeightsError
 
 SCHEMES = ("file", "s3", "gs", "az")
 STAGED = re.compile(r"#\d+$")
-"""Name suffix of the temporary files that a local store writes beside an object, and leaves behind when killed."""
+"""Temporary files that a local store writes beside an object, and leaves behind when killed."""
 
 
 class Objects:
@@ -42,8 +42,8 @@ class Objects:
             obstore.put(self._store, path, data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write an object if it does not exist yet. Return whether it was written: of two concurrent writers exactly
-        one gets True."""
+        """Write an object if it does not exist. Return whether it was written: of two concurrent writers exactly one
+        gets True."""
         with self._named(f"write {path}"):
             try:
                 obstore.put(self._store, path, data, mode="create", use_multipart=False)
@@ -52,7 +52,7 @@ class Objects:
             return True
 
     def get(self, path: str) -> memoryview | None:
-        """Return the bytes of an object, or None if it does not exist."""
+        """None if it does not exist."""
         with self._named(f"read {path}"):
             try:
                 return memoryview(obstore.get(self._store, path).bytes())
@@ -64,10 +64,8 @@ class Objects:
             return [entry["path"] for batch in obstore.list(self._store, prefix or None) for entry in batch]
 
     def delete_others(self, prefix: str, keep: set[str]) -> None:
-        """Delete all objects under `prefix` that are not in `keep`, and a local store's leftover temporary files.
-
-        Such objects remain from writers that were killed or lost the race to publish.
-        """
+        """Delete all other objects under `prefix`, and a local store's temporary files: left by writers that were
+        killed or lost the race to publish."""
         gone = [path for path in self.list(prefix) if path not in keep]
         with self._named(f"clean {prefix}"):
             if gone:

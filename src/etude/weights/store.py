@@ -33,11 +33,10 @@ class WeightStore:
         return self._objects.location
 
     def publish(self, version: int, tensors: Tensors, *, base: tuple[int, Tensors] | None = None) -> Manifest:
-        """Store a version as a delta on `base` (number and tensors of an earlier version), or in full.
+        """Store a version as a delta on `base` (number and tensors of an earlier version), or in full: without a base,
+        or if the chain of deltas would be as long as `anchor_every`.
 
-        It is stored in full if there is no base, or if its chain of deltas would be as long as the store's
-        `anchor_every`. Publishing the same content again returns the existing manifest; other content raises
-        VersionExists.
+        Publishing the same content again returns the existing manifest; other content raises VersionExists.
         """
         sums = {name: checksum(tensor.data) for name, tensor in tensors.items()}
         content = content_digest([(name, t.dtype, t.shape, sums[name]) for name, t in tensors.items()])
@@ -75,11 +74,8 @@ class WeightStore:
         return found
 
     def read(self, version: int, *, have: tuple[int, Tensors] | None = None) -> dict[str, RawTensor]:
-        """Return the tensors of a version, decoded from its chain of deltas.
-
-        `have` is a version (number and tensors) that the caller holds already. If the chain includes it, only later
-        deltas are read, and tensors that did not change since are the caller's own objects.
-        """
+        """`have` is a version (number and tensors) that the caller holds. If the chain of deltas includes it, only
+        later ones are read, and tensors that did not change since are the caller's own objects."""
         steps: list[Manifest] = []
         tensors: dict[str, RawTensor] = {}
         at: int | None = version
@@ -168,8 +164,7 @@ def _pack(
 
 
 def _check(manifest: Manifest, tensors: Tensors, wrong: type[WeightsError]) -> None:
-    """Raise the exception type `wrong` unless `tensors` are exactly the version's tensors with their published
-    bytes."""
+    """Raise `wrong` unless `tensors` are exactly the version's, with their published bytes."""
     version = manifest.version
     names = {entry.name for entry in manifest.tensors}
     if odd := sorted(names ^ tensors.keys()):

@@ -37,7 +37,7 @@ ITEM_SIZES: Mapping[str, int] = {
     "complex64": 8,
     "complex128": 16,
 }
-"""Bytes per element of each supported dtype, by torch's name of the dtype."""
+"""Bytes per element, by torch's name of the dtype."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +45,7 @@ class RawTensor:
     dtype: str
     shape: tuple[int, ...]
     data: Bytes
-    """The elements' bytes: one-dimensional, contiguous, of length product of shape * bytes per element. Treated as
-    read-only once created."""
+    """Flat and contiguous; read-only once created."""
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEM_SIZES:
@@ -77,5 +76,5 @@ def bytes_of(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def checksum(data: Bytes | bytes | memoryview) -> str:
-    """Return the xxh3-128 of the data in hex. It detects accidental damage, but not deliberate changes."""
+    """xxh3-128 in hex: it detects accidental damage, but not deliberate changes."""
     return xxhash.xxh3_128_hexdigest(data.data if isinstance(data, np.ndarray) else data)

@@ -1,8 +1,4 @@
-"""Converts between torch tensors and `RawTensor`. The only file of this package that imports torch.
-
-A tensor that is converted without a copy shares memory with the result where torch's layout allows it: an in-place
-change of one then changes the other.
-"""
+"""Converts between torch tensors and `RawTensor`. The only file of this package that imports torch."""
 
 from __future__ import annotations
 
@@ -14,21 +10,20 @@ from etude.weights.errors import DoesNotFit
 from etude.weights.tensor import RawTensor, Tensors
 
 
-def from_state_dict(state: Mapping[str, torch.Tensor], *, copy: bool = True) -> dict[str, RawTensor]:
-    """Convert a state dict to raw tensors. Without `copy`, contiguous CPU tensors share memory with their results."""
-    return {name: from_torch(tensor, copy=copy) for name, tensor in state.items()}
+def from_state_dict(state: Mapping[str, torch.Tensor]) -> dict[str, RawTensor]:
+    return {name: from_torch(tensor) for name, tensor in state.items()}
 
 
-def from_torch(tensor: torch.Tensor, *, copy: bool = True) -> RawTensor:
+def from_torch(tensor: torch.Tensor) -> RawTensor:
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     data = flat.view(torch.uint8).numpy()
-    if copy and flat.data_ptr() == tensor.data_ptr():
+    if flat.data_ptr() == tensor.data_ptr():
         data = data.copy()
     return RawTensor(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)
 
 
 def to_torch(raw: RawTensor) -> torch.Tensor:
-    """Return a torch tensor that shares the raw tensor's memory."""
+    """The result shares the raw tensor's memory."""
     dtype = getattr(torch, raw.dtype)
     if not raw.data.size:
         return torch.empty(raw.shape, dtype=dtype)
@@ -36,7 +31,7 @@ def to_torch(raw: RawTensor) -> torch.Tensor:
 
 
 def into_module(module: torch.nn.Module, tensors: Tensors) -> None:
-    """Copy raw tensors into the parameters and buffers of a module, in place. All are checked before any is copied.
+    """Copy tensors into a module's parameters and buffers, in place. All are checked before any is copied.
 
     A tensor may be widened (bfloat16 into a float32 module) but never rounded: that raises DoesNotFit.
     """

@@ -112,17 +112,6 @@ def test_codes_can_be_kept_and_are_written_again_bit_for_bit(name: str, network:
             assert torch.equal(bits_of(value), bits_of(tensors[key]))
 
 
-def test_gate_and_up_of_an_expert_share_nvfp4_s_outer_scale(network: Transformer, tmp_path: Path) -> None:
-    save_hf(network, tmp_path, experts="nvfp4")
-    codes = load_codes(tmp_path)
-    gate, up, down = (codes[EXPERT.replace("gate_proj", one)] for one in ("gate_proj", "up_proj", "down_proj"))
-    assert isinstance(gate, NVFP4)
-    assert isinstance(up, NVFP4)
-    assert isinstance(down, NVFP4)
-    assert torch.equal(gate.outer, up.outer)
-    assert not torch.equal(gate.outer, down.outer)
-
-
 def test_a_dtype_can_be_asked_for(network: Transformer, tmp_path: Path) -> None:
     save_hf(network, tmp_path, experts="fp8_row")
     exact, stored = experts_of(load_hf(tmp_path, torch.float32)), experts_of(load_hf(tmp_path))

@@ -76,14 +76,6 @@ def test_with_ieee_division_it_differs_from_torchao_s_only_beside_a_tie() -> Non
     assert bool(((quotients[:, None] / ties - 1).abs().amin(-1) < 2.0**-21).all())
 
 
-def test_a_token_is_quantised_as_if_it_were_alone() -> None:
-    x = random_rows(3, 16, 128)
-    q, alone = quantise_nvfp4(x), [quantise_nvfp4(row) for row in x]
-    assert torch.equal(q.codes, torch.stack([one.codes for one in alone]))
-    assert torch.equal(q.scales.view(torch.uint8), torch.stack([one.scales.view(torch.uint8) for one in alone]))
-    assert torch.equal(q.outer, torch.stack([one.outer for one in alone]))
-
-
 def test_a_given_outer_scale_broadcasts_and_saturates() -> None:
     x = torch.ones(3, 2, 32)
     x[0, 0, 0] = 1e6

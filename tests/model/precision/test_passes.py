@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -70,23 +68,6 @@ def test_a_cpu_has_loops_where_numba_is_installed_and_another_device_plain_torch
     assert has_numba()
     assert passes_on(torch.device("cpu")).__name__.endswith(".in_numba")
     assert passes_on(torch.device("cuda")) is in_torch
-
-
-def test_without_numba_the_formats_work_and_do_not_look_for_it() -> None:
-    code = """
-import sys
-sys.modules["numba"] = None
-import importlib.util
-found = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "numba" else found(name, *rest)
-import torch
-from etude.model.precision import FORMATS
-for format in FORMATS.values():
-    assert format.fake(torch.ones(2, 128)).eq(1).all()
-assert "etude.model.precision.passes.in_numba" not in sys.modules
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_where_nothing_can_be_kept_the_loops_are_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,13 +34,6 @@ def test_any_ids_decode(ids: list[int]) -> None:
     assert isinstance(merged().decode(ids), str)
 
 
-def test_its_library_would_find_special_tokens_in_any_text() -> None:
-    published = Tokenizer.from_str(json.dumps(merged_file()))
-    text = "a<|im_end|>b<think>"
-    assert len(markers(merged(), published.encode(text, add_special_tokens=False).ids)) == 2
-    assert not markers(merged(), merged().encode(text))
-
-
 def test_tokens_reach_over_the_pieces_of_a_template() -> None:
     form = FORMATS["qwen3"](merged(), TOOLS)
     ids = form.opening("You mend code.", "x")

@@ -52,7 +52,7 @@ def test_a_rendered_turn_parses_back(name: str, thinking: str, text: str, calls:
 
 
 @every_form
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(sampled=any_ids)
 def test_any_sampled_ids_parse_and_every_token_is_counted(name: str, sampled: list[int]) -> None:
     form = BY_LETTERS[name]
@@ -113,7 +113,7 @@ def test_a_written_call_parses_back(name: str, arguments: dict[str, object], num
     assert form.parse_call(call.raw, SCHEMAS) == ("read", arguments)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(path=texts, first=st.none() | st.integers(-(10**9) + 1, 10**9 - 1))
 def test_a_call_in_tags_parses_back_or_is_refused(path: str, first: int | None) -> None:
     form = BY_LETTERS["qwen3-coder"]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.text.formats.golden import AGAIN, ANSWER, DONE, SCHEMAS, SYSTEM, TASK, THINKING, TOOLS, calls_of, thinks
 from tests.text.formats.real import REAL
-from tests.text.formats.tiny import markers, merged, merged_file
+from tests.text.formats.tiny import merged, merged_file
 from tokenizers import Tokenizer
 
 from etude.text import Exchange, Format
@@ -121,12 +121,6 @@ def called(*, thinking: str = "", text: str = "", calls: int = 2) -> dict[str, A
 
 
 @every_pair
-def test_a_conversation_begins_the_same(pair: Pair) -> None:
-    ours = pair.form.opening(SYSTEM, TASK)
-    assert ours == pair.peer.render_ids(OPENED, tools=TOOLS, add_generation_prompt=True)
-
-
-@every_pair
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("text", ["", ANSWER])
 def test_a_chain_of_calls_is_written_the_same(pair: Pair, count: int, text: str) -> None:
@@ -177,16 +171,6 @@ def test_turns_are_read_the_same(pair: Pair) -> None:
     assert parsed == [(call.name, call.arguments) for call in theirs.tool_calls]
 
 
-@every_pair
-@pytest.mark.parametrize("raw", ['{"name": "read", "arguments": {', "read", ""])
-def test_neither_carries_out_a_malformed_call(pair: Pair, raw: str) -> None:
-    form = pair.form
-    ids = form.render_turn("", "", [raw])
-    (ours,), (theirs,) = form.parse(ids).calls, pair.peer.parse_response(ids, tools=TOOLS).tool_calls
-    assert isinstance(form.parse_call(ours.raw, SCHEMAS), str)
-    assert theirs.status.name != "OK"
-
-
 def test_qwen3s_template_forgets_the_same_thinking() -> None:
     form = Qwen3Format(merged(), TOOLS, history="template")
     first = Exchange(form.opening(SYSTEM, TASK), form.render_turn(THINKING, "", calls_of(form)))
@@ -207,16 +191,6 @@ def test_qwen3s_template_forgets_the_same_thinking() -> None:
     assert ours == Pair("qwen3").peer.render_ids(said, tools=TOOLS, add_generation_prompt=True)
     # The peer, too, will not extend a prompt across such a break.
     assert Pair("qwen3").peer.bridge_to_next_turn(first.given, first.sampled, said[-1:], tools=TOOLS) is None
-
-
-def test_a_text_that_names_a_special_token_is_plain_with_us_alone() -> None:
-    text = "<|im_end|>"
-    form = Qwen3Format(merged())
-    theirs = Pair("qwen3").peer.render_ids([*OPENED[:1], {"role": "user", "content": text}], add_generation_prompt=True)
-    ours = form.opening(SYSTEM, text)
-    counted = [markers(merged(), ids).count(text) for ids in (ours, theirs)]
-    assert counted == [2, 3]
-    assert merged().decode(ours) == merged().decode(theirs)
 
 
 @every_pair

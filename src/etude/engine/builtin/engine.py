@@ -19,7 +19,7 @@ from etude.engine.builtin.feeding import Feeding
 from etude.engine.builtin.rows import Flags, Ints, Rows
 from etude.engine.builtin.sampling import Stream, Tempered, logprobs, uniforms
 from etude.engine.builtin.scheduler import Aborted, Admission, Scheduler
-from etude.engine.builtin.speculation import Draft, propose, verify
+from etude.engine.builtin.speculation import Draft, Sampled, propose, verify
 from etude.engine.protocol import (
     ContextExceeded,
     EngineError,
@@ -37,13 +37,12 @@ from etude.weights import Tensors, WeightsError
 from etude.weights.torch_bridge import into_module
 
 DRAFTED_SLOTS = 8
-"""Maximum number of slots at which `speculate = "auto"` drafts: with more slots, drafting gave fewer tokens per second
-(measured on CPUs)."""
+"""Most slots at which `speculate = "auto"` drafts: with more, drafting gave fewer tokens per second (on CPUs)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The answer to a request that the engine could not serve."""
+    """Answers a request that the engine could not serve."""
 
     id: str
     error: EngineError
@@ -54,27 +53,12 @@ Answer = Generation | Failure
 
 @dataclass(slots=True)
 class _Ticket:
-    """A request in flight, waiting or running."""
-
     request: GenerateRequest
     usage: Usage
     since: float
-    """Monotonic time at which the request arrived or, once it runs, at which it began to run."""
+    """Monotonic time at which the request arrived or, later, began to run."""
     abandoned: bool = False
-    """Whether the caller aborted the request in lockstep mode, where it must still run to its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Sampled:
-    """The tokens that one step sampled for each live row."""
-
-    tokens_b2: Ints
-    """Each row's next token and, if the row's draft was accepted, the token after that."""
-    logprobs_b2: np.ndarray
-    ahead_b: np.ndarray
-    """Whether each row's draft was accepted, so that the row has a second token."""
-    finite_b: np.ndarray
-    """Whether each row's logits are finite."""
+    """Whether it was aborted in lockstep mode, where it must still run to its end."""
 
 
 class BuiltinEngine:
@@ -107,7 +91,7 @@ class BuiltinEngine:
         self._tickets: dict[str, _Ticket] = {}
         self._live: list[str] = []
         self._active: Ints = np.zeros(0, np.int64)
-        """Indices of the cache rows that are decoding, in the order in which their requests (`_live`) began."""
+        """The decoding cache rows, in the order in which their requests (`_live`) began."""
         self._draft = Draft.none(0, config.vocab_size)
         self.counters = EngineStats(version=version)
 
@@ -128,12 +112,11 @@ class BuiltinEngine:
 
     @property
     def swappable(self) -> bool:
-        """Whether weights may be swapped now. In lockstep mode a swap must wait for the end of the round, because
-        results would otherwise depend on timing."""
+        """In lockstep mode a swap must wait for the end of the round: results would otherwise depend on timing."""
         return not self._scheduler.in_round
 
     def submit(self, request: GenerateRequest) -> None:
-        """Queue a request. Raises EngineError if it is invalid."""
+        """Raises EngineError if the request is invalid."""
         self._check(request)
         self._scheduler.submit(request)
         self._tickets[request.id] = _Ticket(request, Usage(prompt_tokens=request.prompt.size), time.monotonic())
@@ -142,12 +125,12 @@ class BuiltinEngine:
         self._scheduler.open(conversations)
 
     def close(self, conversation: str) -> Answer | None:
-        """Close a conversation. If it still had a request waiting, return the (empty) answer to that request."""
+        """If the conversation still had a request waiting, return the (empty) answer to it."""
         orphan = self._scheduler.close(conversation)
         return None if orphan is None else self._rows.empty_generation(orphan, self._tickets.pop(orphan.id).usage)
 
     def abort(self, request_id: str) -> Answer | None:
-        """Abort a request and return its answer with the tokens sampled so far; None if there is no such request."""
+        """Return the answer with the tokens sampled so far; None if there is no such request."""
         ticket = self._tickets.get(request_id)
         if ticket is None or ticket.abandoned:
             return None
@@ -171,11 +154,8 @@ class BuiltinEngine:
         return self._rows.empty_generation(ticket.request, ticket.usage)
 
     def swap(self, version: int, tensors: Tensors, *, delta: bool) -> None:
-        """Use the weights of `version` from the next decode step on.
-
-        Raises UpdateRefused, and changes nothing, if the tensors do not fit the model. `delta` says whether the version
-        was stored as a delta; it is used for the statistics only.
-        """
+        """Use these weights from the next decode step on. Raises UpdateRefused, and changes nothing, if they do not fit
+        the model. `delta`, whether the version was stored as one, is for the statistics."""
         try:
             into_module(self._model, tensors)
         except WeightsError as error:
@@ -200,7 +180,6 @@ class BuiltinEngine:
         return self._step_with_drafts() if self.drafting else self._step()
 
     def _check(self, request: GenerateRequest) -> None:
-        """Raise an EngineError if the request is invalid or its prompt fills the context."""
         vocab, context, sampling = self._model.config.vocab_size, self._rows.context, request.sampling
         problem = ""
         if request.id in self._tickets:
@@ -221,7 +200,6 @@ class BuiltinEngine:
             )
 
     def _begin(self, admissions: list[Admission]) -> None:
-        """Start decoding the admitted requests: fill their cache rows and add them to the live rows."""
         now = time.monotonic()
         self._copy([admission for admission in admissions if admission.source != admission.row])
         for admission in admissions:
@@ -239,8 +217,7 @@ class BuiltinEngine:
         self._active = np.concatenate((self._active, [admission.row for admission in admissions]))
 
     def _copy(self, admissions: list[Admission]) -> None:
-        """Copy reused prefixes (their latents and experts) into the rows of new requests, in one operation for all rows
-        with the same prefix."""
+        """Copy reused prefixes (latents and experts), in one operation for all rows with the same prefix."""
         shared: dict[tuple[int, int], list[int]] = defaultdict(list)
         for admission in admissions:
             shared[admission.source, admission.reused].append(admission.row)
@@ -257,11 +234,11 @@ class BuiltinEngine:
         tempered = Tempered.of(out.logits_rv, torch.from_numpy(rows.temperatures[active]))
         tokens = tempered.draw(uniforms(rows.seeds[active], positions + 1, Stream.TOKEN))
         totals = tempered.totals()
-        sampled = _Sampled(
-            tokens_b2=tokens[:, None].numpy(),
-            logprobs_b2=logprobs(tempered.weights_bv, totals, tokens)[:, None].numpy(),
-            ahead_b=np.zeros(active.size, np.bool_),
-            finite_b=torch.isfinite(totals).numpy(),
+        sampled = Sampled(
+            tokens_b2=tokens[:, None],
+            logprobs_b2=logprobs(tempered.weights_bv, totals, tokens)[:, None],
+            accepted_b=torch.zeros(active.size, dtype=torch.bool),
+            finite_b=torch.isfinite(totals),
         )
         return self._end_all(sampled, *self._take(sampled))
 
@@ -277,47 +254,47 @@ class BuiltinEngine:
         read_b2 = torch.stack((feeding.pending_b, feeding.pending_b + draft.valid_b), dim=1)
         out = self._model.extend(tokens, feeding.step, read_b2.flatten())
         feeding.write_experts(out.experts_tlk)
-        verified = verify(
+        sampled = verify(
             out.logits_rv.unflatten(0, (-1, 2)), draft, torch.from_numpy(temperatures), seeds, positions + 1
         )
-        ahead = verified.accepted_b.numpy()
+        ahead = sampled.accepted_b.numpy()
         rows.drafted[active] += there
         rows.accepted[active] += ahead
         self.counters.drafted += int(there.sum())
         self.counters.accepted += int(ahead.sum())
-        sampled = _Sampled(verified.tokens_b2.numpy(), verified.logprobs_b2.numpy(), ahead, verified.finite_b.numpy())
         stopped, done = self._take(sampled)
         # The draft head also processes rows that end in this step, because their latents stay cached for reuse. Latents
         # of a rejected draft are overwritten when its position is fed again.
         on = ~done
-        read = (feeding.pending_b + verified.accepted_b)[torch.from_numpy(on)]
+        read = (feeding.pending_b + sampled.accepted_b)[torch.from_numpy(on)]
         logits = self._model.draft(out.hidden_th, feeding.following(), feeding.step, read)
         answers = self._end_all(sampled, stopped, done)
         self._draft = propose(logits, torch.from_numpy(temperatures[on]), seeds[on], positions[on] + 2 + ahead[on])
         return answers
 
-    def _take(self, sampled: _Sampled) -> tuple[Flags, Flags]:
-        """Record the tokens of a step. Return which live rows sampled a stop id, and which are done for any reason."""
+    def _take(self, sampled: Sampled) -> tuple[Flags, Flags]:
+        """Record a step's tokens. Return which live rows sampled a stop id, and which are done for any reason."""
         rows, active, version = self._rows, self._active, self.counters.version
         positions = rows.position[active]
-        rows.record(active, positions + 1, sampled.tokens_b2[:, 0], sampled.logprobs_b2[:, 0], version)
-        stopped = rows.stops(active, sampled.tokens_b2[:, 0])
-        two = sampled.ahead_b & ~stopped & (positions + 2 < rows.limit[active])
+        tokens_b2, logprobs_b2 = sampled.tokens_b2.numpy(), sampled.logprobs_b2.numpy()
+        rows.record(active, positions + 1, tokens_b2[:, 0], logprobs_b2[:, 0], version)
+        stopped = rows.stops(active, tokens_b2[:, 0])
+        two = sampled.accepted_b.numpy() & ~stopped & (positions + 2 < rows.limit[active])
         if two.any():
             again = active[two]
-            rows.record(again, positions[two] + 2, sampled.tokens_b2[two, 1], sampled.logprobs_b2[two, 1], version)
-            stopped[two] = rows.stops(again, sampled.tokens_b2[two, 1])
+            rows.record(again, positions[two] + 2, tokens_b2[two, 1], logprobs_b2[two, 1], version)
+            stopped[two] = rows.stops(again, tokens_b2[two, 1])
         rows.position[active] = rows.filled[active] = positions + 1 + two
         self.counters.decode_steps += 1
         self.counters.sampled_tokens += active.size + int(two.sum())
-        return stopped, stopped | (rows.position[active] + 1 >= rows.limit[active]) | ~sampled.finite_b
+        return stopped, stopped | (rows.position[active] + 1 >= rows.limit[active]) | ~sampled.finite_b.numpy()
 
-    def _end_all(self, sampled: _Sampled, stopped: Flags, done: Flags) -> list[Answer]:
-        """End the requests of the rows that are `done` and return their answers. The other rows stay live."""
+    def _end_all(self, sampled: Sampled, stopped: Flags, done: Flags) -> list[Answer]:
+        """End the requests of the rows that are `done`; the others stay live."""
         answers: list[Answer] = []
         for index in np.flatnonzero(done).tolist():
             request_id = self._live[index]
-            if not sampled.finite_b[index]:
+            if not bool(sampled.finite_b[index]):
                 answers += self._fail(request_id)
                 continue
             abandoned = self._tickets[request_id].abandoned
@@ -328,7 +305,6 @@ class BuiltinEngine:
         return answers
 
     def _end(self, request_id: str, stop: StopReason) -> Generation:
-        """End a running request and return its answer."""
         ticket, row = self._tickets.pop(request_id), self._scheduler.row(request_id)
         ticket.usage.seconds_running = time.monotonic() - ticket.since
         generation = self._rows.generation(row, ticket.request, stop, ticket.usage)
@@ -336,8 +312,8 @@ class BuiltinEngine:
         return generation
 
     def _fail(self, request_id: str) -> list[Answer]:
-        """Fail a request because its logits are not finite. Its cache row is set to zero, because even a masked NaN
-        would spoil the next request in that row."""
+        """Fail a request whose logits are not finite. Its cache row is zeroed, because even a masked NaN would spoil
+        the next request in that row."""
         ticket, row = self._tickets.pop(request_id), self._scheduler.row(request_id)
         self._scheduler.discard(request_id)
         self._cache.latents[:, row] = 0
@@ -347,6 +323,6 @@ class BuiltinEngine:
         return [] if ticket.abandoned else [Failure(request_id, error)]
 
     def _keep(self, indices: Ints) -> None:
-        """Keep only the live rows at these indices of `_live` and `_active`; drop the others from both."""
+        """Keep only the live rows at these indices."""
         self._live = [self._live[index] for index in indices.tolist()]
         self._active = self._active[indices]

@@ -19,21 +19,20 @@ from etude.model.step import Step
 
 @dataclass(frozen=True, slots=True)
 class Feeding:
-    """The flat list of tokens that one decode step feeds, with the cache row and position of each."""
+    """The flat list of tokens that one step feeds."""
 
     rows: Rows
     step: Step
     owner_t: Ints
-    """For each token that the step feeds, the cache row that it belongs to."""
+    """The cache row of each token."""
     positions_t: Ints
-    """For each token that the step feeds, its position in its cache row."""
+    """Its position in that row."""
     pending_b: Tensor
-    """For each live row, where the row's last token is: its index in the list of all tokens that the step feeds. If the
-    row has a draft, the draft is next in that list."""
+    """The index of each live row's last token in the list; if the row has a draft, it is next."""
 
     @classmethod
     def of(cls, rows: Rows, active: Ints, drafted_b: np.ndarray, cache: LatentCache) -> Feeding:
-        """Plan the step for the cache rows `active`. `drafted_b` is 1 for rows with a draft, else 0."""
+        """`drafted_b` is 1 for rows with a draft, else 0."""
         starts = rows.filled[active]
         lengths = rows.position[active] + 1 + drafted_b - starts
         step = cache.step(torch.from_numpy(active), torch.from_numpy(starts), torch.from_numpy(lengths))
@@ -43,16 +42,15 @@ class Feeding:
         return cls(rows, step, active[step.rows_t.numpy()], positions, pending)
 
     def tokens(self) -> Tensor:
-        """Return the ids of all fed tokens. The entries of drafts are not filled in yet; the caller has to do that."""
+        """Ids of all fed tokens but the drafts, which the caller fills in."""
         return torch.from_numpy(self.rows.tokens[self.owner_t, self.positions_t])
 
     def following(self) -> Tensor:
-        """Return the token that follows each fed token, which the draft head reads together with the hidden state."""
+        """The token after each fed one, which the draft head reads together with the hidden state."""
         return torch.from_numpy(self.rows.tokens[self.owner_t, self.positions_t + 1])
 
     def write_experts(self, experts_tlk: Tensor) -> None:
-        """Record for each token that the step fed which experts it used. The entry of a draft that is rejected is
-        overwritten when the draft's position is fed again."""
+        """Record the experts of each token. A rejected draft's entry is overwritten when its position is fed again."""
         if experts_tlk.shape[1]:
             real = self.step.real_t.numpy()
             experts = experts_tlk.numpy()[real].astype(np.uint16)

@@ -13,15 +13,12 @@ from etude.engine.protocol import EngineError, GenerateRequest
 
 
 class Rounds:
-    """The state of lockstep mode: open conversations, their waiting requests, and the requests of the current round. A
-    round takes one request of every open conversation and runs them all to their end."""
-
     def __init__(self) -> None:
         self._open: set[str] = set()
         self._closed: set[str] = set()
         self._waiting: dict[str, GenerateRequest] = {}
         self.queue: deque[GenerateRequest] = deque()
-        """Requests of the current round that have not begun to run."""
+        """The current round's requests that have not begun to run."""
 
     @property
     def waiting(self) -> int:
@@ -29,25 +26,22 @@ class Rounds:
 
     @property
     def complete(self) -> bool:
-        """Whether every open conversation has a request waiting for the next round."""
         return bool(self._open) and self._open == self._waiting.keys()
 
     def open(self, conversations: list[str]) -> bool:
-        """Open conversations. Return whether the engine was idle before (no conversation open, no request waiting), in
-        which case the caller has to drop all cached rows."""
+        """Return whether the engine was idle before (nothing open or waiting): the caller then drops all cached
+        rows."""
         fresh = not self._open and not self._waiting and not self.queue
         self._open.update(conversations)
         return fresh
 
     def close(self, conversation: str) -> GenerateRequest | None:
-        """Close a conversation. Return the request that it had waiting, which will never run, or None."""
+        """Return the request that the conversation had waiting, which will never run."""
         self._open.discard(conversation)
         self._closed.add(conversation)
         return self._waiting.pop(conversation, None)
 
     def put(self, request: GenerateRequest) -> None:
-        """Queue a request for the next round of lockstep mode. Raises EngineError if the request's conversation is not
-        open or has another request waiting."""
         name = request.conversation
         if name not in self._open:
             raise EngineError(f"lockstep: conversation {name!r} of request {request.id} is not open; call open() first")
@@ -56,17 +50,14 @@ class Rounds:
         self._waiting[name] = request
 
     def remove(self, request_id: str) -> GenerateRequest | None:
-        """Remove and return a request that waits for the next round; None if no request with this id waits."""
         for name, request in self._waiting.items():
             if request.id == request_id:
                 return self._waiting.pop(name)
         return None
 
     def begin(self) -> list[str] | None:
-        """Begin the next round if every open conversation has a request waiting.
-
-        Return the conversations that were closed since the last round began, or None if no round begins.
-        """
+        """Begin the next round if it is complete. Return the conversations closed since the last one began; None if
+        not."""
         if not self.complete:
             return None
         self.queue.extend(self._waiting[name] for name in sorted(self._waiting))

@@ -21,21 +21,17 @@ from etude.engine.protocol import IntArray
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The cache row whose prefix a prompt can reuse, and how much of it."""
-
     row: int
     reused: int
-    """Number of leading positions of the cache row whose latents the prompt can reuse."""
+    """Leading positions whose latents the prompt can reuse."""
     common: int
-    """Number of leading tokens that this cache row and the prompt have in common."""
+    """Leading tokens that row and prompt have in common."""
 
 
 NO_MATCH = Match(row=-1, reused=0, common=0)
 
 
 class PrefixTable:
-    """The tokens of every cache row, with a search for the row whose prefix a prompt can reuse."""
-
     def __init__(self, rows: int, context: int, *, lookahead: int = 0) -> None:
         """`lookahead` is the number of later tokens on which a position's latents depend (1 with an MTP head)."""
         self._tokens: NDArray[np.int32] = np.zeros((rows, context), np.int32)
@@ -44,22 +40,20 @@ class PrefixTable:
         self._lookahead = lookahead
 
     def begin(self, row: int, prompt: IntArray) -> None:
-        """Record that a request with this prompt begins in the row. All positions of the prompt but the last count as
-        filled, that is, reusable. At the last one, the draft head's latent depends on a token that is not known yet."""
+        """A request begins. All positions but the prompt's last count as filled, that is, reusable: the draft head's
+        latent there depends on a token that is not known yet."""
         self._tokens[row, : prompt.size] = prompt
         self._known[row] = prompt.size
         self._filled[row] = prompt.size - 1
 
     def extend(self, row: int, sampled: IntArray) -> None:
-        """Append sampled tokens to the row. All positions but the last then count as filled, that is, reusable. The
-        last token was never fed to the network, so it has no latents."""
+        """Append sampled tokens. All positions but the last then count as filled: it was never fed to the network."""
         start, end = int(self._known[row]), int(self._known[row]) + sampled.size
         self._tokens[row, start:end] = sampled
         self._known[row] = end
         self._filled[row] = end - 1
 
     def forget(self, row: int) -> None:
-        """Clear a row, so that no prompt matches it."""
         self._known[row] = 0
         self._filled[row] = 0
 
@@ -69,11 +63,11 @@ class PrefixTable:
     def longest(
         self, prompt: IntArray, *, unsettled: NDArray[np.bool_], worth: int, preferred: int | None = None
     ) -> Match:
-        """Return the row with the longest prefix that the prompt can reuse, or NO_MATCH.
+        """Return the row with the longest reusable prefix, or NO_MATCH.
 
-        The preferred row wins if the prompt begins with all tokens of that row, or in a tie. `unsettled` marks rows
-        whose latents are about to be computed. Such a row is chosen only if it saves at least `worth` tokens more than
-        any other row. The last token of a prompt is never reused, because it has to be fed.
+        The preferred row wins if the prompt begins with all its tokens, or in a tie. `unsettled` rows, whose latents
+        are about to be computed, must save at least `worth` tokens more than any other. The last token of a prompt is
+        never reused, because it has to be fed.
         """
         width = prompt.size
         if preferred is not None and not unsettled[preferred] and self._starts(preferred, prompt):
@@ -91,6 +85,5 @@ class PrefixTable:
         return Match(row, int(reused[row]), int(common[row]))
 
     def _starts(self, row: int, prompt: IntArray) -> bool:
-        """Return whether all tokens of the row are a prefix of the prompt."""
         known = int(self._known[row])
         return 1 < known <= prompt.size and bool((self._tokens[row, :known] == prompt[:known]).all())

@@ -25,9 +25,6 @@ SEED_MASK = (1 << 64) - 1
 
 
 class Rows:
-    """The state of the requests in the cache rows, as arrays: tokens, log-probs, versions and experts per position,
-    sampling options and progress per row."""
-
     def __init__(self, rows: int, context: int, moe_layers: int, top_k: int, vocab_size: int) -> None:
         self.context = context
         # One column more than the context: an accepted draft may record one token too many, which is then cut off.
@@ -36,24 +33,23 @@ class Rows:
         self.versions = np.zeros((rows, context + 1), np.int32)
         self.experts: ExpertArray = np.full((rows, context, moe_layers, top_k), UNKNOWN_EXPERT, np.uint16)
         self.prompt: Ints = np.zeros(rows, np.int64)
-        """Number of prompt tokens of each row's request."""
+        """Number of prompt tokens."""
         self.position: Ints = np.zeros(rows, np.int64)
-        """Position of each row's pending token, which is its last token and has not been fed to the network."""
+        """Position of the pending token: the last one, which has not been fed to the network."""
         self.filled: Ints = np.zeros(rows, np.int64)
-        """Number of leading positions whose latents are in the cache; the next step feeds the tokens after them."""
+        """Number of leading positions whose latents are cached; the next step feeds the tokens after them."""
         self.limit: Ints = np.zeros(rows, np.int64)
-        """Number of tokens, prompt included, at which each row's request ends."""
+        """Number of tokens, prompt included, at which the request ends."""
         self.seeds = np.zeros(rows, np.uint64)
         self.temperatures = np.ones(rows, np.float32)
         self.drafted: Ints = np.zeros(rows, np.int64)
-        """Number of tokens drafted so far for each row's request."""
         self.accepted: Ints = np.zeros(rows, np.int64)
         self._stop_class: Ints = np.zeros(rows, np.int64)
         self._stop_classes: dict[tuple[int, ...], int] = {}
         self._stops = np.zeros((0, vocab_size), np.bool_)
 
     def begin(self, row: int, request: GenerateRequest, filled: int) -> None:
-        """Set up a row for a request. The first `filled` positions of the request's prompt are cached in the row."""
+        """The first `filled` positions of the request's prompt are cached in the row."""
         length, sampling = request.prompt.size, request.sampling
         self.tokens[row, :length] = request.prompt
         self.prompt[row] = length
@@ -66,7 +62,7 @@ class Rows:
         self._stop_class[row] = self._class_of(sampling.stop)
 
     def stops(self, rows_b: Ints, tokens_b: Ints) -> NDArray[np.bool_]:
-        """Return for each row whether its token is one of its request's stop ids."""
+        """Whether each row's token is one of its request's stop ids."""
         found: NDArray[np.bool_] = self._stops[self._stop_class[rows_b], tokens_b]
         return found
 
@@ -76,11 +72,9 @@ class Rows:
         self.versions[rows_b, positions_b] = version
 
     def sampled(self, row: int) -> IntArray:
-        """Return the tokens that the row's request has sampled so far."""
         return self.tokens[row, self.prompt[row] : self.position[row] + 1].astype(np.int32)
 
     def generation(self, row: int, request: GenerateRequest, stop: StopReason, usage: Usage) -> Generation:
-        """Return the answer to the row's request, with the tokens sampled so far."""
         begin, end = int(self.prompt[row]), int(self.position[row]) + 1
         usage.drafted, usage.accepted = int(self.drafted[row]), int(self.accepted[row])
         experts: ExpertArray | None = None
@@ -99,7 +93,7 @@ class Rows:
         )
 
     def empty_generation(self, request: GenerateRequest, usage: Usage) -> Generation:
-        """Return the answer, without tokens, to a request that was aborted before it began."""
+        """Return the answer to a request that was aborted before it began."""
         _, _, layers, top_k = self.experts.shape
         missing = max(0, request.prompt.size - request.experts_from)
         return Generation(
@@ -114,9 +108,8 @@ class Rows:
         )
 
     def _class_of(self, stop: tuple[int, ...]) -> int:
-        """Return the index of these stop ids in the table `_stops`, which has one row of booleans per set of stop ids,
-        True at each of the ids. A row is added for a new tuple of ids. There are only a few rows, because most requests
-        have the same stop ids."""
+        """Index in `_stops`, a table with one row of booleans per tuple of stop ids, which grows as needed. It stays
+        small, because most requests have the same stop ids."""
         known = self._stop_classes.get(stop)
         if known is None:
             known = self._stop_classes[stop] = len(self._stop_classes)

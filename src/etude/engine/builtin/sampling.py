@@ -15,25 +15,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 GOLDEN = 0x9E3779B97F4A7C15
-"""Increment of the splitmix64 generator: 2^64 divided by the golden ratio."""
+"""Splitmix64's increment: 2^64 divided by the golden ratio."""
 
 
 class Stream(IntEnum):
-    """Numbers of the random streams, one stream for each use of randomness. A seed, a position and a stream give one
-    uniform number, which affects at most one result, so all draws are independent."""
+    """One random stream per use: a seed, a position and a stream give one uniform number, which affects at most one
+    result, so all draws are independent."""
 
     TOKEN = 0
-    """Random numbers that draw the token at a position from the main head's distribution or, after a rejected draft,
-    from what remains of that distribution."""
+    """Draws a position's token from the main head or, after a rejected draft, from what remains of its distribution."""
     DRAFT = 1
-    """Random numbers that draw the token which the draft head proposes for a position."""
+    """Draws the token that the draft head proposes for a position."""
     ACCEPT = 2
-    """Random numbers that decide whether the draft for a position is accepted."""
+    """Decides whether the draft for a position is accepted."""
 
 
 def uniforms(seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64], stream: Stream) -> Tensor:
-    """Return one uniform fp32 number in the open interval (0, 1) per row. It is a hash of seed, position and stream, so
-    there is no generator state."""
+    """Return one uniform number in the open interval (0, 1) per row: a hash, so there is no generator state."""
     counter = positions_b.astype(np.uint64) * np.uint64(len(Stream)) + np.uint64(int(stream) + 1)
     bits = _mix(_mix(seeds_b) ^ (counter * np.uint64(GOLDEN)))
     odd = (bits >> np.uint64(41)).astype(np.float32) + np.float32(0.5)
@@ -41,7 +39,7 @@ def uniforms(seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64], stream
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply one step of splitmix64: a bijection in which every input bit flips about half of the output bits."""
+    """One step of splitmix64: a bijection in which every input bit flips about half of the output bits."""
     x = x + np.uint64(GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -54,12 +52,11 @@ class Tempered:
 
     weights_bv: Tensor
     greedy_b: Tensor | None
-    """Whether each row decodes greedily, by taking the most probable token; None if no row does."""
+    """Whether each row takes the most probable token; None if no row does."""
 
     @classmethod
     def of(cls, logits_bv: Tensor, temperatures_b: Tensor) -> Tempered:
-        """Compute the probabilities from logits and temperatures. Greedy rows (temperature 0) get those of temperature
-        1. `logits_bv` is overwritten."""
+        """Greedy rows (temperature 0) get the probabilities of temperature 1. `logits_bv` is overwritten."""
         greedy = temperatures_b == 0
         any_greedy = bool(greedy.any())
         if any_greedy:
@@ -71,11 +68,9 @@ class Tempered:
         return cls(logits_bv.exp_(), greedy if any_greedy else None)
 
     def totals(self) -> Tensor:
-        """Return for each row the sum of its tokens' unnormalised probabilities."""
         return self.weights_bv.sum(-1)
 
     def draw(self, uniforms_b: Tensor) -> Tensor:
-        """Draw one token per row; greedy rows take the most probable token."""
         tokens = draw(self.weights_bv, uniforms_b)
         if self.greedy_b is None:
             return tokens
@@ -83,7 +78,7 @@ class Tempered:
 
 
 def draw(weights_bv: Tensor, uniforms_b: Tensor) -> Tensor:
-    """Draw one token per row, with probabilities proportional to the weights. A token of weight 0 is never drawn."""
+    """Draw one token per row in proportion to the weights. A token of weight 0 is never drawn."""
     cumulated = weights_bv.cumsum(-1)
     total = cumulated[:, -1]
     # The threshold stays below the total, since rounding could otherwise select a token after the last with weight > 0.
@@ -93,5 +88,4 @@ def draw(weights_bv: Tensor, uniforms_b: Tensor) -> Tensor:
 
 
 def logprobs(weights_bv: Tensor, totals_b: Tensor, tokens_b: Tensor) -> Tensor:
-    """Return the log-prob of one token per row, given unnormalised weights and their sums."""
     return weights_bv.gather(1, tokens_b[:, None]).squeeze(1).log() - totals_b.log()

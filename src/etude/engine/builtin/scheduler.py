@@ -27,50 +27,45 @@ from etude.engine.builtin.prefix import Match, PrefixTable
 from etude.engine.protocol import EngineError, GenerateRequest, IntArray
 
 WORTH_A_STEP = 16
-"""Minimum number of prompt tokens that waiting must save. A request waits one step for a prefix that another request is
-about to compute, but only if that prefix is at least so much longer than any prefix it could reuse now."""
+"""A request waits one step for a prefix that another is about to compute only if that saves at least so many tokens
+more than any prefix it could reuse now."""
 TOKENS_AT_ONCE = 8192
-"""Maximum number of prompt tokens prefilled per step. More would delay the decoding rows."""
+"""Prompt tokens prefilled per step. More would delay the decoding rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request that begins in cache row `row`. Its first `reused` positions are copied from the row `source`; the rest
-    of its prompt has to be prefilled."""
+    """A request that begins in cache row `row`."""
 
     request: GenerateRequest
     row: int
     source: int
-    """Row to copy the prefix from; equal to `row` if nothing has to be copied."""
+    """Row to copy the first `reused` positions from; `row` itself if nothing has to be copied."""
     reused: int
 
 
 class Aborted(StrEnum):
-    """The state in which `abort` found a request."""
+    """In which state `abort` found a request."""
 
     UNKNOWN = "unknown"
-    """The request does not exist or has ended."""
+    """It does not exist or has ended."""
     REMOVED = "removed"
-    """The request was waiting; it was removed and will not run."""
+    """It was waiting; now it is removed."""
     RUNNING = "running"
-    """The request is running; the caller must call `finish` to end it."""
+    """It is running; the caller must call `finish`."""
     BOUND = "bound"
-    """The request belongs to the current lockstep round and must run to its end, so that the batches do not change."""
+    """It belongs to the current lockstep round and must run to its end, so that the batches do not change."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A running request and its cache row."""
-
     request: GenerateRequest
     row: int
     epoch: int
-    """Number of weight swaps before the request began."""
+    """Weight swaps before the request began."""
 
 
 class Scheduler:
-    """Assigns requests to cache rows, and keeps track of waiting and running requests and of cached rows."""
-
     def __init__(
         self, *, slots: int, cache_slots: int, context: int, lookahead: int = 0, lockstep: bool = False
     ) -> None:
@@ -87,13 +82,8 @@ class Scheduler:
         self._epoch = 0
 
     @property
-    def lockstep(self) -> bool:
-        return self._rounds is not None
-
-    @property
     def in_round(self) -> bool:
-        """Whether a lockstep round is in progress."""
-        return self.lockstep and bool(self._running or self._queue)
+        return self._rounds is not None and bool(self._running or self._queue)
 
     @property
     def running(self) -> int:
@@ -105,12 +95,8 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether requests are running, or can begin without another call of `submit`, `close` or `open`."""
+        """Whether requests run, or can begin without another call of `submit`, `close` or `open`."""
         return bool(self._running or self._queue or (self._rounds and self._rounds.complete))
-
-    @property
-    def cached_rows(self) -> int:
-        return len(self._cached)
 
     def submit(self, request: GenerateRequest) -> None:
         if self._rounds:
@@ -125,17 +111,15 @@ class Scheduler:
                 self._drop(row)
 
     def close(self, conversation: str) -> GenerateRequest | None:
-        """Close a conversation, so that its cached row is evicted next.
-
-        In lockstep mode, return its waiting request, which will never run, or None.
-        """
+        """The conversation's cached row is evicted next. In lockstep mode, return its waiting request, which will never
+        run."""
         if self._rounds:
             return self._rounds.close(conversation)
         self._demote(conversation)
         return None
 
     def abort(self, request_id: str) -> Aborted:
-        """Remove a request if it is waiting. A running request is not ended; the result tells its state."""
+        """A running request is not ended; the result tells its state."""
         if self._rounds and self._rounds.remove(request_id):
             return Aborted.REMOVED
         queued = next((request for request in self._queue if request.id == request_id), None)
@@ -147,8 +131,8 @@ class Scheduler:
         return Aborted.RUNNING if request_id in self._running else Aborted.UNKNOWN
 
     def admit(self) -> list[Admission]:
-        """Assign rows to the requests that begin now, and return these admissions. The caller then copies the reused
-        prefixes and prefills the rest in one pass."""
+        """Assign rows to the requests that begin now. The caller then copies the reused prefixes and prefills the rest
+        in one pass."""
         if self._rounds and not self._running and not self._queue:
             for conversation in self._rounds.begin() or ():
                 self._demote(conversation)
@@ -172,7 +156,7 @@ class Scheduler:
         return admissions
 
     def finish(self, request_id: str, sampled: IntArray) -> None:
-        """End a request and cache its row for reuse, unless weights were swapped while it ran."""
+        """End a request and cache its row, unless weights were swapped while it ran."""
         ended = self._running.pop(request_id)
         if ended.epoch != self._epoch:
             self._release(ended.row)
@@ -186,11 +170,11 @@ class Scheduler:
             self._drop(next(iter(self._cached)))
 
     def discard(self, request_id: str) -> None:
-        """End a running request without caching its row, which must not be reused."""
+        """End a running request whose row must not be reused."""
         self._release(self._running.pop(request_id).row)
 
     def swapped(self) -> None:
-        """Record a weight swap: requests that begin from now on reuse nothing that older weights computed."""
+        """Requests that begin from now on reuse nothing that older weights computed."""
         self._epoch += 1
         for row in list(self._cached):
             self._drop(row)
@@ -198,7 +182,6 @@ class Scheduler:
             self.prefixes.forget(running.row)
 
     def row(self, request_id: str) -> int:
-        """Return the row of a running request."""
         if request_id not in self._running:
             raise EngineError(f"request {request_id} is not running")
         return self._running[request_id].row
@@ -208,8 +191,7 @@ class Scheduler:
         return self.prefixes.longest(request.prompt, unsettled=unsettled, worth=WORTH_A_STEP, preferred=own)
 
     def _admit_one(self, request: GenerateRequest, match: Match) -> Admission:
-        """Assign a row to a request: the cached row of its conversation if the prompt continues that row, else a free
-        row."""
+        """Its conversation's cached row if the prompt continues that row, else a free one."""
         own = self._row_of.pop(request.conversation, None)
         source = match.row
         if own is not None and own == source and match.common > self.prefixes.filled(own):
@@ -233,7 +215,6 @@ class Scheduler:
             self._cached.move_to_end(row, last=False)
 
     def _drop(self, row: int) -> None:
-        """Evict a cached row, so that it becomes free."""
         conversation = self._cached.pop(row)
         if self._row_of.get(conversation) == row:
             del self._row_of[conversation]

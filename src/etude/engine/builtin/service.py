@@ -41,12 +41,11 @@ from etude.weights.torch_bridge import into_module
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 _END_SECONDS = 30.0
-"""Maximum seconds to wait for the decode thread when the service is garbage-collected or the interpreter exits."""
+"""Maximum wait for the decode thread when the service is garbage-collected or the interpreter exits."""
 
 
 class EngineService:
-    """Implements the Engine protocol with the built-in engine. The cluster starts it as a service by the name
-    `etude.engine.builtin.service:EngineService`."""
+    """The built-in engine behind the Engine protocol, started as `etude.engine.builtin.service:EngineService`."""
 
     def __init__(
         self,
@@ -59,12 +58,9 @@ class EngineService:
         lockstep: bool = False,
         precision: PrecisionRecipe | Mapping[str, Any] | None = None,
     ) -> None:
-        """Load the model and start the decode thread.
-
-        `version` is the version of the weights in `model_folder`. If `store`, the folder or URL of the version store,
-        has a newer version, the engine starts with that. `threads` None takes the recipe's value; 0 uses every core
-        available to this process.
-        """
+        """`version` is that of the weights in `model_folder`; if `store`, the version store's folder or URL, has a
+        newer one, the engine starts with it. `threads` None takes the recipe's value; 0 uses every core of this
+        process."""
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}")
         settings = recipe if isinstance(recipe, EngineRecipe) else EngineRecipe.model_validate(recipe or {})
@@ -98,7 +94,7 @@ class EngineService:
         return await self._ask(lambda loop: loop.engine.info)
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Generate the answer to a request. A repeated call for a request in flight waits for the same answer."""
+        """A repeated call for a request in flight waits for the same answer."""
         answer: Future[Generation] = Future()
         self._send(lambda loop: loop.submit(request, answer))
         try:
@@ -126,7 +122,7 @@ class EngineService:
                 tensors, delta = await asyncio.to_thread(_read, self._store, version, self._have)
             except WeightsError as error:
                 raise UpdateRefused(f"version {version} could not be loaded: {error}") from error
-            await self._ask(lambda loop: loop.swap(version, tensors, delta=delta), between_rounds=True)
+            await self._ask(lambda loop: loop.engine.swap(version, tensors, delta=delta), between_rounds=True)
             self._have = (version, tensors)
 
     async def stats(self) -> EngineStats:
@@ -138,30 +134,26 @@ class EngineService:
         await asyncio.to_thread(self._thread.join)
 
     def _send(self, command: Callable[[_Loop], None]) -> None:
-        """Queue a command for the decode thread."""
         self._commands.put(command)
         if not self._thread.is_alive():
             raise EngineError("the engine was shut down")
 
     async def _ask(self, command: Callable[[_Loop], T], *, between_rounds: bool = False) -> T:
-        """Run a command on the decode thread and return its result. With `between_rounds`, lockstep mode runs it
-        between two rounds."""
+        """Run a command on the decode thread; with `between_rounds`, in lockstep mode, between two rounds."""
         answer: Future[T] = Future()
         self._send(lambda loop: loop.carry_out(command, answer, between_rounds=between_rounds))
         return await asyncio.wrap_future(answer)
 
 
 def _end(commands: SimpleQueue[Any], thread: threading.Thread) -> None:
-    """Stop the decode loop and wait for its thread. This also runs when the interpreter exits, because a thread that is
-    killed in the middle of a step aborts the whole process."""
+    """Stop the decode loop, also when the interpreter exits: a thread killed in mid-step aborts the whole process."""
     commands.put(None)
     if thread is not threading.current_thread():
         thread.join(_END_SECONDS)
 
 
 def _read(store: WeightStore, version: int, have: tuple[int, Tensors] | None) -> tuple[Tensors, bool]:
-    """Return the tensors of a version, and whether it is stored as a delta. `have` is the version in memory, so that
-    only deltas after it have to be read."""
+    """Return a version's tensors and whether it is stored as a delta. `have` saves reading what is in memory."""
     return store.read(version, have=have), store.manifest(version).kind == "delta"
 
 
@@ -176,11 +168,10 @@ class _Loop:
         self._between_rounds: list[Callable[[], None]] = []
         self._busy = self._idle = 0.0
         self._end_reason = ""
-        """Reason why the loop no longer serves requests; empty while it does."""
+        """Why the loop no longer serves requests; empty while it does."""
 
     def run(self) -> None:
-        """Decode until the command None stops the loop. If the engine fails, answer every later command with the
-        error."""
+        """Decode until the command None. If the engine fails, answer every later command with the error."""
         torch.set_num_threads(self._threads)  # applies to the calling thread only
         try:
             while self._run_commands():
@@ -199,7 +190,7 @@ class _Loop:
                 command(self)
 
     def submit(self, request: GenerateRequest, answer: Future[Generation]) -> None:
-        """Submit a request, or join the same request in flight. `answer` receives the result or the error."""
+        """Submit a request, or join the same request in flight."""
         known = self._waiters.get(request.id)
         if self._end_reason:
             answer.set_exception(EngineError(f"request {request.id}: {self._end_reason}"))
@@ -218,7 +209,7 @@ class _Loop:
             self._waiters[request.id] = (request, [answer])
 
     def abandon(self, request_id: str, answer: Future[Generation]) -> None:
-        """Remove `answer` from the futures that wait for a request. If none is left, abort the request."""
+        """A caller no longer waits. If no other does, abort the request."""
         request, waiting = self._waiters.get(request_id, (None, []))
         if answer in waiting:
             waiting.remove(answer)
@@ -233,17 +224,13 @@ class _Loop:
         if (answer := self.engine.close(conversation)) is not None:
             self._answer(answer)
 
-    def swap(self, version: int, tensors: Tensors, *, delta: bool) -> None:
-        self.engine.swap(version, tensors, delta=delta)
-
     def stats(self) -> EngineStats:
         stats = self.engine.stats()
         stats.seconds_busy, stats.seconds_idle = self._busy, self._idle
         return stats
 
     def carry_out(self, command: Callable[[_Loop], T], answer: Future[T], *, between_rounds: bool) -> None:
-        """Run a command and put its result into `answer`. With `between_rounds`, a command that comes during a lockstep
-        round is run after the round."""
+        """Run a command and answer with its result. `between_rounds` defers it to the end of a lockstep round."""
 
         def run() -> None:
             if not answer.set_running_or_notify_cancel():
@@ -261,7 +248,7 @@ class _Loop:
             run()
 
     def _run_commands(self) -> bool:
-        """Run pending commands. While there is nothing to decode, wait for more. Return False if the loop must end."""
+        """Run commands, waiting for them while there is nothing to decode. Return False if the loop must end."""
         while True:
             if self._between_rounds and self.engine.swappable:
                 for run in self._between_rounds:
@@ -277,7 +264,6 @@ class _Loop:
             command(self)
 
     def _answer(self, answer: Answer) -> None:
-        """Deliver an answer to all futures that wait for its request."""
         _, waiting = self._waiters.pop(answer.id)
         for future in waiting:
             if not future.set_running_or_notify_cancel():

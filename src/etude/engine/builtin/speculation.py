@@ -22,23 +22,21 @@ from etude.engine.builtin.sampling import Stream, Tempered, draw, logprobs, unif
 
 @dataclass(slots=True)
 class Draft:
-    """The token that the draft head proposes for each row, for the position after the row's last token."""
+    """The token proposed for the position after each row's last token."""
 
     tokens_b: Tensor
     probabilities_bv: Tensor
-    """The distributions that the tokens were drawn from. Verification needs exactly these, even if the weights were
-    swapped since, so they are stored."""
+    """What the tokens were drawn from, which verification needs even if the weights were swapped since."""
     valid_b: Tensor
-    """Whether each row has a usable draft; a row that has just begun, for example, has none."""
+    """Whether a row has a draft; one that has just begun, for example, has none."""
 
     @classmethod
     def none(cls, rows: int, vocab_size: int) -> Draft:
-        """Return a draft in which no row has a token."""
         tokens = torch.zeros(rows, dtype=torch.int64)
         return cls(tokens, torch.zeros(rows, vocab_size), torch.zeros(rows, dtype=torch.bool))
 
     def select(self, indices_b: Tensor) -> Draft:
-        """Return the drafts of the rows with these indices; index -1 gives a row without a draft."""
+        """Index -1 gives a row without a draft."""
         if not self.tokens_b.numel():
             return Draft.none(indices_b.numel(), self.probabilities_bv.shape[1])
         taken = indices_b.clamp(min=0)
@@ -46,23 +44,22 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """The tokens of each row after its draft was verified."""
+class Sampled:
+    """What one step sampled for each row."""
 
     tokens_b2: Tensor
-    """Each row's next token and, if its draft was accepted, the token after that."""
+    """The next token and, if the draft was accepted, the one after it."""
     logprobs_b2: Tensor
     accepted_b: Tensor
-    """Whether each row's draft was accepted; if not, the row's second token and log-prob are meaningless."""
+    """Whether the draft was accepted; if not, the second token and log-prob are meaningless."""
     finite_b: Tensor
-    """Whether each row's logits are finite; if not, the row's tokens are meaningless."""
+    """Whether the logits are finite; if not, the tokens are meaningless."""
 
 
 def propose(
     logits_bv: Tensor, temperatures_b: Tensor, seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64]
 ) -> Draft:
-    """Draw one draft (a proposed token) per row, for the row's position in `positions_b`, from the draft head's
-    logits. The logits are overwritten."""
+    """Draw one draft per row from the draft head's logits, which are overwritten, for the position in `positions_b`."""
     tempered = Tempered.of(logits_bv, temperatures_b)
     tokens = tempered.draw(uniforms(seeds_b, positions_b, Stream.DRAFT))
     totals = tempered.totals()
@@ -75,11 +72,9 @@ def verify(
     temperatures_b: Tensor,
     seeds_b: NDArray[np.uint64],
     positions_b: NDArray[np.int64],
-) -> Verified:
-    """Sample the token at each row's position and, if its draft is accepted, at the next position.
-
-    `logits_b2v` are the main head's logits for the two positions; they are overwritten.
-    """
+) -> Sampled:
+    """Sample the token at each row's position and, if its draft is accepted, at the next one. `logits_b2v` are the main
+    head's logits for both; they are overwritten."""
     rows, _, vocab = logits_b2v.shape
     tempered = Tempered.of(logits_b2v.view(2 * rows, vocab), temperatures_b.repeat_interleave(2))
     weights_b2v, totals_b2 = tempered.weights_bv.view(rows, 2, vocab), tempered.totals().view(rows, 2)
@@ -102,11 +97,10 @@ def verify(
     flat = logprobs(tempered.weights_bv, totals_b2.flatten(), tokens.flatten())
     # Without an accepted draft, the second column may come from padding.
     finite = torch.isfinite(totals_b2)
-    return Verified(tokens, flat.view(rows, 2), accepted, finite[:, 0] & (finite[:, 1] | ~accepted))
+    return Sampled(tokens, flat.view(rows, 2), accepted, finite[:, 0] & (finite[:, 1] | ~accepted))
 
 
 def _accepted(weights_bv: Tensor, totals_b: Tensor, draft: Draft, uniforms_b: Tensor) -> Tensor:
-    """Return for each row whether rejection sampling accepts its draft."""
     drafted = draft.tokens_b[:, None]
     p = weights_bv.gather(1, drafted).squeeze(1) / totals_b
     q = draft.probabilities_bv.gather(1, drafted).squeeze(1)
@@ -114,8 +108,8 @@ def _accepted(weights_bv: Tensor, totals_b: Tensor, draft: Draft, uniforms_b: Te
 
 
 def _rest(weights_bv: Tensor, totals_b: Tensor, probabilities_bv: Tensor, valid_b: Tensor) -> Tensor:
-    """Return the weights to draw each row's token from after its draft was rejected: max(p - q, 0), or p for a row
-    without a draft. p is the main head's distribution, and q the draft head's (`probabilities_bv`)."""
+    """What a token is drawn from after its draft was rejected: max(p - q, 0), or p without a draft. p is the main
+    head's distribution, q the draft head's (`probabilities_bv`)."""
     p = weights_bv / totals_b[:, None]
     rest = (p - torch.where(valid_b[:, None], probabilities_bv, 0.0)).clamp_(min=0)
     # If nothing is left, p and q differ only by rounding: a rejection is then almost impossible, and drawing from p is

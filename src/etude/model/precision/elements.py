@@ -35,87 +35,74 @@ class Element:
 
     @property
     def magic(self) -> float:
-        """Factor for rounding a value by adding a large number and subtracting it again.
-
-        The large number is the largest power of two not above the value, times this factor. The number is so large that
-        fp32 stores it only to the precision that the element type has at the value. So the addition rounds the value to
-        that precision.
-        """
+        """Factor for rounding by addition: a value plus this factor times the largest power of two not above it is so
+        large that fp32 stores the sum only to the precision that the element type has at the value."""
         return 2.0 ** (_MANTISSA_BITS - self.mantissa_bits)
 
 
 E4M3 = Element(mantissa_bits=3, smallest_normal=2.0**-6, largest=448.0)
 E2M1 = Element(mantissa_bits=1, smallest_normal=1.0, largest=6.0)
 _E2M1_CONSTANT = torch.tensor(((_MANTISSA_BITS - E2M1.mantissa_bits) << _MANTISSA_BITS) - 2 * _BIAS, dtype=torch.int32)
-"""`to_e2m1` rounds by adding a number to each magnitude; this is the constant part of that number's bits. The tensor is
-created only once: creating it in every call would cost half as much as a pass over the numbers."""
+"""The constant part of the bits of the number that `to_e2m1` adds to round. Created once: in every call it would cost
+half as much as a pass over the numbers."""
 
 
-def round_to_(values: Tensor, element: Element, work: Tensor) -> Tensor:
-    """Round each fp32 value in place to the nearest value of the element type.
-
-    NaN stays NaN; zero loses its sign. `work` is scratch memory of the same shape.
-    """
+def round_to_(values: Tensor, element: Element) -> Tensor:
+    """Round each fp32 value in place to the nearest value of the element type. NaN stays NaN; zero loses its sign."""
     values.clamp_(-element.largest, element.largest)
-    power = _power_below(values, element, work)
+    # The largest power of two not above each magnitude, but at least the element's smallest normal number.
+    power = (values.view(torch.int32) & _EXPONENT).view(torch.float32).clamp_min_(element.smallest_normal)
     # 1.5 keeps the sum in the binade of the constant, whatever the sign of the value.
     return values.add_(power, alpha=1.5 * element.magic).sub_(power, alpha=1.5 * element.magic)
 
 
-def to_e4m3(values: Tensor, codes: Tensor) -> None:
-    """Convert fp32 to float8_e4m3fn and store the result in `codes`. NaN becomes a NaN of either sign. `values` is
-    overwritten."""
+def to_e4m3(values: Tensor) -> Tensor:
+    """Convert fp32 to float8_e4m3fn; `values` is overwritten. NaN becomes a NaN of either sign."""
     # Before torch 2.12 casts do not saturate by themselves.
-    codes.copy_(values.clamp_(-E4M3.largest, E4M3.largest))
+    return values.clamp_(-E4M3.largest, E4M3.largest).to(torch.float8_e4m3fn)
 
 
-def from_e4m3(codes: Tensor, values: Tensor) -> Tensor:
-    """Convert float8_e4m3fn to fp32, store the result in `values` and return it.
+def from_e4m3(codes: Tensor) -> Tensor:
+    """Convert float8_e4m3fn to fp32.
 
-    The codes are shifted into fp16 and scaled by the difference of the exponent biases. A pass of such arithmetic takes
-    about 0.1 ns per number, torch's own cast 3.8 ns.
+    The codes are shifted into fp16 and scaled by the difference of the exponent biases: 0.1 ns per number, where
+    torch's own cast takes 3.8 ns.
     """
     # Sign-extended, so that the shift moves the sign to fp16's sign bit; the mask clears the copy of the sign below it.
     bits = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(7).bitwise_and_(-0x4001)
-    values.copy_(bits.view(torch.float16)).mul_(2.0**8)
+    values = bits.view(torch.float16).to(torch.float32).mul_(2.0**8)
     if has_nan(codes):
         values.masked_fill_(codes.view(torch.uint8).bitwise_and(_NAN_E4M3) == _NAN_E4M3, torch.nan)
     return values
 
 
 def has_nan(codes: Tensor) -> bool:
-    """Return whether float8_e4m3fn codes contain NaN. It takes the maximum of the bytes, which is several times faster
-    than comparing each."""
+    """Whether float8_e4m3fn codes contain NaN, by the maximum of the bytes: several times faster than comparing
+    each."""
     return codes.numel() > 0 and int(codes.view(torch.uint8).bitwise_and(_NAN_E4M3).max()) == _NAN_E4M3
 
 
-def to_e2m1(magnitudes: Tensor, codes: Tensor, work: Tensor) -> Tensor:
-    """Convert fp32 magnitudes below 7 to 3-bit E2M1 codes, store them in `codes` (uint8) and return it.
-
-    `magnitudes` is overwritten, `work` is scratch memory of its shape, and NaN becomes an arbitrary code.
-    """
-    binade = work.view(torch.int32)
-    torch.bitwise_right_shift(magnitudes.view(torch.int32), _MANTISSA_BITS, out=binade).clamp_min_(_BIAS)
+def to_e2m1(magnitudes: Tensor) -> Tensor:
+    """Convert fp32 magnitudes below 7 to 3-bit E2M1 codes (uint8), NaN to any code; `magnitudes` is overwritten."""
+    binade = (magnitudes.view(torch.int32) >> _MANTISSA_BITS).clamp_min_(_BIAS)
     # A constant for each binade: its last fp32 bit has the weight of one E2M1 step there, and its last bits count the
     # two codes of each lower binade. Adding it rounds the magnitude, and the last bits of the sum are the code.
     torch.add(_E2M1_CONSTANT, binade, alpha=(1 << _MANTISSA_BITS) + 2, out=binade)
-    return codes.copy_(magnitudes.add_(work).view(torch.int32))
+    return magnitudes.add_(binade.view(torch.float32)).view(torch.int32).to(torch.uint8)
 
 
-def pack_pairs(codes: Tensor, packed: Tensor) -> None:
-    """Pack pairs of 4-bit codes along the last dimension into bytes, the first code in the low half, and store them in
-    `packed`. `codes` is overwritten."""
+def pack_pairs(codes: Tensor) -> Tensor:
+    """Pack pairs of 4-bit codes into bytes, the first in the low half. `codes` is overwritten."""
     pairs = codes.view(torch.int16)
-    packed.copy_(pairs.bitwise_or_(pairs >> 4))
+    return pairs.bitwise_or_(pairs >> 4).to(torch.uint8)
 
 
-def from_e2m1(packed: Tensor, values: Tensor) -> Tensor:
-    """Convert E2M1 codes packed two per byte to fp32, store them in `values` (twice as long in the last dimension) and
-    return it. The codes are shifted into fp16 and scaled by the difference of the exponent biases."""
+def from_e2m1(packed: Tensor) -> Tensor:
+    """Convert E2M1 codes packed two per byte to fp32, by way of fp16 like `from_e4m3`."""
     byte = packed.to(torch.int32)
     pairs = (byte & 0x0F).bitwise_or_(byte.bitwise_and_(0xF0).bitwise_left_shift_(12))
     bits = (pairs & 0x00070007).bitwise_left_shift_(9).bitwise_or_(pairs.bitwise_and_(0x00080008) << 12)
-    return values.copy_(bits.view(torch.float16)).mul_(2.0**14)
+    return bits.view(torch.float16).to(torch.float32).mul_(2.0**14)
 
 
 def e8m0_not_below(absmax: Tensor, largest: float) -> Tensor:
@@ -164,10 +151,3 @@ def significant_bits_(values: Tensor, bits: int) -> Tensor:
     pattern = values.view(torch.int32)
     pattern.add_((1 << dropped) >> 1).bitwise_and_(-1 << dropped)
     return values
-
-
-def _power_below(values: Tensor, element: Element, work: Tensor) -> Tensor:
-    """Return the largest power of two not above each magnitude, but at least the element's smallest normal number. The
-    result is stored in `work`."""
-    torch.bitwise_and(values.view(torch.int32), _EXPONENT, out=work.view(torch.int32))
-    return work.clamp_min_(element.smallest_normal)

@@ -32,13 +32,10 @@ Quantised: TypeAlias = MXFP8 | NVFP4 | BlockFP8 | RowFP8
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A low-precision number format with its conversions."""
-
     name: str
     quantise: Callable[[Tensor], Quantised]
-    """Converts a tensor to codes and scales."""
     fake: Callable[[Tensor], Tensor]
-    """Rounds a tensor to values of the format and returns them in the tensor's dtype."""
+    """Rounds a tensor to values of the format, in its own dtype."""
 
 
 FORMATS = {
@@ -52,12 +49,11 @@ FORMATS = {
         Format("fp8_row", quantise_row_fp8, fake_row_fp8),
     )
 }
-"""All formats by name. nvfp4 has one outer scale per token, nvfp4_tensor one per tensor. fp8_tile is block FP8 with
-blocks of 1 x 128, for activations."""
+"""nvfp4 has one outer scale per token, nvfp4_tensor one per tensor. fp8_tile is block FP8 with blocks of 1 x 128, for
+activations."""
 
 
 def format_named(name: str) -> Format:
-    """Return the format with this name. Raises CannotQuantise if there is none."""
     found = FORMATS.get(name)
     if found is None:
         raise CannotQuantise(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")
@@ -65,17 +61,14 @@ def format_named(name: str) -> Format:
 
 
 def split_tensors(q: Quantised) -> tuple[dict[str, Tensor], Callable[..., Quantised]]:
-    """Return the plain tensors of a quantised tensor by name, and a function that rebuilds it from them.
-
-    Used by code that can store only plain tensors, such as autograd.
-    """
+    """Return a quantised tensor's plain tensors by name, and a function that rebuilds it: for autograd and state
+    dicts."""
     parts = {field.name: getattr(q, field.name) for field in fields(q)}
     tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
     return tensors, partial(type(q), **{name: part for name, part in parts.items() if name not in tensors})
 
 
 def dequantise(q: Quantised, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Convert codes and scales of any format to numbers."""
     match q:
         case MXFP8():
             return dequantise_mxfp8(q, dtype)

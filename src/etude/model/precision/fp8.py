@@ -28,8 +28,6 @@ _NAN_CODE = 0x7F
 
 @dataclass(frozen=True, slots=True)
 class BlockFP8:
-    """A tensor in FP8 with one scale per block."""
-
     codes: Tensor
     """E4M3 codes: float8_e4m3fn [..., M, K]."""
     scales: Tensor
@@ -40,8 +38,6 @@ class BlockFP8:
 
 @dataclass(frozen=True, slots=True)
 class RowFP8:
-    """A tensor in FP8 with one scale per row."""
-
     codes: Tensor
     """E4M3 codes: float8_e4m3fn [..., K]."""
     scales: Tensor
@@ -78,10 +74,10 @@ def dequantise_row_fp8(q: RowFP8, dtype: torch.dtype = torch.bfloat16) -> Tensor
     return _from_codes(as_rows(q.codes), q.scales.reshape(-1, 1), dtype).view(q.codes.shape)
 
 
-def fake_row_fp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return dequantise(quantise(x)), except that zeros may have another sign. `dtype` defaults to that of x."""
+def fake_row_fp8(x: Tensor) -> Tensor:
+    """Return dequantise(quantise(x)), except that zeros may have another sign."""
     rows = rows_of(x, 1, "row-wise FP8")
-    return _fake(rows, _scale(_largest(rows, rows.shape[1])), dtype or x.dtype).view(x.shape)
+    return _fake(rows, _scale(_largest(rows, rows.shape[1])), x.dtype).view(x.shape)
 
 
 def _largest(rows: Tensor, block: int) -> Tensor:
@@ -94,8 +90,7 @@ def _scale(absmax: Tensor) -> Tensor:
 
 
 def _block_scales(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Return x flattened to rows, padded to a multiple of 128 columns, and the scales of its blocks of `rows` x 128:
-    [..., ceil(M / rows), ceil(K / 128)]."""
+    """Return x as rows padded to a multiple of 128, and its blocks' scales [..., ceil(M / rows), ceil(K / 128)]."""
     if x.dim() < 2:
         raise CannotQuantise(f"block FP8 needs a matrix; the shape is {tuple(x.shape)}")
     padded = rows_of(_filled_up(x), BLOCK, "block FP8")
@@ -105,14 +100,12 @@ def _block_scales(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
 
 
 def _filled_up(x: Tensor) -> Tensor:
-    """Pad the last dimension with zeros to a multiple of 128."""
     lacking = -x.shape[-1] % BLOCK
     return F.pad(x, (0, lacking)) if lacking else x
 
 
 def _to_rows(scales: Tensor, shape: torch.Size, rows: int) -> Tensor:
-    """Repeat block scales, so that every row of a tensor with this shape gets the scales of its own blocks. Blocks are
-    `rows` rows high."""
+    """Repeat block scales, so that every row of a tensor with this shape has the scales of its own blocks."""
     return scales.repeat_interleave(rows, -2)[..., : shape[-2], :].reshape(-1, scales.shape[-1])
 
 

@@ -41,8 +41,7 @@ _E4M3 = torch.float8_e4m3fn
 
 
 def quantise_experts(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Quantise the routed experts' weights to the format `name`. Return all tensors to store, and config.json's
-    quantization_config."""
+    """Quantise the routed experts' weights. Return all tensors to store, and config.json's quantization_config."""
     if name not in STORED:
         raise CannotQuantise(f"checkpoints can be written in {', '.join(STORED)}, not in {name!r}")
     out: dict[str, Tensor] = {}
@@ -62,8 +61,7 @@ def quantise_experts(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str
 
 
 def stored_tensors(weight: str, q: Quantised) -> dict[str, Tensor]:
-    """Return the tensors, by name, that a checkpoint stores for the quantised weight named `weight` (ends in
-    `.weight`)."""
+    """Return the tensors that a checkpoint stores for the quantised weight of this name, which ends in `.weight`."""
     match q:
         case MXFP8():
             return {weight: q.codes, f"{weight}_scale": q.scales}
@@ -80,8 +78,7 @@ def stored_tensors(weight: str, q: Quantised) -> dict[str, Tensor]:
 
 
 def quantization_config(name: str, kept: Iterable[str]) -> dict[str, Any]:
-    """Build config.json's quantization_config for the format `name`. `kept` names the modules that are not
-    quantised."""
+    """Build config.json's quantization_config. `kept` names the modules that are not quantised."""
     ignored = list(kept)
     if name == "fp8_block":
         return {
@@ -111,10 +108,7 @@ def quantization_config(name: str, kept: Iterable[str]) -> dict[str, Any]:
 
 
 def refuse_unknown(config: Mapping[str, Any] | None) -> None:
-    """Raise UnsupportedCheckpoint if a quantization_config has unsupported settings.
-
-    Only settings that cannot be seen from the tensors are checked.
-    """
+    """Raise UnsupportedCheckpoint for unsupported settings that cannot be seen from the tensors."""
     if not config:
         return
     method = config.get("quant_method")
@@ -128,8 +122,8 @@ def refuse_unknown(config: Mapping[str, Any] | None) -> None:
 
 
 def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Quantised]]:
-    """Split a checkpoint's tensors into plain tensors and quantised weights. The name of a quantised weight is the one
-    that it would have unquantised."""
+    """Split a checkpoint's tensors into plain ones and quantised weights, under the names they would have
+    unquantised."""
     rest, quantised = dict(tensors), dict[str, Quantised]()
     for name in [n for n in rest if n.endswith(("_scale_inv", "_scale", "_global_scale", "_scale_2"))]:
         stem = re.fullmatch(r"(.*\.weight)_(scale_inv|scale|global_scale|scale_2)", name)
@@ -144,7 +138,7 @@ def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
 
 
 def _take_quantised(weight: str, rest: dict[str, Tensor]) -> Quantised:
-    """Take the tensors of one quantised weight out of `rest` and return them as codes and scales of its format."""
+    """Take the tensors of one quantised weight out of `rest`."""
     found = {s: rest.pop(f"{weight}_{s}", None) for s in ("scale_inv", "scale", "scale_2", "global_scale", "packed")}
     codes = rest.pop(weight, found["packed"])
     scale = found["scale_inv"] if found["scale"] is None else found["scale"]

@@ -23,8 +23,6 @@ _NAN_SCALE, _NAN_CODE = 0xFF, 0x7F
 
 @dataclass(frozen=True, slots=True)
 class MXFP8:
-    """A tensor in MXFP8: E4M3 codes with one power-of-two scale per block of 32."""
-
     codes: Tensor
     """E4M3 codes: float8_e4m3fn [..., K]."""
     scales: Tensor

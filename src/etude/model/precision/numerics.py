@@ -47,16 +47,13 @@ Rounding = Literal["bf16", "nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One rounded operand of a matmul."""
-
     values: Tensor
-    """Rounded values [..., K]: fp32, or bf16 where that is exact. NVFP4's outer scale is not multiplied in; the field
-    `outer` holds it."""
+    """Rounded values [..., K], without NVFP4's outer scale: fp32, or bf16 where that is exact."""
     outer: Tensor | None = None
-    """Outer scale by which the matmul's result is multiplied: fp32, broadcasts to [..., 1]. None is 1."""
+    """Outer scale of the matmul's result: fp32, broadcasts to [..., 1]; None is 1."""
 
     def rows(self, chosen_r: Tensor) -> Operand:
-        """Return the operand made of the rows `chosen_r` of this one, [N, K]; index N stands for a row of zeros."""
+        """Return the rows `chosen_r` of this operand, [N, K]; index N stands for a row of zeros."""
         outer = self.outer
         if outer is not None and outer.dim():
             outer = F.pad(outer, (0, 0, 0, 1)).index_select(0, chosen_r)
@@ -87,8 +84,8 @@ class Numerics:
 
     @property
     def block(self) -> int:
-        """Block size of the backward pass. An expert's tokens are padded to a multiple of it, so that no block contains
-        tokens of two experts. bf16 has no blocks, but is padded too, which limits the number of matmul shapes."""
+        """Block size of the backward pass: an expert's tokens are padded to a multiple, so that no block has tokens of
+        two experts. bf16 has no blocks; there it limits the number of matmul shapes."""
         return fp8.BLOCK if self.rounding == "fp8_block" else mxfp8.BLOCK
 
     def activations(self, x: Tensor) -> Operand:
@@ -111,8 +108,8 @@ class Numerics:
         return self.rounding != "bf16"
 
     def codes(self, weights: Sequence[Tensor]) -> list[Quantised]:
-        """Quantise weights [E, M, K] that are all multiplied with the same input, such as gate and up. In NVFP4 the
-        weights of one expert share an outer scale, because kernels run them as one matmul."""
+        """Quantise weights [E, M, K] that are all multiplied with the same input, such as gate and up. In NVFP4 they
+        share an outer scale per expert, because kernels run them as one matmul."""
         match self.rounding:
             case "nvfp4" | "nvfp4_tensor":
                 absmax = torch.stack([weight.detach().abs().amax((1, 2)) for weight in weights]).amax(0)
@@ -126,8 +123,7 @@ class Numerics:
                 raise CannotQuantise("bf16 has no codes and scales")
 
     def operand(self, codes: Sequence[Quantised], dtype: torch.dtype) -> Operand:
-        """Dequantise several weights, [E, M, K] each, and concatenate them along M to one operand [E, sum of M, K].
-        `dtype` is that of the activations."""
+        """Dequantise weights [E, M, K] to one operand [E, sum of M, K]. `dtype` is that of the activations."""
         values, outer = [], None
         for q in codes:
             if isinstance(q, NVFP4):
@@ -138,19 +134,15 @@ class Numerics:
         return Operand(values[0] if len(values) == 1 else torch.cat(values, 1), outer)
 
     def weights(self, weights: Sequence[Tensor], dtype: torch.dtype) -> Operand:
-        """Round several weights, [E, M, K] each, and concatenate them along M to one operand [E, sum of M, K].
-
-        The weights are quantised and dequantised, so a trainer gets the same values as an engine that loads the codes.
-        """
+        """Round weights [E, M, K] to one operand [E, sum of M, K], by way of their codes: a trainer gets the same
+        values as an engine that loads the codes."""
         if not self.has_codes:
             return Operand(torch.cat([_in_bf16(weight) for weight in weights], 1))
         return self.operand(self.codes(weights), dtype)
 
     def product(self, x: Operand, w: Operand, cuts: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Compute x W^T, where expert e has the rows from cuts[e] to cuts[e + 1] of x.
-
-        Sums are in fp32; they are multiplied by the outer scales and rounded once to `dtype`.
-        """
+        """Compute x W^T, where expert e has the rows from cuts[e] to cuts[e + 1] of x. Sums are in fp32; they are
+        multiplied by the outer scales and rounded once to `dtype`."""
         rows, experts = x.values.shape[0], len(cuts) - 1
         if (
             not self.invariant
@@ -177,8 +169,8 @@ class Numerics:
         return y.to(dtype)
 
     def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], cuts: Sequence[int]) -> Tensor:
-        """Compute dy W, the gradient of x, from rounded operands. W is `weights`, [E, M, K] each, concatenated along M,
-        so dy is [R, sum of M]. Expert e has the rows from cuts[e] to cuts[e + 1] of dy."""
+        """Compute dy W, the gradient of x, from rounded operands. W is `weights`, [E, M, K] each, joined along M, so dy
+        is [R, sum of M]."""
         # Each weight's part of dy is rounded by itself, because its output width need not be a multiple of the block.
         parts = dy.split([weight.shape[1] for weight in weights], -1)
         left = torch.cat([self._backward(part) for part in parts], -1)
@@ -186,9 +178,8 @@ class Numerics:
         return self.product(Operand(left), Operand(right), cuts, dy.dtype)
 
     def weight_gradient(self, dy: Tensor, x: Tensor, cuts: Sequence[int]) -> Tensor:
-        """Compute the gradient of each expert's weights from rounded operands: dy^T x over the expert's rows. The
-        result is [E, width of dy, width of x]. Expert e has the rows from cuts[e] to cuts[e + 1]; their number must be
-        a multiple of `block`."""
+        """Compute the gradient of each expert's weights, dy^T x over its rows, from rounded operands: [E, width of dy,
+        width of x]. The number of an expert's rows must be a multiple of `block`."""
         left, right = self._backward(dy.T), self._backward(x.T)
         dw = left.new_empty(len(cuts) - 1, dy.shape[1], x.shape[1])
         for expert, (begin, end) in enumerate(pairwise(cuts)):
@@ -213,5 +204,5 @@ def _in_bf16(x: Tensor) -> Tensor:
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:
-    """Return bf16 for bf16, else fp32: a dtype that represents MXFP8 and bf16 values exactly, unlike fp16."""
+    """bf16 for bf16, else fp32: what holds MXFP8 and bf16 values exactly, unlike fp16."""
     return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32

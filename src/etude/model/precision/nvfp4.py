@@ -31,7 +31,7 @@ from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 16
 SMALLEST_OUTER = 2.0**-120
-"""Smallest outer scale, also that of an all-zero row. Its reciprocal and its products with block scales are normal fp32
+"""Smallest outer scale, also of an all-zero row: its reciprocal and products with block scales are normal fp32
 numbers."""
 _NAN_CODE = 0x7F
 
@@ -41,8 +41,6 @@ ScaleScope = Literal["token", "tensor"]
 
 @dataclass(frozen=True, slots=True)
 class NVFP4:
-    """A tensor in NVFP4: E2M1 codes, an E4M3 scale per block of 16, and fp32 outer scales."""
-
     codes: Tensor
     """Codes, uint8 [..., K / 2]: two E2M1 codes per byte, the first of a pair in the low half."""
     scales: Tensor
@@ -60,8 +58,8 @@ def outer_scale(absmax: Tensor) -> Tensor:
 def quantise_nvfp4(
     x: Tensor, *, per: ScaleScope = "token", outer: Tensor | None = None, reciprocal_bits: int | None = None
 ) -> NVFP4:
-    """Quantise x to NVFP4. `per` says whether each token (row) has its own outer scale, or the tensor has a single one.
-    If `outer` is given, no outer scale is computed; `outer` must broadcast to [..., 1]."""
+    """Quantise x to NVFP4. A given `outer`, which must broadcast to [..., 1], is used instead of the computed
+    scales."""
     rows = rows_of(x, BLOCK, "NVFP4")
     scales, outer = _scales(rows, x.shape, per, outer, reciprocal_bits)
     divisors, divide = _divisors(_products(scales, outer, x.shape), reciprocal_bits)
@@ -74,22 +72,19 @@ def quantise_nvfp4(
 
 def dequantise_nvfp4(q: NVFP4, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     shape = (*q.codes.shape[:-1], 2 * q.codes.shape[-1])
-    scales, outer = _values(as_rows(q.scales)), _by_row(q.outer, shape)
+    scales, outer = from_e4m3(as_rows(q.scales)), _by_row(q.outer, shape)
     return passes_on(q.codes.device).decode_e2m1(as_rows(q.codes), scales, outer, dtype).view(shape)
 
 
-def fake_nvfp4(
-    x: Tensor, dtype: torch.dtype | None = None, *, per: ScaleScope = "token", reciprocal_bits: int | None = None
-) -> Tensor:
-    """Return dequantise(quantise(x)), except that zeros may have another sign. `dtype` defaults to that of x."""
-    values, _ = _rounded(x, dtype or x.dtype, per, reciprocal_bits, whole=True)
-    return values
+def fake_nvfp4(x: Tensor, *, per: ScaleScope = "token", reciprocal_bits: int | None = None) -> Tensor:
+    """Return dequantise(quantise(x)), except that zeros may have another sign."""
+    return _rounded(x, x.dtype, per, reciprocal_bits, whole=True)[0]
 
 
 def split_nvfp4(
     x: Tensor, dtype: torch.dtype | None = None, *, per: ScaleScope = "token", reciprocal_bits: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Round x to NVFP4. Return the values without the outer scale (each code times its block scale), and that scale.
+    """Return the rounded values without the outer scale (each code times its block scale), and that scale.
 
     The values are exact in bf16 and fp32, so a matmul can multiply them and then apply the outer scale to the sums.
     """
@@ -99,14 +94,13 @@ def split_nvfp4(
 def _rounded(
     x: Tensor, dtype: torch.dtype, per: ScaleScope, reciprocal_bits: int | None, *, whole: bool
 ) -> tuple[Tensor, Tensor]:
-    """Round x to NVFP4. Return the values and the outer scale. With `whole` the outer scale is multiplied into the
-    values; otherwise a value is its code times its block scale."""
+    """Return the rounded values and the outer scale, which is multiplied into the values if `whole`."""
     rows = rows_of(x, BLOCK, "NVFP4")
     codes, outer = _scales(rows, x.shape, per, None, reciprocal_bits)
     divisors, divide = _divisors(_products(codes, outer, x.shape), reciprocal_bits)
     by_row = _by_row(outer, x.shape) if whole else None
     values = passes_on(x.device).round_to(
-        rows, E2M1, RoundingScales(divisors, _values(codes), by_row), dtype, divide=divide
+        rows, E2M1, RoundingScales(divisors, from_e4m3(codes), by_row), dtype, divide=divide
     )
     return values.view(x.shape), outer
 
@@ -114,8 +108,8 @@ def _rounded(
 def _scales(
     rows: Tensor, shape: torch.Size, per: ScaleScope, outer: Tensor | None, reciprocal_bits: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the block scales as E4M3 codes [N, K / 16], and the outer scale: `outer` if given, else computed per token
-    ([..., 1]) or per tensor ([])."""
+    """Return the block scales as E4M3 codes [N, K / 16], and the outer scale: given, or per token [..., 1] or tensor
+    []."""
     absmax = passes_on(rows.device).largest(rows, BLOCK)
     if outer is None and per == "token":
         outer = outer_scale(absmax.amax(-1)).view(*shape[:-1], 1)
@@ -126,15 +120,9 @@ def _scales(
     wanted = absmax.div_(E2M1.largest)
     wanted = wanted.div_(divisors) if divide else wanted.mul_(divisors)
     wanted.clamp_min_(E4M3.smallest_normal)
-    scales = torch.empty(wanted.shape, dtype=torch.float8_e4m3fn, device=rows.device)
-    to_e4m3(wanted, scales)
+    scales = to_e4m3(wanted)
     scales.view(torch.uint8).bitwise_and_(_NAN_CODE)  # clears the sign bit, which a NaN may have
     return scales, outer
-
-
-def _values(codes: Tensor) -> Tensor:
-    """Convert E4M3 codes to fp32."""
-    return from_e4m3(codes, torch.empty(codes.shape, dtype=torch.float32, device=codes.device))
 
 
 def _by_row(outer: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -143,13 +131,12 @@ def _by_row(outer: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _products(scales: Tensor, outer: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return block scale * outer scale for each block."""
-    return _values(scales).mul_(_by_row(outer, shape))
+    return from_e4m3(scales).mul_(_by_row(outer, shape))
 
 
 def _divisors(scales: Tensor, reciprocal_bits: int | None) -> tuple[Tensor, bool]:
-    """Return how to divide by `scales`: a tensor, and whether to divide by it (True) or multiply with it (False). The
-    tensor holds the scales or, with `reciprocal_bits`, their rounded reciprocals."""
+    """Return what to divide by (True) or multiply with (False): the scales or, with `reciprocal_bits`, rounded
+    reciprocals."""
     if reciprocal_bits is None:
         return scales, True
     return significant_bits_(scales.reciprocal(), reciprocal_bits), False

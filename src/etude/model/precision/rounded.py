@@ -22,21 +22,19 @@ from etude.model.precision.numerics import Numerics, Operand
 from etude.model.tiles import silu, weighted_sum
 
 Weights = Sequence[Tensor] | Operand
-"""The weights of one matmul: either tensors [E, M, K] that are multiplied with the same input, or one operand that is
-already rounded and gets no gradient."""
+"""Tensors [E, M, K] that are multiplied with the same input, or one rounded operand, which gets no gradient."""
 
 ROWS_STEP = 32
 """Multiple to which each expert's rows are padded in inference, so that few matmul shapes occur."""
 EQUAL_MAX_PAIRS = 4096
-"""Maximum number of token-expert pairs for which inference pads every expert to as many rows as the busiest expert has.
-Equal numbers of rows allow one batched matmul, which for so few pairs is faster than one matmul per expert."""
+"""Maximum number of pairs for which inference gives every expert as many rows as the busiest: one batched matmul is
+then faster than one matmul per expert."""
 
 
 def rounded_experts(
     x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate_up: Weights, down: Weights, numerics: Numerics
 ) -> Tensor:
-    """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)), e = experts[n,k], with rounded
-    matmuls."""
+    """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)), e = experts[n,k]."""
     if not x_nd.shape[0]:
         return torch.zeros_like(x_nd)
     experts = (gate_up.values if isinstance(gate_up, Operand) else gate_up[0]).shape[0]
@@ -85,8 +83,6 @@ def rounded_matmul(x: Tensor, weights: Weights, cuts: Sequence[int], numerics: N
 
 
 class _RoundedMatmul(torch.autograd.Function):
-    """Autograd function of `rounded_matmul`, for weights that are trained."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, cuts: tuple[int, ...], numerics: Numerics, *weights: Tensor) -> Tensor:
         ctx.save_for_backward(x, *weights)

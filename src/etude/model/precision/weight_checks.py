@@ -24,22 +24,20 @@ from etude.model.precision.formats import Quantised
 from etude.model.precision.nvfp4 import NVFP4
 
 SATURATED = 0.5
-"""Maximum share of a row's numbers or codes that may be at the largest value of their type. For comparison: a row of
-ordinary weights has about an eighth of its codes there in E2M1, and a single code in E4M3."""
+"""Maximum share of a row at the largest value of its type. Ordinary weights have about an eighth there in E2M1, and a
+single code in E4M3."""
 _LARGEST_E8M0 = 246
 """Largest acceptable scale, as E8M0 code: 2^119. Any larger power times 448 is infinite in fp32; code 255 is NaN."""
 _E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST = 0x7F, 0x7E, 7
 _PLAIN = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
 _SCALES = ("scale", "scales", "scale_inv", "scale_2", "outer")
 _DIVISOR = ".weight_global_scale"
-"""Name suffix of the weight scales that are stored as divisors: weights are divided by them, not multiplied. Scales of
-activations, which are ignored on loading, have other names."""
+"""Name suffix of weight scales that are divisors. Scales of activations, which loading ignores, have other names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Describes what is wrong with one tensor: numbers that are not finite, or rows that were or may have been
-    clipped."""
+    """One tensor with numbers that are not finite, or with rows that were or may have been clipped."""
 
     where: str
     """Name of the tensor, or description of a layer's intermediate result."""
@@ -60,11 +58,8 @@ def faults(tensors: Mapping[str, Tensor]) -> list[Fault]:
 
 @torch.no_grad()
 def faults_of_values(values: Iterable[tuple[str, Tensor]]) -> list[Fault]:
-    """Return a `Fault` for each dequantised weight that is not finite.
-
-    `values` yields names and dequantised weights, whose codes and scales the caller has already checked. The weights
-    are checked one after another, so `values` may dequantise each one on demand.
-    """
+    """Return a `Fault` for each dequantised weight that is not finite. `values` may dequantise each one on demand, as
+    they are checked one after another."""
     counted = ((name, int((~x.isfinite()).sum()), x) for name, x in values)
     return [
         Fault(name, f"stands for {count} of {x.numel()} numbers that are not finite in {_dtype(x)}")
@@ -79,11 +74,8 @@ def _dtype(tensor: Tensor) -> str:
 
 @torch.no_grad()
 def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
-    """Return a `Fault` for every weight that may have been clipped, for example by a scale that was too small.
-
-    Such a weight has rows in which most codes are at the maximum; for NVFP4 the blocks' scales must be at the maximum
-    too. A row whose numbers all have one magnitude is indistinguishable from a clipped one.
-    """
+    """Return a `Fault` for every weight that may have been clipped, for example by a scale that was too small: with
+    rows in which most codes (for NVFP4 also their blocks' scales) are at the maximum."""
     found = []
     for name, q in sorted(quantised.items()):
         full = _full(q.codes)
@@ -97,30 +89,23 @@ def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
 
 
 def require_no_faults(tensors: Mapping[str, Tensor], refusal: str) -> None:
-    """Raise PoisonedWeights if a tensor is not finite or was clipped.
-
-    `refusal` begins the message and says what is not done because of that: "<folder> is not written".
-    """
+    """Raise PoisonedWeights if a tensor is not finite or was clipped. `refusal` begins the message: "<folder> is not
+    written"."""
     refuse_faults(faults(tensors), refusal)
 
 
 def refuse_faults(found: Sequence[Fault], refusal: str) -> None:
-    """Raise PoisonedWeights if `found` is not empty. The message begins with `refusal` and describes the first
-    fault."""
     if found:
         raise PoisonedWeights(f"{refusal}: {summary(found)}")
 
 
 def summary(found: Sequence[Fault]) -> str:
-    """Return a one-line text with the first fault and the number of further ones."""
     return f"{found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}"
 
 
 def _within_range(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Return the names of the fp16, bf16, fp32 and fp64 tensors whose magnitudes are all below the dtype's maximum.
-
-    This quick check passes nearly every tensor. The device is synchronised only once, for all tensors together.
-    """
+    """Return the names of the plain tensors whose magnitudes are all below the dtype's maximum: nearly all. The device
+    is synchronised once, for all tensors together."""
     plain = {name: tensor for name, tensor in tensors.items() if tensor.dtype in _PLAIN and tensor.numel()}
     within = [_within(tensor) for tensor in plain.values()]
     sound = torch.stack(within).tolist() if within else []
@@ -134,7 +119,7 @@ def _within(tensor: Tensor) -> Tensor:
 
 
 def _problem(name: str, tensor: Tensor) -> str | None:
-    """Return a description of what is wrong with a stored tensor, for `Fault.problem`; None if nothing is."""
+    """What is wrong with a stored tensor, for `Fault.problem`; None if nothing is."""
     if not tensor.numel():
         return None
     scale = name.endswith(_SCALES)
@@ -160,16 +145,14 @@ def _not_finite(count: int, tensor: Tensor) -> str:
 
 
 def _full(codes: Tensor) -> Tensor:
-    """Return a mask with one entry per code: whether the code has the largest magnitude of its type. `codes` holds
-    E4M3, or E2M1 packed two per byte."""
+    """Return for each code (E4M3, or E2M1 packed two per byte) whether it has the largest magnitude of its type."""
     if codes.dtype == torch.float8_e4m3fn:
         return codes.view(torch.uint8).bitwise_and(_E4M3_INFINITE) == _E4M3_LARGEST
     return torch.stack((codes & _E2M1_LARGEST, codes >> 4 & _E2M1_LARGEST), -1).flatten(-2) == _E2M1_LARGEST
 
 
 def _clipped(tensor: Tensor) -> str | None:
-    """Return a description of a row of plain numbers (not codes) that a saturating cast clipped; None if there is
-    none."""
+    """Describe a row of plain numbers that a saturating cast clipped; None if there is none."""
     rows = tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.reshape(1, -1)
     share, row = (rows.abs() == torch.finfo(tensor.dtype).max).float().mean(-1).max(0)
     if float(share) <= SATURATED:

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from etude.text.calls import Arguments, CallSchema
 from etude.text.formats.grammar import Grammar
-from etude.text.formats.json_calls import read_object, unknown, write_object
+from etude.text.formats.json_calls import read_arguments, write_object
 from etude.text.formats.marked import END_THINK, THINK, MarkedFormat
 from etude.text.formats.marks import Piece
 
@@ -87,7 +87,7 @@ class DeepSeekV3Format(MarkedFormat):
         fenced = fenced.strip()
         if not found or kind.strip() != "function" or not (fenced.startswith(_FENCE) and fenced.endswith(_END_FENCE)):
             return "the call is not a name and its arguments in a json fence"
-        return _checked(name.strip(), fenced[len(_FENCE) : -len(_END_FENCE)], schemas)
+        return read_arguments(name.strip(), fenced[len(_FENCE) : -len(_END_FENCE)], schemas)
 
     def call_name(self, raw: str) -> str:
         return raw.partition(SEPARATOR)[2].partition("\n")[0].strip()
@@ -126,7 +126,7 @@ class DeepSeekV31Format(DeepSeekV3Format):
 
     def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
         name, found, text = raw.partition(SEPARATOR)
-        return _checked(name.strip(), text, schemas) if found else "the call is not a name and its arguments"
+        return read_arguments(name.strip(), text, schemas) if found else "the call is not a name and its arguments"
 
     def call_name(self, raw: str) -> str:
         name, found, _ = raw.partition(SEPARATOR)
@@ -134,11 +134,3 @@ class DeepSeekV31Format(DeepSeekV3Format):
 
     def format_call(self, name: str, arguments: Mapping[str, object], schema: CallSchema, number: int = 0) -> str:
         return f"{name}{SEPARATOR}{write_object(arguments)}"
-
-
-def _checked(name: str, text: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
-    problem = unknown(name, schemas)
-    if problem is not None:
-        return problem
-    arguments = read_object(text, f"{name}: arguments are")
-    return arguments if isinstance(arguments, str) else (name, arguments)

@@ -23,21 +23,21 @@ Decode: TypeAlias = Callable[[Iterable[int]], str]
 @dataclass(frozen=True, slots=True)
 class Grammar:
     stop: tuple[int, ...]
-    """Ids of the tokens that end a turn. `write` uses the first."""
+    """Tokens that end a turn. `write` uses the first."""
     call: Pair
     section: Pair | None = None
-    """Ids of the start and end token around all calls of a turn; None if the format has no such tokens."""
+    """Tokens around all calls of a turn, if the format has them."""
     separator: tuple[str, int] | None = None
-    """Name and id of the special token that separates the parts of a call, such as its name and its arguments. In a
-    call's raw text it appears as its name. None if the format has no such token."""
+    """Name and id of the token that separates the parts of a call, such as name and arguments, if the format has one.
+    In a call's raw text it appears as its name."""
     think: Pair | None = None
     empty_think: bool = False
-    """Whether the thinking markers are written even if there is no thinking."""
+    """Whether thinking markers are written even without thinking."""
     around_thinking: str = ""
-    """Text that separates the thinking from its start marker and from its end marker."""
+    """Between the thinking and each of its markers."""
     after_thinking: str = ""
     before_first_call: str = ""
-    """Text between a non-empty message and the first call."""
+    """Between a non-empty message and the first call."""
     between_calls: str = ""
 
 
@@ -50,8 +50,7 @@ class _Part:
 
 
 def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> list[Piece]:
-    """Return the pieces (text and special ids) of a whole turn. Raises ValueError if there is thinking, but the
-    vocabulary has no tokens that mark it."""
+    """Raises ValueError if there is thinking, but the vocabulary has no tokens that mark it."""
     pieces: list[Piece] = []
     if thinking and grammar.think is None:
         raise ValueError("this tokenizer has no tokens that mark thinking, so a turn cannot hold any")
@@ -70,12 +69,9 @@ def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> l
 
 
 def read(grammar: Grammar, sampled: Iterable[int], decode: Decode) -> ParsedTurn:
-    """Parse the sampled ids of an assistant turn.
-
-    A misplaced special token stays in the text as its name. The start of a call is recognised anywhere. Inside a call,
-    only the start of another call and the ends of call, section and turn are recognised. Ids after the end of the turn
-    are ignored.
-    """
+    """Parse any ids. A misplaced special token stays in the text as its name. The start of a call is recognised
+    anywhere; inside a call, only the start of another call and the ends of call, section and turn are. Ids after the
+    end of the turn are ignored."""
     parts, ended = _parts(grammar, sampled)
     tokens = {kind: sum(part.tokens for part in parts if part.kind == kind) for kind in ("thinking", "message")}
     return ParsedTurn(
@@ -90,10 +86,10 @@ def read(grammar: Grammar, sampled: Iterable[int], decode: Decode) -> ParsedTurn
 
 
 def without_thinking(grammar: Grammar, sampled: Sequence[int], decode: Decode) -> list[int]:
-    """Return the sampled ids of a turn without its thinking and the newlines after it.
+    """Drop a turn's thinking and the newlines after it.
 
-    The thinking markers are kept in a format that writes them even without thinking. Thinking without an end marker is
-    kept too, because it cannot be separated from the rest.
+    The markers are kept in a format that writes them even without thinking. Thinking without an end marker is kept too,
+    because it cannot be separated from the rest.
     """
     if grammar.think is None:
         return list(sampled)
@@ -146,8 +142,8 @@ def _thinking(grammar: Grammar, part: _Part, decode: Decode) -> str:
 
 
 def _message(grammar: Grammar, parts: Sequence[_Part], place: int, decode: Decode) -> str:
-    """Return the text of a turn's part at index `place`, or "" if that part is not a message. The newlines
-    that the template writes after thinking and before a call are left out."""
+    """The text of a message part, without the newlines that the template writes after thinking and before a call; "" of
+    another part."""
     if parts[place].kind != "message":
         return ""
     text = decode(parts[place].ids)

@@ -17,8 +17,7 @@ _SHOWN = 40
 
 
 def read_object(text: str, what: str) -> Arguments | str:
-    """Return the JSON object in a text, or a one-line description of the problem, which begins with `what`, for example
-    "the call is"."""
+    """Return the JSON object, or a one-line description of the problem, which begins with `what`: "the call is"."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -29,12 +28,20 @@ def read_object(text: str, what: str) -> Arguments | str:
     return value if isinstance(value, dict) else f"{what} not a JSON object"
 
 
+def read_arguments(name: str, text: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
+    """Return a call whose arguments are the JSON object in `text`, or a one-line description of the problem."""
+    if problem := unknown(name, schemas):
+        return problem
+    arguments = read_object(text, f"{name}: arguments are")
+    return arguments if isinstance(arguments, str) else (name, arguments)
+
+
 def write_object(value: Mapping[str, object]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
 def unknown(name: str, schemas: Mapping[str, CallSchema]) -> str | None:
-    """Return None if there is a tool of this name, else a one-line description of the problem."""
+    """Describe in one line that there is no tool of this name; None if there is."""
     if name in schemas:
         return None
     shown = " ".join(name.split())
@@ -44,6 +51,6 @@ def unknown(name: str, schemas: Mapping[str, CallSchema]) -> str | None:
 
 
 def name_in(raw: str) -> str:
-    """Return the tool's name from the text of a call that may be invalid JSON; empty if there is none."""
+    """The tool's name in a call that may be invalid JSON; empty if there is none."""
     found = _NAME.search(raw)
     return found.group(1) if found else ""

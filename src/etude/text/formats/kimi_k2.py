@@ -21,7 +21,7 @@ from typing import Any, Literal
 from etude.text.calls import Arguments, CallSchema
 from etude.text.format import Exchange, TokenizerLike
 from etude.text.formats.grammar import Grammar
-from etude.text.formats.json_calls import read_object, unknown, write_object
+from etude.text.formats.json_calls import read_arguments, write_object
 from etude.text.formats.marked import END_THINK, THINK, MarkedFormat
 from etude.text.formats.marks import Piece
 from etude.text.vocabulary import TokenizerError
@@ -99,12 +99,7 @@ class KimiK2Format(MarkedFormat):
         identity = _ID.fullmatch(written)
         if not found or identity is None:
             return "the call does not begin with functions.name:number and its arguments"
-        name = identity.group(1)
-        problem = unknown(name, schemas)
-        if problem is not None:
-            return problem
-        arguments = read_object(text, f"{name}: arguments are")
-        return arguments if isinstance(arguments, str) else (name, arguments)
+        return read_arguments(identity.group(1), text, schemas)
 
     def call_name(self, raw: str) -> str:
         identity = _ID.fullmatch(raw.partition(ARGUMENTS)[0])

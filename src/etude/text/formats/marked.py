@@ -19,11 +19,10 @@ THINK, END_THINK = "<think>", "</think>"
 
 
 class MarkedFormat(ABC):
-    """A chat format that marks messages and calls by special tokens. `tools` are functions of the OpenAI chat protocol,
-    which `opening` declares."""
+    """`tools` are functions of the OpenAI chat protocol, which `opening` declares."""
 
     NAMES: ClassVar[tuple[str, ...]]
-    """Names of the special tokens that the format requires."""
+    """Special tokens that the format requires."""
     OPTIONAL: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, tokenizer: TokenizerLike, tools: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -40,23 +39,22 @@ class MarkedFormat(ABC):
 
     @abstractmethod
     def _assistant(self) -> list[Piece]:
-        """Return the text and special ids that start an assistant turn."""
+        """What starts an assistant turn."""
 
     def _after_turn(self) -> list[Piece]:
-        """Return the text and special ids that follow the end marker of an assistant turn."""
+        """What follows the end marker of an assistant turn."""
         return []
 
     @abstractmethod
     def _system(self, system: str) -> list[Piece]:
-        """Return the text and special ids of the system message, with the tools if there are any."""
+        """The system message, with the tools if there are any."""
 
     @abstractmethod
     def _user(self, text: str) -> list[Piece]: ...
 
     @abstractmethod
     def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
-        """Return the text and special ids of all tool outputs. If the format writes a start of the assistant's turn
-        after them, that is included."""
+        """All tool outputs, with the start of the assistant's turn if the format writes one after them."""
 
     @abstractmethod
     def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str: ...

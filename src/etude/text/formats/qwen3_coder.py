@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from etude.text.calls import Arguments, CallSchema
-from etude.text.format import Exchange, TokenizerLike
+from etude.text.format import TokenizerLike
 from etude.text.formats.grammar import Grammar
 from etude.text.formats.json_calls import unknown
 from etude.text.formats.marks import Piece
@@ -82,9 +82,6 @@ class Qwen3CoderFormat(Qwen3Format):
         for output in outputs:
             pieces += [self.marks[RESPONSE], "\n" + output + "\n", self.marks[END_RESPONSE], "\n"]
         return [*pieces, self.marks[END], "\n", *self._assistant()]
-
-    def recall(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
-        return list(exchanges)
 
     def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
         found = _FUNCTION.fullmatch(raw)

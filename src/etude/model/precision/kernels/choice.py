@@ -32,15 +32,12 @@ _FP8_FROM = (8, 9)
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """One implementation of the kernels: plain torch, Triton, or torch's own grouped matmuls."""
-
     module: str
     """Name of the module, in this package, that has one function per operation."""
     formats: Mapping[str, tuple[str, ...]]
-    """Supported formats by operation. For a matmul, `fp8_block` means rows in 1 x 128 blocks times weights in 128 x 128
-    blocks."""
+    """Supported formats by operation. For a matmul, `fp8_block` means 1 x 128 blocks times 128 x 128 blocks."""
     unfit: Callable[[str, torch.device], str | None]
-    """Function that returns the reason why this implementation cannot run a format on a device; None if it can."""
+    """Returns the reason why this implementation cannot run a format on a device; None if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class Choice:
     implementation: str
     format: str
     where: str
-    """The device on which the implementation runs and the version of its software, as text to show to the user."""
+    """The device and the version of the software, to show to the user."""
     run: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -92,8 +89,7 @@ def refusal(operation: str, implementation: str, format: str, device: torch.devi
 
 
 def overview(device: torch.device | str) -> str:
-    """Return a text that lists, for every operation and format, the implementations that can run on this device and why
-    the others cannot."""
+    """List, for every operation and format, who can run it on this device and why the others cannot."""
     lines = []
     for operation, formats in IMPLEMENTATIONS["reference"].formats.items():
         for format in formats:
@@ -104,7 +100,6 @@ def overview(device: torch.device | str) -> str:
 
 
 def _where(implementation: str, format: str, device: torch.device) -> str:
-    """Describe a device and the software that runs an implementation on it, to show to the user."""
     facts = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
     if implementation == "reference" and format != "bf16":
         facts.append(f"rounding by {passes_on(device).by()}")

@@ -24,10 +24,9 @@ if TYPE_CHECKING:  # this package must run with torch alone
     from etude.recipe.precision import PrecisionRecipe
 
 KernelOperand: TypeAlias = Tensor | Quantised
-"""An operand of a kernel's matmul: a plain tensor, or codes and scales."""
 NATIVE = ("fp8_block",)
-"""Formats whose codes tensor cores multiply directly. `kernels = "auto"` chooses kernels for these formats only. MXFP8
-is not among them, because its codes are first widened to bf16; its kernels must be requested by name."""
+"""Formats whose codes tensor cores multiply directly: `kernels = "auto"` chooses kernels for these only. MXFP8 codes
+are first widened to bf16, so its kernels must be requested by name."""
 _QUANTISERS = ("quantise", "quantise_both", "swiglu_quantise", "swiglu_quantise_both")
 
 
@@ -35,9 +34,7 @@ def implementation_for(
     precision: PrecisionRecipe, device: torch.device | str, dtype: torch.dtype = torch.bfloat16
 ) -> Choice:
     """Return the implementation that the recipe's `[precision]` section names; "auto" is resolved for the device.
-
-    Raises KernelUnavailable if it cannot run.
-    """
+    Raises KernelUnavailable if it cannot run."""
     device, format = torch.device(device), precision.experts
     name = _default_implementation(precision, device) if precision.kernels == "auto" else precision.kernels
     try:
@@ -57,7 +54,6 @@ def kernels_for(precision: PrecisionRecipe, device: torch.device | str) -> Exper
 
 
 def _default_implementation(precision: PrecisionRecipe, device: torch.device) -> str:
-    """Return the name of the implementation that "auto" stands for with this recipe and device."""
     if not precision.rounds:
         return "torch"
     if precision.emulate:
@@ -86,10 +82,9 @@ class ExpertKernels:
     multiply: Callable[..., Tensor]
     weight_gradient: Callable[..., Tensor]
     quantisers: Mapping[str, Choice]
-    """Functions that quantise activations and gradients, keyed by operation ("quantise", ...); empty in bf16."""
+    """Quantisers of activations and gradients by operation; empty in bf16."""
     weight_quantisers: Mapping[str, Choice]
-    """Functions that quantise weights: "quantise", and "quantise_both" for a weight and its transpose. Empty in
-    bf16."""
+    """Quantisers of weights: "quantise", and "quantise_both" for a weight and its transpose; empty in bf16."""
 
     @classmethod
     def of(cls, implementation: str, format: str, device: torch.device | str) -> ExpertKernels:
@@ -105,8 +100,8 @@ class ExpertKernels:
 
     @property
     def block(self) -> int:
-        """Number of tokens per block in operands quantised along the tokens. In training, each expert's rows are padded
-        to a multiple of it, so that no block spans two experts."""
+        """Tokens per block of operands quantised along the tokens. In training, each expert's rows are padded to a
+        multiple of it, so that no block spans two experts."""
         return {"bf16": 1, "mxfp8": mxfp8.BLOCK, "fp8_block": fp8.BLOCK}[self.format]
 
     def rows(self, x_rd: Tensor) -> KernelOperand:

@@ -46,8 +46,6 @@ def experts_by_kernels(
 
 
 class _Layer(torch.autograd.Function):
-    """Autograd function of a layer of experts, with gradients of x, the gates and the weights."""
-
     @staticmethod
     def forward(
         ctx: Any, x_nd: Tensor, gates_nk: Tensor, placement: Placement, kernels: ExpertKernels, *weights: Tensor
@@ -84,11 +82,8 @@ class _Layer(torch.autograd.Function):
 
 
 def _keep(ctx: Any, *sides: KernelOperand) -> None:
-    """Save operands for the backward pass, so that autograd frees them once the gradients are computed.
-
-    `save_for_backward` takes only plain tensors, so a quantised operand is saved as its codes and scales. `ctx.made`
-    says how to rebuild the operands.
-    """
+    """Save operands with `save_for_backward`, so that autograd frees them once the gradients are computed. It takes
+    only plain tensors, so `ctx.made` says how to rebuild quantised operands from their codes and scales."""
     tensors: list[Tensor] = []
     ctx.made = []
     for side in sides:
@@ -99,6 +94,5 @@ def _keep(ctx: Any, *sides: KernelOperand) -> None:
 
 
 def _kept(ctx: Any) -> list[Any]:
-    """Return the operands that `_keep` saved in the autograd context."""
     left = iter(ctx.saved_tensors)
     return [rebuild(**dict(zip(names, islice(left, len(names)), strict=True))) for names, rebuild in ctx.made]

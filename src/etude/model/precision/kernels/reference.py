@@ -61,8 +61,8 @@ def gate_gradients(grad_nd: Tensor, y_rd: Tensor, placement: Placement) -> Tenso
 def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
     """Multiply rows [R, K] by their expert's weights [E, N, K] to bf16 [R, N]; both operands contract their last axis.
 
-    Expert e has the rows from ends_e[e - 1] (0 for the first expert) to ends_e[e]. Rows after those of the last expert
-    are zero here; other implementations leave them undefined.
+    Expert e has the rows from ends_e[e - 1] (0 for the first expert) to ends_e[e]. Rows after the last expert's are
+    zero here; other implementations leave them undefined.
     """
     rows, weights = _values(a), _values(b)
     out = rows.new_zeros(rows.shape[0], weights.shape[1])
@@ -72,11 +72,8 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
 
 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """Multiply `a` [M, R] by the transpose of `b` [N, R] for each expert, summing only over the expert's part of R.
-
-    Expert e has the part from ends_e[e - 1] (0 for the first expert) to ends_e[e]: its rows in the forward pass. The
-    result is bf16 [E, M, N], zero for an expert without rows.
-    """
+    """Multiply `a` [M, R] by the transpose of `b` [N, R] over each expert's rows alone: bf16 [E, M, N], zero without
+    rows."""
     left, right = _values(a), _values(b)
     out = [left[:, start:end] @ right[:, start:end].T for start, end in _row_ranges(ends_e)]
     return torch.stack(out).to(torch.bfloat16)
@@ -87,6 +84,5 @@ def _values(x: Tensor | Quantised) -> Tensor:
 
 
 def _row_ranges(ends_e: Tensor) -> list[tuple[int, int]]:
-    """Return for each expert the index of its first row and the end (exclusive) of its rows."""
     ends = ends_e.tolist()
     return list(zip([0, *ends[:-1]], ends, strict=True))

@@ -1,7 +1,4 @@
-"""Grouped matmul of row-wise FP8 with torch's own kernel.
-
-Partial sums are added in fp32, as in the Triton kernel, unless `use_fast_accum` selects torch's faster accumulation.
-"""
+"""Grouped matmul of row-wise FP8 with torch's own kernel. Partial sums are added in fp32, as in the Triton kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from torch import Tensor
 from etude.model.precision.fp8 import RowFP8
 
 
-def grouped_mm(a: RowFP8, b: RowFP8, ends_e: Tensor, *, use_fast_accum: bool = False) -> Tensor:
+def grouped_mm(a: RowFP8, b: RowFP8, ends_e: Tensor) -> Tensor:
     return torch._scaled_grouped_mm(
         a.codes,
         b.codes.mT,
@@ -19,5 +16,5 @@ def grouped_mm(a: RowFP8, b: RowFP8, ends_e: Tensor, *, use_fast_accum: bool = F
         b.scales.squeeze(-1),
         offs=ends_e,
         out_dtype=torch.bfloat16,
-        use_fast_accum=use_fast_accum,
+        use_fast_accum=False,
     )

@@ -21,19 +21,16 @@ from etude.model.precision.elements import Element
 
 
 class RoundingScales(NamedTuple):
-    """The factors by which `Passes.round_to` scales the numbers of a tensor before rounding, and back after it."""
-
     scales: Tensor
-    """One scale per block. Before rounding, the block's numbers are divided by it if `round_to` is called with
-    `divide`, else multiplied by it."""
+    """Per block: numbers are divided by it before rounding if `round_to` is called with `divide`, else multiplied."""
     back: Tensor
-    """One factor per block, by which the block's numbers are multiplied after rounding, to scale them back."""
+    """Per block: numbers are multiplied by it after rounding, to scale them back."""
     outer: Tensor | None = None
-    """One further factor per row, by which the row's numbers are multiplied after rounding; None leaves it out."""
+    """Per row: a further factor after rounding; None leaves it out."""
 
 
 class Passes(Protocol):
-    """Interface of the elementwise loops, which the modules `in_torch` and `in_numba` implement."""
+    """The elementwise loops, which the modules `in_torch` and `in_numba` implement."""
 
     def by(self) -> str:
         """Return the name of the implementation, to show to the user."""
@@ -46,10 +43,7 @@ class Passes(Protocol):
         code."""
 
     def encode_e2m1(self, rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
-        """Return rows / scales (with `divide`) or rows * scales as E2M1, saturating. NaN gets an arbitrary code.
-
-        Two codes are packed per byte, uint8 [N, K / 2], the first of a pair in the low half.
-        """
+        """The same as E2M1, packed two per byte, uint8 [N, K / 2], the first of a pair in the low half."""
 
     def round_to(
         self, rows: Tensor, element: Element, by: RoundingScales, dtype: torch.dtype, *, divide: bool
@@ -60,8 +54,7 @@ class Passes(Protocol):
         """Return the values of E4M3 codes times their block scales."""
 
     def decode_e2m1(self, packed: Tensor, scales: Tensor, outer: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the values of packed E2M1 codes, multiplied by the scale of their block and by NVFP4's outer scale, of
-        which each row has one."""
+        """Return the values of packed E2M1 codes times their block scales and their row's outer scale."""
 
 
 def passes_on(device: torch.device) -> Passes:

@@ -28,7 +28,6 @@ _EXPONENT, _MANTISSA, _MAGNITUDE, _NAN = (np.uint32(x) for x in (0x7F800000, 0x0
 
 
 def _loop(function: Function) -> Function:
-    """Compile a function with Numba."""
     compiled = partial(numba.njit, nogil=True, error_model="numpy")
     try:
         return cast(Function, compiled(cache=True)(function))
@@ -37,11 +36,8 @@ def _loop(function: Function) -> Function:
 
 
 def _constants(element: Element, magnitude_bits: int) -> tuple[np.uint32, ...]:
-    """Return the four constants with which `_code` and `_value` convert an element type.
-
-    The first two are shifts: from the element's mantissa to that of fp32, and from its sign bit to that of fp32. The
-    others are the fp32 bits of its smallest normal and of its largest magnitude.
-    """
+    """Return how `_code` and `_value` convert an element type: shifts from its mantissa and from its sign bit to those
+    of fp32, and the fp32 bits of its smallest normal and of its largest magnitude."""
     least, most = np.array([element.smallest_normal, element.largest], np.float32).view(np.uint32)
     return np.uint32(23 - element.mantissa_bits), np.uint32(31 - magnitude_bits), least, most
 
@@ -94,12 +90,10 @@ def decode_e2m1(packed: Tensor, scales: Tensor, outer: Tensor, dtype: torch.dtyp
 
 
 def _readable(rows: Tensor) -> Tensor:
-    """Convert rows to fp32 unless the loops can read their dtype."""
     return rows if rows.dtype in _WORDS else rows.float()
 
 
 def _writable(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype if the loops can write it, else fp32."""
     return dtype if dtype in _WORDS else torch.float32
 
 
@@ -126,16 +120,14 @@ def _float(bits: Any) -> Any:
 
 @_loop
 def _scaled(word: Any, size: int, scale: Any, divide: bool) -> Any:
-    """Convert an integer word to the number with these bits (fp32 if `size` is 4 bytes, bf16 if it is 2). Return the
-    number divided by the scale (with `divide`) or multiplied by it."""
+    """Convert an integer word of `size` bytes (fp32 or bf16) to its number; divide it by the scale, or multiply."""
     value = _float(np.uint32(word) << np.uint32(8 * (4 - size)))
     return np.float32(value / scale) if divide else np.float32(value * scale)
 
 
 @_loop
 def _written(value: Any, size: int) -> Any:
-    """Return the bits of a number as an integer word: its fp32 bits if `size` is 4 bytes; if it is 2, those of the
-    number rounded to bf16, to nearest even."""
+    """Return a number as a word of `size` bytes: its fp32 bits, or those of its nearest bf16, ties to even."""
     bits = _bits(value)
     if size == 4:
         return bits
@@ -145,10 +137,10 @@ def _written(value: Any, size: int) -> Any:
 
 @_loop
 def _code(value: Any, element: Any) -> Any:
-    """Return the code that is nearest to a value in an element type, a small float format. Larger values saturate.
+    """Return the nearest code of an element type, saturating.
 
-    To round, a power of two is added to the magnitude. It is so large that the last fp32 bit of the sum has the weight
-    of the element's last mantissa bit. So the addition rounds, and the sum ends with the last bits of the code.
+    To round, a power of two is added to the magnitude, so large that the sum's last fp32 bit has the weight of the
+    element's last mantissa bit. So the addition rounds, and the sum ends with the last bits of the code.
     """
     below, sign_below, least, most = element
     bits = _bits(value)
@@ -161,8 +153,7 @@ def _code(value: Any, element: Any) -> Any:
 
 @_loop
 def _value(code: Any, element: Any) -> Any:
-    """Return the number that a code of an element type (a small float format) stands for. The code's bits are shifted
-    into fp32, and the result is multiplied by a power of two that corrects the exponent bias."""
+    """Return the number of a code: its bits shifted into fp32, times a power of two that corrects the exponent bias."""
     below, sign_below, least, _ = element
     sign = np.uint32(np.uint32(1) << (np.uint32(31) - sign_below))
     magnitude = np.uint32(np.uint32(code) & np.uint32(sign - np.uint32(1)))
@@ -173,8 +164,7 @@ def _value(code: Any, element: Any) -> Any:
 
 @_loop
 def _largest(x: Array, found: Array) -> None:
-    """Store the largest magnitude of each block of x in `found`. Words without their sign bit are compared as integers:
-    they sort as the magnitudes do, followed by infinity and then NaN."""
+    """Words without their sign bit are compared as integers: they sort as magnitudes do, then infinity, then NaN."""
     word = x.dtype.type
     magnitude = word((1 << (8 * x.itemsize - 1)) - 1)
     rows, blocks, width = x.shape

@@ -20,64 +20,48 @@ def by() -> str:
 
 
 def largest(rows: Tensor, block: int) -> Tensor:
-    """Return the largest magnitude of each block. The numbers' bits without the sign are compared as integers: they
-    sort as the magnitudes do, followed by infinity and then NaN."""
+    """Bits without the sign are compared as integers: they sort as magnitudes do, then infinity, then NaN."""
     kind, mask = _MAGNITUDE[rows.dtype]
     bits: Tensor = (rows.view(kind) & mask).unflatten(-1, (-1, block))
     return bits.amax(-1).view(rows.dtype).float()
 
 
 def encode_e4m3(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
-    codes = torch.empty(rows.shape, dtype=torch.float8_e4m3fn, device=rows.device)
-    to_e4m3(_scaled(rows, scales, divide=divide), codes)
-    return codes
+    return to_e4m3(_scaled(rows, scales, divide=divide))
 
 
 def encode_e2m1(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
     magnitudes = _scaled(rows, scales, divide=divide).abs_().clamp_max_(E2M1.largest)
-    codes = torch.empty(rows.shape, dtype=torch.uint8, device=rows.device)
-    to_e2m1(magnitudes, codes, torch.empty_like(magnitudes))
-    codes |= rows.signbit().to(torch.uint8) << 3
-    packed = torch.empty(rows.shape[0], rows.shape[1] // 2, dtype=torch.uint8, device=rows.device)
-    pack_pairs(codes, packed)
-    return packed
+    return pack_pairs(to_e2m1(magnitudes) | rows.signbit().to(torch.uint8) << 3)
 
 
 def round_to(rows: Tensor, element: Element, by: RoundingScales, dtype: torch.dtype, *, divide: bool) -> Tensor:
     values = _scaled(rows, by.scales, divide=divide)
-    return _back(round_to_(values, element, torch.empty_like(values)), by.back, by.outer, dtype)
+    return _back(round_to_(values, element), by.back, by.outer, dtype)
 
 
 def decode_e4m3(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    return _back(from_e4m3(codes, _fp32(codes)), scales, None, dtype)
+    return _back(from_e4m3(codes), scales, None, dtype)
 
 
 def decode_e2m1(packed: Tensor, scales: Tensor, outer: Tensor, dtype: torch.dtype) -> Tensor:
-    values = torch.empty(packed.shape[0], 2 * packed.shape[1], dtype=torch.float32, device=packed.device)
-    return _back(from_e2m1(packed, values), scales, outer, dtype)
+    return _back(from_e2m1(packed), scales, outer, dtype)
 
 
 def _scaled(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
     """Return rows / scales (with `divide`) or rows * scales in fp32."""
-    values = _fp32(rows).copy_(rows)
+    values = rows.to(torch.float32, copy=True)
     blocks, scales = _by_block(values, scales)
     blocks.div_(scales) if divide else blocks.mul_(scales)
     return values
 
 
 def _back(values: Tensor, scales: Tensor, outer: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Multiply values in place by the scale of their block and, if `outer` is given, by NVFP4's outer scale of their
-    row. Return them in `dtype`."""
+    """Multiply values in place by their block's scale and, if given, by their row's outer scale."""
     blocks, scales = _by_block(values, scales)
     blocks.mul_(scales)
     return (values if outer is None else values.mul_(outer)).to(dtype)
 
 
 def _by_block(values: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Reshape values and scales so that each block broadcasts with its scale."""
     return values.unflatten(-1, (scales.shape[-1], -1)), scales.unsqueeze(-1)
-
-
-def _fp32(like: Tensor) -> Tensor:
-    """Return an uninitialised fp32 tensor with the shape and device of `like`."""
-    return torch.empty(like.shape, dtype=torch.float32, device=like.device)

@@ -38,8 +38,7 @@ from etude.model.precision.kernels.in_triton.launch import on_device, words
 from etude.model.precision.mxfp8 import MXFP8
 
 FEWEST_EXPERTS = 64
-"""Minimum value of `EXPERTS`, the compile-time bound on the number of experts in `_grouped_mm`. Most models
-have no more experts than this, and so share one compiled kernel."""
+"""Minimum of `EXPERTS`, the compile-time bound on the number of experts: most models then share one compiled kernel."""
 
 
 def _config(
@@ -118,11 +117,11 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
 
 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """Multiply `a` [M, R] by the transpose of `b` [N, R] for each expert, summing only over the expert's part of R.
+    """Multiply `a` [M, R] by the transpose of `b` [N, R] over each expert's rows alone: bf16 [E, M, N], zero without
+    rows.
 
-    Expert e has the part from ends_e[e - 1] (0 for the first expert) to ends_e[e]: its rows in the forward pass. The
-    result is bf16 [E, M, N], zero for an expert without rows. bf16 operands that are not transposes of contiguous
-    rows are copied first. In quantised operands the number of an expert's rows must be a multiple of the block size.
+    bf16 operands that are not transposes of contiguous rows are copied first. In quantised operands the number of an
+    expert's rows must be a multiple of the block size.
     """
     match a, b:
         case Tensor(), Tensor():
@@ -182,8 +181,7 @@ def _wgrad_of_codes(kind: str, a: BlockFP8 | MXFP8, b: BlockFP8 | MXFP8, ends_e:
 
 
 def _operands(a: Tensor | Quantised, b: Tensor | Quantised) -> tuple[str, Tensor, Tensor, Tensor, Tensor]:
-    """Return the kind of kernel, then codes and scales of a and of b. A bf16 operand has neither, so it is returned
-    twice instead."""
+    """Return the kind of kernel, then codes and scales of a and of b; a bf16 operand stands for both itself."""
     match a, b:
         case Tensor(), Tensor() if a.dtype == b.dtype == torch.bfloat16:
             return "bf16", a, a, b, b
@@ -215,22 +213,21 @@ def _launch(kernel: Any, kind: str, like: Tensor, *args: Any, **meta: Any) -> No
 
 @cache
 def _tuned(kernel: Any, kind: str) -> Any:
-    """Return the kernel with autotuning over the tile configurations of its kind. The autotuner times all of them at
-    the first call with new values of the kernel's arguments `columns` and `inner` (sizes of the matrices) and `TURNED`
-    (whether the weights are stored transposed)."""
+    """Return the kernel with autotuning, which times all tile configurations at the first call with new matrix sizes
+    (`columns`, `inner`) or with weights stored the other way round (`TURNED`)."""
     return triton.autotune(CONFIGS[kind], key=["columns", "inner", "TURNED"])(kernel)
 
 
 @cache
 def _workspace(device: torch.device) -> Callable[[int, int, int | None], Tensor]:
-    """Return an allocator on the device, with which Triton gets memory for tensor descriptors."""
+    """Return the allocator with which Triton gets memory for tensor descriptors."""
     return lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device)
 
 
 @triton.jit
 def _operand(x):
-    """Return x as an operand for tl.dot. Triton's interpreter stores bf16 as integers and would multiply these, so bf16
-    is widened to fp32 when interpreted."""
+    """Return x as an operand for tl.dot. Triton's interpreter stores bf16 as integers, so there it is widened to
+    fp32."""
     if COMPILED or x.dtype != tl.bfloat16:
         return x
     else:
@@ -320,11 +317,8 @@ def _grouped_mm(
 
 @triton.jit
 def _tile_position(tile, tile_rows, tile_columns):
-    """Return the row and column of tile number `tile` in a grid of tile_rows x tile_columns.
-
-    Tiles are numbered in bands of 8 rows, column by column within a band, so that tiles with adjacent numbers share
-    rows and weights in the cache.
-    """
+    """Return the position of a tile in a grid of tile_rows x tile_columns, numbered in bands of 8 rows, column by
+    column, so that tiles with adjacent numbers share rows and weights in the cache."""
     band = tile // (8 * tile_columns) * 8
     band_rows = tl.minimum(tile_rows - band, 8)
     within = tile - band * tile_columns

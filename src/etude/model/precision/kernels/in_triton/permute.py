@@ -21,12 +21,12 @@ from etude.model.precision.kernels.in_triton.bits import wide, words_for
 from etude.model.precision.kernels.in_triton.launch import on_device, words
 
 STRIDE = 1024
-"""How many numbers of a row a Triton program processes per loop iteration."""
+"""Numbers of a row that a program processes per loop iteration."""
 
 
 def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    """Copy tokens [N, D] to their rows [R, D]: a token has one row for each of its experts. With gates, each row is
-    multiplied by the gate of its token-expert pair."""
+    """Copy tokens [N, D] to their rows [R, D], one for each of a token's experts, multiplied by the pair's gate if
+    given."""
     x_nd = x_nd.contiguous()
     rows, width = placement.token_r.numel(), x_nd.shape[1]
     out = x_nd.new_empty(rows, width)
@@ -49,8 +49,7 @@ def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) 
 
 
 def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    """Sum the rows [R, D] of each token, one for each of its experts, to [N, D], weighted by the experts' gates.
-    Without gates every weight is 1."""
+    """Sum the rows [R, D] of each token to [N, D], weighted by the gates if given."""
     y_rd = y_rd.contiguous()
     (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]
     out = y_rd.new_empty(tokens, width)
@@ -72,10 +71,8 @@ def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None
 
 
 def gate_gradients(grad_nd: Tensor, y_rd: Tensor, placement: Placement) -> Tensor:
-    """Return the gradients [N, K] of the gates of `unpermute`, summed in fp32.
-
-    `grad_nd` is the gradient of the result of `unpermute`, `y_rd` the rows that it summed.
-    """
+    """Return the gradients [N, K] of the gates of `unpermute`, in fp32, given the gradient of its result and its
+    rows."""
     grad_nd, y_rd = grad_nd.contiguous(), y_rd.contiguous()
     (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]
     out = grad_nd.new_empty(tokens, choices, dtype=torch.float32)

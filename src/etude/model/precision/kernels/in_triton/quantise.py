@@ -43,23 +43,23 @@ from etude.model.precision.nvfp4 import NVFP4, outer_scale
 from etude.model.precision.rows import rows_of
 
 LONGEST_ROW = 16384
-"""Maximum length of a row for `_quantise_rows`, which keeps a whole row in registers."""
+"""Maximum length of a row for `_quantise_rows`, which keeps it in registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Block size of a format, and the tile sizes with which `_quantise_tiles` quantises to it."""
+    """Block size of a format, and the tiles with which `_quantise_tiles` quantises to it."""
 
     tall: int
-    """Number of rows in one block of the number format; each block has one scale."""
+    """Rows of a block; each block has one scale."""
     wide: int
-    """Number of columns in one block of the number format; each block has one scale."""
+    """Columns of a block."""
     mx: bool
     """Whether scales are powers of two (E8M0) instead of fp32."""
     rows: tuple[int, int, int]
-    """Rows and columns of a tile, and number of warps, for kernels that quantise a tensor but not its transpose."""
+    """Rows and columns of a tile, and number of warps, to quantise a tensor but not its transpose."""
     both: tuple[int, int, int]
-    """Rows and columns of a tile, and number of warps, for kernels that quantise a tensor and its transpose."""
+    """The same to quantise a tensor and its transpose."""
 
 
 # Tile heights, widths and warps with the fewest instructions per number on Hopper, without register spills.
@@ -184,8 +184,8 @@ def _by_rows(x: Tensor, up: Tensor | None, format: str, outer: Tensor | None) ->
 
 
 def _given(x: Tensor, up: Tensor | None, block: int, format: str) -> tuple[Tensor, Tensor]:
-    """Check that a kernel can quantise x or, if `up` is given, silu(x) * up. Return x and `up` as integers with the
-    same bits; without `up`, return those of x twice."""
+    """Check that a kernel can quantise x or, with `up`, silu(x) * up. Return both as integers with the same bits;
+    without `up`, x twice."""
     if up is not None and (x.dtype != torch.bfloat16 or up.dtype != torch.bfloat16 or up.shape != x.shape):
         raise CannotQuantise(
             f"SwiGLU takes two bf16 tensors of one shape, not {_description(x)} and {_description(up)}"
@@ -220,8 +220,7 @@ def _numbers(x, up, at, inside, SWIGLU: tl.constexpr):
 
 @triton.jit
 def _blocks(values, TALL: tl.constexpr, WIDE: tl.constexpr, MX: tl.constexpr):
-    """Quantise a tile [h, w] to E4M3 codes [h, w] and scales [h / TALL, w / WIDE], one per block of TALL x WIDE. With
-    MX the scales are E8M0 codes, else fp32."""
+    """Quantise a tile [h, w] to E4M3 codes and scales [h / TALL, w / WIDE]: E8M0 codes with MX, else fp32."""
     height: tl.constexpr = values.shape[0] // TALL
     width: tl.constexpr = values.shape[1] // WIDE
     parts = tl.reshape(values, (height, TALL, width, WIDE))
