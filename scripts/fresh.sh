@@ -42,6 +42,7 @@ places() { { named; cat /etc/pip.conf /etc/xdg/pip/* "$HOME/.config/pip/pip.conf
 
 try() { # who what
   tree=$(mktemp -d "$cache/try.XXXXXX") log=$cache/logs/$1-$2.log
+  trap 'rm -rf "$tree"; exit 130' INT TERM
   tar -C "$tree" -xf "$pristine"
   chmod 755 "$tree"
   for path in $settings "$HOME/.config/pip"; do
@@ -56,7 +57,7 @@ try() { # who what
   places | while read -r place; do mkdir -p "$tree$place"; done
   begun=$(date +%s) code=0
   # pivot_root instead of chroot: in a chroot no user namespaces can be created.
-  unshare --mount --pid --fork sh -eu -s "$tree" "$home" "$1" "$2" "$(places)" "$(named)" >"$log" 2>&1 <<'INSIDE' || code=$?
+  unshare --mount --pid --fork --kill-child sh -eu -s "$tree" "$home" "$1" "$2" "$(places)" "$(named)" >"$log" 2>&1 <<'INSIDE' || code=$?
 tree=$1 home=$2 who=$3 what=$4 places=$5 named=$6
 mount --make-rprivate / && mount --bind "$tree" "$tree"
 for place in $places; do mount --bind "$place" "$tree$place"; done
