@@ -27,7 +27,8 @@ _PACKAGES = "packages"
 
 
 def export_files(task: Task) -> dict[str, bytes]:
-    """Return the files to add to the task's own; none if it has a test.sh. Raises TaskError if none can be made."""
+    """Return the files that let other readers of Harbor tasks grade this one; none if it has a test.sh already. Raises
+    TaskError if its verifier cannot be exported."""
     if any(task.directory.glob("tests/test.sh")) or any(task.directory.glob("steps/*/tests/test.sh")):
         return {}
     kind = task.verifier.get("type") or ("cases" if (task.directory / "tests/cases.json").is_file() else "")

@@ -15,7 +15,8 @@ from itertools import product
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A guard, which may return early, or an end, which finishes the result."""
+    """A piece of a composed function's body: a guard, which may return early, a `Core`, which computes a value, or an
+    end, which returns the result."""
 
     name: str
     split_group: str
