@@ -7,7 +7,7 @@ import pytest
 from .ordinary_user import QUICK, as_ordinary_user, passes
 
 SEALING = ("test_seal.py", "test_environment.py")
-PROVING = tuple(f"verifiers/test_{name}.py" for name in ("running", "proving", "proof", "questions_in_the_box"))
+PROVING = tuple(f"verifiers/test_{name}.py" for name in ("running", "proving", "proof"))
 CATEGORIES = tuple(f"categories/test_{name}.py" for name in ("mutation", "documentation", "refactor", "migration"))
 SWEBENCH = ("formats/swebench/test_grading.py", "verifiers/swebench/test_script.py")
 CASES = {
