@@ -155,8 +155,7 @@ async def _question(question: str) -> str:
 
 
 async def _settle(session: ChatSession, console: Console) -> None:
-    """Record an agent's changes as accepted: it worked in the user's own folder, and each change was permitted before
-    it was made."""
+    """Record an agent's changes as accepted: each change in the user's own folder was permitted before it was made."""
     if changed := await session.apply():
         console.print(f"changed {visible(', '.join(changed))}", style="dim", markup=False)
 

@@ -46,7 +46,6 @@ def print_diff(console: Console, diff: str) -> None:
 
 
 def _called(event: ToolEvent) -> str:
-    """Return the call as one string that begins with the tool's name. In the compact format the arguments already
-    do."""
+    """Return the call as one string that begins with the tool's name, as arguments in the compact format already do."""
     first, *_ = event.arguments.split(maxsplit=1) or [""]
     return event.arguments if first == event.name else f"{event.name} {event.arguments}"

@@ -29,8 +29,7 @@ _OPERATORS = {";", "&&", "||", "|"}
 
 
 class PermissionsError(Exception):
-    """A rule cannot be parsed, or the file of remembered rules cannot be read or written. The message says what is
-    wrong."""
+    """A rule cannot be parsed, or the file of remembered rules cannot be read or written. The message says why."""
 
 
 class Denied(RequestRefused):

@@ -52,7 +52,7 @@ class Turn:
     cut_off: bool = False
     """Whether the turn was cut off by its token budget or the context limit."""
     prompt_tokens: int = 0
-    """0 if the policy does not know it."""
+    """Number of tokens in the turn's prompt; 0 if the policy does not know it."""
     cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache of the engine or endpoint."""
 

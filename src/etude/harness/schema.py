@@ -47,7 +47,7 @@ class ToolSchema:
     access: Access = "all"
     """How a call uses files, which decides which calls can run in parallel."""
     place: str = ""
-    """The parameter with the file or folder that a call uses; empty if calls use the whole workspace."""
+    """Name of the parameter that gives the file or folder that a call uses; empty if calls use the whole workspace."""
 
     def call_schema(self) -> CallSchema:
         """Return the schema for the compact call grammar. Parameters that this grammar cannot express are left out."""

@@ -83,7 +83,7 @@ class ChatSession:
         self._permissions = permissions
         self._outside = outside
         self._before: Mapping[str, bytes] | None = None
-        """The files when the last request began."""
+        """The contents of all files when the last request began."""
         self._note = _reverted_note(saved.reverted) if saved else ""
         """Text about reverted changes, which is put before the next request."""
 
@@ -119,7 +119,7 @@ class ChatSession:
         return self._record.folder if self._record is not None else None
 
     def contents(self) -> Mapping[str, bytes]:
-        """If two calls return the same object, no file has changed in between."""
+        """Return the current files. If two calls return the same object, no file has changed in between."""
         return self._workspace.contents() if self._workspace is not None else {}
 
     @property
@@ -133,8 +133,8 @@ class ChatSession:
 
     @property
     def unfinished(self) -> bool:
-        """Whether `resume` can continue the last request, which a kill, the user, the wall clock or infrastructure
-        ended."""
+        """Whether `resume` can continue the last request: a kill, the user, the wall clock or infrastructure ended
+        it."""
         ended = self._saved.stop if self._saved is not None else ""
         return self.interrupted or (ended not in ("", REBASED) and StopCause(ended).ours)
 
@@ -237,16 +237,16 @@ class ChatSession:
             self._record.signal("edits_rejected", files=list(_known((await self._open()).changed())))
 
     def agree_to_training(self) -> None:
-        """Log in a resumed session the consent to training that the user has given for all sessions, unless the session
-        has it already or the user has answered for this session."""
+        """Record in a resumed session that the user has consented to training on all sessions, unless this session has
+        a consent already or the user has answered for it."""
         saved = self._saved
         if self._record is not None and saved is not None and not saved.consent and saved.training_answer is None:
             self._record.signal("consent", given=True)
 
     async def revert(self, paths: Collection[str] | None = None) -> list[str]:
-        """Restore the original or last applied contents of all changed files, or of the given ones. The next request
-        tells the agent. Raises ApplyConflict if the agent works in the folder itself and the user has changed a file
-        after it."""
+        """Restore the original or last applied contents of all changed files, or of the given ones. The agent is told
+        with the next request. Raises ApplyConflict if the agent works in the folder itself and the user has changed a
+        file after it."""
         workspace = await self._open()
         changed = _chosen(workspace.changed(), paths)
         await self._put_back(workspace, {path: workspace.start.get(path) for path in changed})
@@ -304,8 +304,9 @@ async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: Sandbox
 async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
     """Apply the saved session's changes to the workspace.
 
-    In a view, raises ApplyConflict if a changed file in the folder has neither its original contents nor those of the
-    session. In the folder itself nothing is written; changes that it no longer contains are ignored.
+    If the workspace is a copy-on-write view, raises ApplyConflict if a changed file in the folder has neither its
+    original contents nor those of the session. If it is the folder itself, nothing is written, and changes that the
+    folder no longer contains are ignored.
     """
     changed = saved.changed()
     if isinstance(workspace, FolderWorkspace):

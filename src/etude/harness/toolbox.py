@@ -27,7 +27,7 @@ class ToolResult:
     output: str
     ok: bool = True
     valid: bool = True
-    """False if the call itself was malformed: unknown tool, or arguments that do not parse."""
+    """False if the call itself was wrong: an unknown tool, or arguments that do not parse or do not fit its schema."""
     finished: bool = False
 
 

@@ -15,7 +15,7 @@ Kind: TypeAlias = Literal["word", "int", "line", "numbered", "rest"]
 """Kinds of parameters of a tool call.
 
 - word: text without white space.
-- int: decimal digits.
+- int: at most nine decimal digits, which may follow a minus sign.
 - line: everything up to the end of the line.
 - rest: everything to the end of the call, line breaks included.
 - numbered: like rest, but each line begins with a number, which a space separates from any further text.
@@ -30,7 +30,7 @@ _INT = re.compile(r"-?[0-9]{1,9}")
 _NUMBERED = re.compile(r"([0-9]{1,9})(?: (.*))?", re.DOTALL)
 _WORD = re.compile(r"[^ \n\t\r]+")
 _SHOWN = 24
-"""Characters of a bad value that a problem description quotes."""
+"""Maximum number of characters of a bad value that a problem description quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,7 @@ class CallSchema:
 
 
 def parse_call(raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
-    """Return the tool's name and arguments, or a one-line description of the problem. Optional arguments that the call
-    leaves out are missing."""
+    """Return the tool's name and the arguments that the call gives, or a one-line description of the problem."""
     name = call_name(raw)
     schema = schemas.get(name)
     if schema is None:
@@ -93,7 +92,7 @@ def parse_call(raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Argume
 
 
 def numbered_lines(text: str) -> list[tuple[int, str]]:
-    """Split an argument of kind "numbered" into (line number, text). A final newline does not start another line."""
+    """Split an argument of kind "numbered" into (line number, text) pairs. A final newline does not start a line."""
     found = [_NUMBERED.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
     return [(int(match[1]), match[2] or "") for match in found if match is not None]
 
@@ -104,13 +103,13 @@ def unnumbered(text: str) -> str | None:
 
 
 def call_name(raw: str) -> str:
-    """The first word of a call, even if it does not parse; empty if there is none."""
+    """Return the first word of a call, even if the call does not parse; empty if there is none."""
     found = _WORD.match(raw.lstrip())
     return found.group() if found else ""
 
 
 def format_call(name: str, arguments: Mapping[str, object], schema: CallSchema) -> str:
-    """Raises ValueError if the grammar cannot express the arguments."""
+    """Write a call in the compact grammar. Raises ValueError if the grammar cannot express the arguments."""
     unknown = set(arguments) - {parameter.name for parameter in schema.parameters}
     if name != schema.name or unknown:
         raise ValueError(f"expected a call of {schema.name} with {schema.usage}, found {name} with {sorted(arguments)}")
@@ -132,8 +131,8 @@ def format_call(name: str, arguments: Mapping[str, object], schema: CallSchema) 
 
 
 def _take(kind: Kind, left: str) -> tuple[str | None, str]:
-    """Split the next argument off `left`, the unparsed rest, which begins with a separator: (argument, new rest), or
-    (None, left)."""
+    """Split the next argument off `left`, the unparsed rest of a call, which begins with a separator. Return the
+    argument and the new rest, or (None, left) if there is no argument."""
     if kind in ("word", "int"):
         stripped = left.lstrip()
         found = _WORD.match(stripped)

@@ -36,7 +36,7 @@ class CompactFormat:
         self.answering: tuple[int, ...] = (tokenizer.special.assistant,)
 
     def offering(self, tools: Sequence[Mapping[str, Any]]) -> CompactFormat:
-        """Tools are not declared: the system prompt names them."""
+        """Return this format itself: it declares no tools, because the system prompt names them."""
         return self
 
     def count(self, text: str) -> int:
@@ -51,7 +51,8 @@ class CompactFormat:
         return [special.user, *self.tokenizer.encode(text), special.end, special.assistant]
 
     def tool_outputs(self, outputs: Sequence[str], calls: Sequence[str] = ()) -> list[int]:
-        """One output per call, in call order: only the order tells which call an output answers."""
+        """Return the ids of the outputs and of the start of the assistant's turn. There must be one output per call, in
+        call order, because only the order tells which call an output answers."""
         special = self.tokenizer.special
         ids: list[int] = []
         for output in outputs:
@@ -59,7 +60,7 @@ class CompactFormat:
         return [*ids, special.assistant]
 
     def closing(self, ids: Sequence[int]) -> list[int]:
-        """The end marker if the turn was cut off, otherwise nothing."""
+        """Return the end marker if the turn was cut off, otherwise nothing."""
         end = self.tokenizer.special.end
         return [] if len(ids) and ids[-1] == end else [end]
 
@@ -76,9 +77,9 @@ class CompactFormat:
         return [*ids, special.end]
 
     def parse(self, sampled: Sequence[int]) -> ParsedTurn:
-        """Parse any ids. A second think marker closes the first, and a misplaced special token stays in the text as a
-        readable marker; ids after an end marker are ignored. Calls have no end marker of their own, so in a turn that
-        was cut off the last call counts as incomplete."""
+        """Parse sampled ids, whatever they are. A second think marker closes the first, and a misplaced special token
+        stays in the text as a readable marker; ids after an end marker are ignored. Calls have no end marker of their
+        own, so in a turn that was cut off the last call counts as incomplete."""
         special, decode = self.tokenizer.special, self.tokenizer.decode
         parts = [_Part("message")]
         ended = False

@@ -25,15 +25,15 @@ from etude.text.calls import Arguments, CallSchema
 
 class TokenizerLike(Protocol):
     def encode(self, text: str) -> list[int]:
-        """The ids never include a special token, whatever the text says."""
+        """Return a text's token ids. They never include a special token, whatever the text says."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Any ids decode; special tokens appear as their names."""
+        """Return the text of any ids. Special tokens appear as their names."""
         ...
 
     def special(self, name: str) -> int | None:
-        """The id of a special token such as `<|im_end|>`; None if the vocabulary lacks it."""
+        """Return the id of a special token such as `<|im_end|>`; None if the vocabulary lacks it."""
         ...
 
 
@@ -42,13 +42,13 @@ class ParsedCall:
     raw: str
     """The text between the call's markers, exactly as the model wrote it."""
     complete: bool = True
-    """False without an end marker: the call may have been cut off."""
+    """Whether the end of the call was reached; if not, the call may have been cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
-    """The three counts add up to the tokens sampled up to the end of the turn. A start marker counts towards the part
-    that it opens, an end marker towards the part that it ends."""
+    """The parts of a sampled turn. The three token counts add up to the tokens sampled up to the end of the turn. A
+    start marker counts towards the part that it opens, an end marker towards the part that it ends."""
 
     thinking: str = ""
     text: str = ""
@@ -74,58 +74,59 @@ class Format(Protocol):
 
     @property
     def answering(self) -> tuple[int, ...]:
-        """What starts the assistant's turn. The ids of `opening`, `user_message` and, in most formats, `tool_outputs`
-        end with it, so a caller removes it to append another message. It has a special token, so no text ends with
-        it."""
+        """Ids that start the assistant's turn. The ids of `opening`, `user_message` and, in most formats,
+        `tool_outputs` end with them, so a caller removes them to append another message. They include a special token,
+        so no text ends with them."""
         ...
 
     def offering(self, tools: Sequence[Mapping[str, Any]]) -> Format:
-        """This format with exactly these tools declared, as functions of the OpenAI chat protocol; itself if it
-        declares none."""
+        """Return this format with exactly these tools declared, as functions of the OpenAI chat protocol; the format
+        itself if it declares no tools."""
         ...
 
     def count(self, text: str) -> int: ...
 
     def opening(self, system: str, user: str) -> list[int]:
-        """The first prompt: system prompt, tools if declared, user message and start of the assistant's turn."""
+        """Return the ids of the first prompt: system prompt, tools if declared, user message and start of the
+        assistant's turn."""
         ...
 
     def user_message(self, text: str) -> list[int]: ...
 
     def tool_outputs(self, outputs: Sequence[str], calls: Sequence[str] = ()) -> list[int]:
-        """Outputs, one per call in call order. `calls` are the raw calls, for formats whose outputs repeat the call's
-        id."""
+        """Return the ids of the tool outputs, given in call order, and, in most formats, of the start of the
+        assistant's turn. `calls` are the raw calls, for formats whose outputs repeat the call's id."""
         ...
 
     def closing(self, ids: Sequence[int]) -> list[int]:
-        """What to append to a turn: the end marker if it was cut off, and what the format writes after that. `ids` are
-        the turn's, or any longer list that ends with them."""
+        """Return the ids to append to a turn: the end marker if the turn was cut off, and what the format writes after
+        that. `ids` are the turn's, or any longer list that ends with them."""
         ...
 
     def render_turn(self, thinking: str, text: str, calls: Sequence[str]) -> list[int]:
-        """A whole assistant turn, for policies that write text instead of sampling tokens."""
+        """Return the ids of a whole assistant turn, for policies that write text instead of sampling tokens."""
         ...
 
     def parse(self, sampled: Sequence[int]) -> ParsedTurn: ...
 
     def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
-        """Return the tool's name and arguments, not checked against its full schema, or a one-line description of the
-        problem."""
+        """Return the tool's name and arguments, which are not checked against its full schema, or a one-line
+        description of the problem."""
         ...
 
     def call_name(self, raw: str) -> str:
-        """The name of the tool, even if the call does not parse; empty if none is found."""
+        """Return the tool's name, even if the call does not parse; empty if none is found."""
         ...
 
     def format_call(self, name: str, arguments: Mapping[str, object], schema: CallSchema, number: int = 0) -> str:
-        """`number` is the number of earlier calls in the conversation. Raises ValueError if the format cannot express
-        the arguments."""
+        """Return a call's raw text. `number` is the number of earlier calls in the conversation. Raises ValueError if
+        the format cannot express the arguments."""
         ...
 
     def recall(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
-        """The exchanges as this format's template renders them once the user sends another message.
+        """Return the exchanges as this format's template renders them once the user sends another message.
 
-        Unchanged unless the format was configured to follow a template that rewrites history (for example drops earlier
-        thinking). The kept parts of a turn are the ids that were sampled, never text encoded again.
+        They are unchanged unless the format was configured to follow a template that rewrites history, for example one
+        that drops earlier thinking. The kept parts of a turn are the ids that were sampled, never text encoded again.
         """
         ...

@@ -16,7 +16,7 @@ from etude.text.vocabulary import TokenizerError
 
 
 class PretrainedTokenizer:
-    """Based on the library `tokenizers` (`pip install 'etude[formats]'`)."""
+    """A published model's tokenizer, run by the library `tokenizers` (`pip install 'etude[formats]'`)."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         from tokenizers import Tokenizer
@@ -27,7 +27,7 @@ class PretrainedTokenizer:
 
     @staticmethod
     def load(path: Path) -> PretrainedTokenizer:
-        """`path` is the tokenizer.json or the model's folder."""
+        """Load a tokenizer; `path` is its tokenizer.json or the model's folder. Raises TokenizerError."""
         file = path / "tokenizer.json" if path.is_dir() else path
         try:
             data = json.loads(file.read_text(encoding="utf-8"))

@@ -17,10 +17,10 @@ class Left(IntEnum):
     NEVER = 0
     """No space before: line ends, runs of spaces, the "no space" token, special tokens."""
     JOIN = 1
-    """Follow a word without a space: closing brackets, commas, dots, continuations of a word or number."""
+    """Tokens that follow a word without a space: closing brackets, commas, dots, continuations of a word or number."""
     OPEN = 2
-    """Opening brackets, and operators written without spaces, such as a sign: no space after a word (`f(`), but one
-    after a keyword (`return (`)."""
+    """Opening brackets, and operators written without spaces, such as a sign. They follow a word without a space
+    (`f(`), but a keyword with one (`return (`)."""
     OPERAND = 3
     """Words, numbers and opening quotes, which a space separates from a word before."""
     SPACED = 4
@@ -98,7 +98,7 @@ _SIDES: dict[Form, tuple[Left, Right]] = {
 
 
 def sides(form: Form, surface: bytes) -> tuple[Left, Right]:
-    """A token's two classes; those of a byte are its character's."""
+    """Return a token's two classes; those of a byte are its character's."""
     if form is Form.BYTE:
         return _byte_sides(surface[0])
     if form is Form.WORD and surface.decode() in KEYWORDS:

@@ -108,7 +108,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Special tokens become readable markers; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of any ids. Special tokens become markers; bytes that are not UTF-8 become U+FFFD."""
         left, rights, surface = self._left, self._right, self._surface
         text = bytearray()
         right = Right.START
@@ -123,7 +123,7 @@ class Tokenizer:
         return len(self.encode(text))
 
     def label(self, token: int) -> str:
-        """A readable name of one token, for debugging and displays."""
+        """Return a readable name of one token, for debugging and displays."""
         if not 0 <= token < self.vocab_size:
             raise TokenizerError(f"token {token} is outside the vocabulary of {self.vocab_size}")
         if token == self._glue:
@@ -149,7 +149,8 @@ class Tokenizer:
         return tuple(ids)
 
     def _encode_atom(self, parts: _Parts, place: int) -> tuple[int, ...]:
-        """The result depends only on the atom at index `place` and on the atoms that it touches without a space."""
+        """Encode the atom at index `place`. The result depends only on this atom and on the atoms that it touches
+        without a space."""
         gap, atom = parts[place]
         touching = parts[place - 1][1] if place and not gap else ""
         first = atom[0]
@@ -171,8 +172,9 @@ class Tokenizer:
         return (token,) if token is not None else self._bytes(atom)
 
     def _quote(self, parts: _Parts, place: int, touching: str) -> int | None:
-        """Return the token of an opening or a closing quote, mainly by the atom before it (`touching`; "" after a
-        space). None: it is encoded as bytes, for example an apostrophe or the quote that opens a prefixed string."""
+        """Return the token of an opening or a closing quote, chosen mainly by the atom before it (`touching`; "" after
+        a space). Return None for a quote that is encoded as bytes, such as an apostrophe or the opening quote of a
+        prefixed string."""
         atom = parts[place][1]
         next_gap, next_atom = parts[place + 1]
         if not touching or touching[-1] in _BEFORE_OPENING_QUOTE:
@@ -184,8 +186,8 @@ class Tokenizer:
         return self._closing.get(atom)
 
     def _prefixed_or_closing(self, parts: _Parts, place: int) -> int | None:
-        """A quote after letters such as `f`, a possible string prefix: in `f"` it opens a prefixed string and has no
-        token of its own (None), in `"f"` it closes a string."""
+        """Return the token of a quote after letters such as `f`, a possible string prefix. In `f"` the quote opens a
+        prefixed string and has no token of its own (None); in `"f"` it closes a string."""
         gap_before_prefix = parts[place - 1][0]
         before_prefix = parts[place - 2][1] if place > 1 and not gap_before_prefix else ""
         return self._closing.get(parts[place][1]) if before_prefix[-1:] in ('"', "'") else None
@@ -200,15 +202,15 @@ class Tokenizer:
         return tuple(ids)
 
     def _number(self, atom: str, *, continues: bool) -> tuple[int, ...]:
-        """One token for a leading number 0-99, a byte for every further digit. Digits that continue a word are all
-        bytes."""
+        """Encode digits: one token for a leading number 0-99, a byte for every further digit. Digits that continue a
+        word are all bytes."""
         if continues:
             return self._bytes(atom)
         width = 1 if atom[0] == "0" else min(2, len(atom))
         return (self._numbers[atom[:width]], *self._bytes(atom[width:]))
 
     def _spell_word(self, word: str) -> tuple[int, ...]:
-        """The longest prefix that is a token, if any; then pieces (tokens of two or three letters) and bytes."""
+        """Encode a word: its longest prefix that is a token, then pieces (tokens of two or three letters) and bytes."""
         for length in range(min(len(word), self._longest_word), 0, -1):
             token = self._words.get(word[:length])
             if token is not None:

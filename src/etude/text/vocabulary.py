@@ -21,7 +21,7 @@ from etude.text.spacing import Form
 FORMAT = "etude-tokenizer/1"
 SPECIALS = ("pad", "bos", "system", "user", "assistant", "tool", "call", "think", "end")
 MINIMUM = 400
-"""A smaller vocabulary would have no room for words."""
+"""Minimum number of tokens; a smaller vocabulary would have no room for words."""
 
 ATOM = re.compile(
     r"( *)("
@@ -62,14 +62,14 @@ class Token:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The learnt part; `tokens` puts it behind the fixed tokens that every vocabulary has."""
+    """The learnt part of a vocabulary, which `tokens` appends to the fixed tokens that every vocabulary has."""
 
     punctuation: tuple[tuple[Form, str], ...]
     words: tuple[str, ...]
     pieces: tuple[str, ...]
 
     def tokens(self) -> list[Token]:
-        """All tokens in the order of their ids."""
+        """Return all tokens in the order of their ids."""
         return [
             *(Token(Form.SPECIAL, f"<|{name}|>".encode()) for name in SPECIALS),
             *(Token(Form.BYTE, bytes([value])) for value in range(256)),
@@ -85,7 +85,8 @@ FIXED = len(Vocabulary((), (), ()).tokens())
 
 
 def learn(texts: Iterable[str], vocab_size: int) -> Vocabulary:
-    """Three quarters of the room for words go to the most frequent words, the rest to pieces that spell the others."""
+    """Learn a vocabulary from texts. Three quarters of the room for words go to the most frequent words, the rest to
+    pieces that spell the other words."""
     if vocab_size < MINIMUM:
         raise TokenizerError(f"vocab_size must be at least {MINIMUM}, found {vocab_size}")
     counts = _count_words(texts)

@@ -27,7 +27,8 @@ def to_atif(
     extra: Mapping[str, Any] | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """The entries of `extra` go to the root's `extra`; `tools` are the agent's tools in OpenAI's schema."""
+    """Convert a trace to a trajectory. The entries of `extra` go to the root's `extra`; `tools` are the agent's tools
+    in OpenAI's schema."""
     steps = _steps(trace) or [{"step_id": 1, "source": "system", "message": trace.error or "nothing was said"}]
     steps[0]["timestamp"] = datetime.fromtimestamp(trace.started, UTC).isoformat()
     spans = [span for segment in trace.segments for span in _sampled_spans(segment)]
@@ -139,7 +140,8 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _observe(steps: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
-    """Add a tool output to the step that made the call; of an unknown call, to the last step, without an id."""
+    """Add a tool output to the step that made the call. If no step made it, add the output to the last step, without
+    the call's id."""
     call = str(message.get("tool_call_id"))
     step = next((s for s in reversed(steps) if any(c["tool_call_id"] == call for c in s.get("tool_calls", ()))), None)
     result: dict[str, Any] = {"content": message.get("content") or ""}

@@ -67,7 +67,7 @@ class TraceBuilder:
         experts: NDArray[np.uint16] | None = None,
         experts_from: int = 0,
     ) -> None:
-        """`experts` has a row per position of the segment, from `experts_from` to the last token."""
+        """Record sampled tokens. `experts` has a row for each position of the segment from `experts_from` on."""
         self._current().append_sampled(tokens, logprobs, versions)
         if experts is not None:
             self._current().place_experts(experts, experts_from)

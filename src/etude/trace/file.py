@@ -70,7 +70,8 @@ def write_traces(path: Path, traces: Sequence[Trace]) -> None:
 
 
 def read_traces(path: Path, *, only: Collection[str] | None = None) -> Iterator[Trace]:
-    """Yield the traces of a file, or of a folder's files by name; with `only`, those with these ids."""
+    """Yield the traces of a file, or of a folder's files sorted by name; with `only`, only the traces with these
+    ids."""
     path = Path(path)
     if path.is_dir():
         files = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))

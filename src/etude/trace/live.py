@@ -21,7 +21,7 @@ _HEAD = ("id", "task", "split", "group", "member", "policy", "seed", "started")
 
 
 class LiveTrace:
-    """The file of a rollout in progress. Its TraceBuilder writes to `steps`; `done` removes the file."""
+    """The file of a rollout in progress. The rollout's TraceBuilder writes to `steps`; `done` removes the file."""
 
     def __init__(self, folder: Path, head: Trace) -> None:
         """Create the file of this trace in `folder`. `head` holds the fields of the trace that are known before the

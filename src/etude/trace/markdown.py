@@ -17,8 +17,7 @@ from etude.trace.trace import Trace
 
 _UNSEEN = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 _UNSEEN |= dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029), 0xFFFD)
-"""Maps control characters, and characters that change the text direction, to the visible characters that
-replace them."""
+"""Maps control characters and characters that change the text direction to visible replacements."""
 
 
 def to_markdown(trace: Trace, *, signals: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -87,7 +86,7 @@ def _acted(message: Mapping[str, Any], text: str) -> Iterator[str]:
 
 
 def _arguments(raw: str) -> Iterator[str]:
-    """Yield each multi-line string as its own text block, everything else as JSON."""
+    """Yield a call's arguments as Markdown: each multi-line string as its own text block, everything else as JSON."""
     try:
         values = json.loads(raw)
     except ValueError:

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 def to_openai(trace: Trace, *, tools: Sequence[Mapping[str, Any]] = ()) -> Json:
-    """The key "tools" is absent if there are no tools."""
+    """Convert a trace to one record. The key "tools" is absent if there are no tools."""
     metadata = {name: getattr(trace, name) for name in ("id", "task", "split", "group", "member", "policy", "seed")}
     return {
         "messages": [openai_message(message) for message in trace.messages],

@@ -120,7 +120,7 @@ _TYPES = {"tokens": "<i4", "logprobs": "<f4", "versions": "<i4", "experts": "<u2
 
 
 def read_steps(path: Path, *, keep: int | None = None) -> tuple[list[Segment], list[dict[str, Any]]]:
-    """Return the segments and notes of a steps file, or of its first `keep` bytes. It may still be written to."""
+    """Return the segments and notes of a steps file, or of its first `keep` bytes. The file may still be written to."""
     builder, notes = TraceBuilder(), []
     for head, raw, _ in _frames(path, keep):
         try:

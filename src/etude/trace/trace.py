@@ -54,7 +54,7 @@ class StopCause(StrEnum):
 
     @property
     def ours(self) -> bool:
-        """Whether infrastructure, the wall clock or the caller ended it: it says nothing about the model."""
+        """Whether infrastructure, the wall clock or the caller ended the rollout, which is not the model's doing."""
         return self in (StopCause.ERROR, StopCause.WALL_CLOCK, StopCause.CANCELLED)
 
 
@@ -97,7 +97,7 @@ class ToolEvent:
     ok: bool
     """Whether the call succeeded: it was well-formed and not refused, and the tool reported no error to the model."""
     valid: bool
-    """Whether the call itself was well-formed: a known tool with arguments that parse."""
+    """Whether the call itself was well-formed: a known tool, with arguments that parse and fit its schema."""
     seconds: float
     output: str
     output_tokens: int
@@ -168,7 +168,8 @@ class Trace:
 
     @property
     def rewrites(self) -> int:
-        """Number of prompts that did not extend the previous prompt because the chat template rewrites the history."""
+        """Number of segments that render their parent's conversation again, due to a chat template or a resumed
+        session."""
         return sum(segment.kind is SegmentKind.REWRITTEN for segment in self.segments)
 
     def version_span(self) -> tuple[int, int]:

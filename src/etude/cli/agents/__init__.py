@@ -77,8 +77,8 @@ def list_agents(
 def follow(agent: AgentArgument, as_json: JsonOption = False, sessions: SessionsOption = None) -> int:
     """Show what an agent does as it happens, until it ends.
 
-    It starts from the beginning. Ctrl-C leaves the agent running. The exit code is 0 if the agent ended by itself, else
-    1. With --json it prints one line per event.
+    The output begins with the agent's first event. Ctrl-C leaves the agent running. The exit code is 0 if the agent
+    ended by itself, else 1. With --json, one line per event is printed.
 
     \b
     Examples:
@@ -119,8 +119,8 @@ def apply(
 ) -> int:
     """Write an agent's change into its folder.
 
-    All of it is written, or nothing. You may have changed the folder meanwhile: a file in which you changed other lines
-    than the agent needs --merge; if you changed the same lines, nothing is written and the error names the file.
+    The change is written completely or not at all. If you and the agent changed different lines of a file meanwhile,
+    pass --merge to merge them. If you changed the same lines, nothing is written and the error names the file.
 
     \b
     Examples:
@@ -137,7 +137,7 @@ def apply(
 @agents.command()
 @verb()
 def reject(agents: AgentsArgument, sessions: SessionsOption = None) -> int:
-    """Reject agents' changes. They are kept until the agents are removed.
+    """Reject agents' changes. The changes are kept until the agents are removed.
 
     \b
     Example:
@@ -179,10 +179,10 @@ def resume(
 ) -> int:
     """Continue an agent, in the background again.
 
-    If it did not end by itself, it first continues what it was doing. It joins the end of the queue. The endpoint is
-    the one it was started with; the key is read from the environment again. With --rebase, a file in which you changed
-    other lines than the agent is merged. If you changed the same lines, the agent's change to the file is undone in its
-    copy, and it is asked to make it again on top of yours.
+    An agent that did not end by itself first continues what it was doing. The agent joins the end of the queue and uses
+    the endpoint it was started with; the key is read from the environment again. With --rebase, a file in which you and
+    the agent changed different lines is merged. If you both changed the same lines, the agent's change to the file is
+    undone in its copy, and the agent is asked to make it again on top of yours.
 
     \b
     Examples:

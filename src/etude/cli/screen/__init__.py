@@ -14,7 +14,7 @@ from etude.harness.sessions import SavedSession
 
 
 async def run_screen(front: Front, where: Where, task: str | None, saved: SavedSession | None) -> str | None:
-    """Run one session in the full-screen interface. Return the name of the session to resume next, or None if the user
+    """Run one session in the full-screen interface. Return the name of the session to resume next; None if the user
     leaves."""
     async with AsyncExitStack() as stack:
         app = ChatApp(front, where, task)

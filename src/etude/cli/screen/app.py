@@ -389,7 +389,7 @@ class _Watcher(Observer):
         self._app = app
         self._schemas = {schema.name: schema for schema in session_schemas(harness)}
         self._files: Mapping[str, bytes] = {}
-        """Content of the workspace's files when the last diff was computed."""
+        """The workspace's files at the start of the turn, with those changes that were already shown."""
         self._calls: list[ToolCall] = []
         self._conversation: Conversation | None = None
 

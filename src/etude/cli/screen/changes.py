@@ -23,7 +23,7 @@ _MARKS = {True: ("✓ keep     ", "$success"), False: ("✗ take back", "$error"
 
 
 class ChangesScreen(Screen[Choice | None]):
-    """All changes of the agent, file by file. Its result is the user's decision per file, or None if the user
+    """All changes of the agent, file by file. The result is the user's decision per file, or None if the user
     leaves."""
 
     BINDINGS = [

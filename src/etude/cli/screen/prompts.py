@@ -33,7 +33,7 @@ class Prompt(Vertical, Generic[T]):
     can_focus = True
 
     def __init__(self, title: str, body: Content, keys: Content, more: Content) -> None:
-        """`body` says what is asked, `keys` names the keys that answer it. `more` names further ones, below `keys` or,
+        """`body` says what is asked, `keys` names the keys that answer it. `more` names further keys, below `keys` or,
         on a small screen, at the end of the scrolling body."""
         super().__init__()
         self.border_title = title

@@ -37,9 +37,8 @@ def list_sessions(folder: FolderOption = None, as_json: JsonOption = False, sess
 def check(folder: FolderOption = None, as_json: JsonOption = False, sessions: SessionsOption = None) -> int:
     """Count how many lines of the edits that you accepted are still there.
 
-    A count is due a minute, ten minutes, an hour, a day and a week after each edit. Those that are due are made now and
-    written to the session as signals. `etude agent` and `etude chat` do the same for their folder. Your files are only
-    read.
+    A count is due a minute, ten minutes, an hour, a day and a week after each edit. Due counts are made now and written
+    to the session as signals. `etude agent` and `etude chat` do the same for their folder. Your files are only read.
 
     \b
     Example:

@@ -46,7 +46,6 @@ def list_command(place: Path | None, folder: Path | None, as_json: bool) -> int:
 
 
 def check_command(place: Path | None, folder: Path | None, as_json: bool) -> int:
-    """Count how many lines of the edits that a user accepted are still in the user's files."""
     found, code = _of_each(place, folder, lambda session: (session.folder.name, record_kept_lines(session)))
     rows = [{"session": name, **signal} for name, signals in found for signal in signals]
     if as_json:
@@ -61,7 +60,6 @@ def check_command(place: Path | None, folder: Path | None, as_json: bool) -> int
 
 
 def consent_command(name: str, answer: str, place: Path | None) -> int:
-    """Record whether a session may be trained on."""
     if answer not in _ANSWERS:
         raise SessionError(f"expected yes or no as the answer, found {answer!r}")
     folder = place_of(name, place)
@@ -90,8 +88,8 @@ def place_of(name: str, sessions: Path | None) -> Path:
 
 
 def _of_each(place: Path | None, folder: Path | None, make: Callable[[SavedSession], T]) -> tuple[list[T], int]:
-    """Return what `make` makes of each session, or of each that worked on `folder`, and the exit code. The exit code is
-    1 if a session cannot be read; why is printed."""
+    """Return what `make` returns for each session, or for each that worked on `folder`, and the exit code. If a session
+    cannot be read, the reason is printed and the exit code is 1."""
     where = place or default_sessions()
     made, code = [], 0
     for session in list(sessions_of(where, folder) if folder is not None else list_sessions(where)):

@@ -31,8 +31,8 @@ def list_tasks(
 ) -> int:
     """List the tasks below a folder.
 
-    Verdicts on a "sealed" task hold even against an agent that has read the grader's code; those on an "open" task only
-    as far as the task's own script does. The exit code is 1 if a task cannot be read.
+    Verdicts on a "sealed" task hold even against an agent that has read the grader's code; on an "open" task such an
+    agent may fool the grader. The exit code is 1 if a task cannot be read.
 
     \b
     Examples:
@@ -75,8 +75,8 @@ def make_some(
 ) -> int:
     """Generate tasks from a source.
 
-    The same arguments make the same tasks, and existing tasks are not made again. Given an unknown source, it names all
-    sources.
+    The same arguments make the same tasks, and existing tasks are not made again. For an unknown source, the error
+    names all sources.
 
     \b
     Examples:
@@ -149,8 +149,8 @@ def grade_task(
     """Grade a change.
 
     Prints the verdict, its reason, and whether it is sealed. The tests run in a fresh box of the task's own image, with
-    the change applied. The exit code is 0 if the change passes each time, else 1; with --predictions it is 1 if one
-    could not be graded. Predictions are graded once; an interrupted grading of them continues where it stopped.
+    the change applied. The exit code is 0 if the change passes each time, else 1; with --predictions it is 1 if a
+    prediction could not be graded. Predictions are graded once; after an interruption the same command continues.
 
     \b
     Examples:
@@ -178,7 +178,7 @@ def cheat_tasks(
     """Test whether cheating agents can pass tasks.
 
     Scripted agents that solve nothing try to pass: those that fit a task act in its box, and their changes are graded.
-    Without a task, the cheats are listed. The exit code is 1 if one succeeds or cannot be graded.
+    Without a task, the cheats are listed. The exit code is 1 if a cheat succeeds or cannot be graded.
 
     \b
     Examples:

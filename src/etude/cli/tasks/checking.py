@@ -19,7 +19,7 @@ from etude.tasks.gate import by_source, revalidate
 from etude.tasks.verifiers.harbor import reference_of
 
 _ALL_SHOWN = 20
-"""Up to this many tasks are each printed; of more, only those with mistakes, notes or a failed gate."""
+"""Maximum number of tasks that are all printed; of more tasks, only those with mistakes, notes or a failed gate."""
 _EVIDENCE, _AGAIN = "gate.jsonl", "gate-again.jsonl"
 
 
@@ -60,8 +60,8 @@ async def _gate(checked: list[Checked], runs: int, egress: str, store: Path) -> 
 
 
 async def _gate_again(checked: list[Checked], egress: str, store: Path) -> dict[str, GateResult]:
-    """Repeat the gate for the tasks that have passed it, with a store of its own: no image, environment or result of
-    the first is reused."""
+    """Repeat the gate for the tasks that have passed it, in a store of its own: no image, environment or result of the
+    first gate is reused."""
     tasks = [one.task for one in checked if one.task and gate_of(one.task) == "passed"]
     if not tasks:
         raise TaskError("expected tasks that have passed their gate, found none: run `etude tasks check --gate` first")

@@ -1,4 +1,4 @@
-"""etude tasks overlap: prints what two collections share, a row per item of the first and item of the second."""
+"""etude tasks overlap: prints what two collections share, one row per pair of items that share something."""
 
 from __future__ import annotations
 

@@ -117,8 +117,7 @@ EXPORTS: dict[str, tuple[Callable[[Trace, SavedSession | None, Signals], str], s
 
 
 def _signals(session: SavedSession | None) -> Signals:
-    """Return how the user took the agent's work, without the digests of files, which mean nothing outside this
-    session."""
+    """Return the session's signals (how the user reacted) without digests of files, which only this session can use."""
     signals = session.signals if session is not None else []
     return [{name: value for name, value in signal.items() if name != "changes"} for signal in signals]
 

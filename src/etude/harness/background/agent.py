@@ -54,7 +54,7 @@ _REVIEWED = {"accepted": AgentState.APPLIED, "rejected": AgentState.REJECTED}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Size of the changes that are not applied yet or, if there are none, of the applied ones."""
+    """Size, in files and lines, of an agent's unapplied changes; if it has none, of its applied changes."""
 
     files: int
     added: int
@@ -71,12 +71,12 @@ class Agent:
     ahead: int
     """Number of agents before this one in the queue, running ones included."""
     ended: Ended
-    """How the agent ended; all fields are empty while it runs."""
+    """How the agent ended; all fields are empty while it is queued or running."""
     session: SavedSession | None
 
     @property
     def changes(self) -> Changes:
-        """The changes that are neither applied nor reverted, without files that became too large to read."""
+        """The agent's changes that are neither applied nor reverted, without files that are too large to read."""
         return _open_changes(self.session) if self.session is not None else {}
 
     @property
@@ -125,7 +125,7 @@ def read_agent(place: Path, *, lock_held: bool = False) -> Agent:
 
 
 def read_all_agents(sessions: Path) -> tuple[list[Agent], list[str]]:
-    """Return all agents, newest first, and the errors of those that cannot be read."""
+    """Return all agents, newest first, and an error message for each agent that cannot be read."""
     found, problems = [], []
     for place in agent_folders(sessions):
         try:
@@ -139,7 +139,8 @@ def read_all_agents(sessions: Path) -> tuple[list[Agent], list[str]]:
 
 @contextmanager
 def lock_agent(place: Path, doing: str) -> Iterator[None]:
-    """Context manager that holds the agent's lock, so that its process cannot be started (see `take_agent_lock`)."""
+    """Context manager that holds the agent's lock, so that the agent's process cannot be started. Raises SessionError
+    like `take_agent_lock`."""
     descriptor = take_agent_lock(place, doing)
     try:
         yield
@@ -149,7 +150,7 @@ def lock_agent(place: Path, doing: str) -> Iterator[None]:
 
 def take_agent_lock(place: Path, doing: str) -> int:
     """Take the agent's lock and return a descriptor that holds it until closed. Raises SessionError if the lock is
-    already held; `doing` is the verb that completes its message, such as "apply"."""
+    already held; `doing` is the verb in its message, such as "apply"."""
     descriptor = take_lock(place / LOCK)
     if descriptor is None:
         raise SessionError(f"{read_order(place).id} is at work: `etude agents stop` it before you {doing} it")

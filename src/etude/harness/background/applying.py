@@ -17,8 +17,7 @@ from etude.harness.editing.diff import as_text, binary_changes, unified_diff
 from etude.harness.workspaces.workspace import TOO_LARGE
 
 Changes = Mapping[str, tuple[bytes | None, bytes | None]]
-"""Maps each changed path to the file's contents when the agent started and its contents now; None where there is no
-file."""
+"""Maps each path that an agent changed to the file's contents before and after; None where there is no file."""
 
 
 class Fit(StrEnum):

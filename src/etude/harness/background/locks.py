@@ -56,8 +56,8 @@ def sign_lock(descriptor: int) -> None:
 
 
 def lock_holder(path: Path) -> int | None:
-    """Return the process id that `sign_lock` last wrote into the lock file; None if the file is empty. This process
-    may no longer hold the lock."""
+    """Return the process id that `sign_lock` last wrote into the lock file; None if the file is empty. That process may
+    have released the lock since."""
     number, _, _ = path.read_text().partition(" ")
     return int(number) if number else None
 

@@ -19,8 +19,8 @@ Lines = Sequence[str]
 
 
 def merge(start: bytes, ours: bytes, theirs: bytes) -> bytes | None:
-    """Return the text `start` with the changes that `ours` and `theirs` made to it. None if these changes conflict, or
-    if both changed, differently, a file that is not text."""
+    """Return the text `start` with the changes of both `ours` and `theirs`. Return None if their changes conflict, or
+    if the three versions all differ and one is not text."""
     texts = [as_text(data) for data in (start, ours, theirs)]
     if ours == theirs or start == theirs:
         return ours

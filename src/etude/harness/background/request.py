@@ -34,8 +34,8 @@ class Order(BaseModel):
     folder: Path
     model: str
     prompts: tuple[str, ...]
-    """The user's prompts to the agent, in order. If the agent's session has received n of them, those after the first n
-    are pending."""
+    """The user's prompts to the agent, in order. Those after the first n are pending, where n is the number of requests
+    that the agent's session has received."""
     at_once: int
     """The agent may run as soon as fewer than this many agents are before it in the queue."""
     begun: float
@@ -69,7 +69,7 @@ def is_agent(place: Path) -> bool:
 
 
 def readable_orders(sessions: Path) -> dict[Path, Order]:
-    """Return `agent.json` of all agents, by folder. Unreadable files are skipped."""
+    """Return the parsed `agent.json` of each agent, by the agent's folder. Unreadable files are skipped."""
     found = {}
     for place in agent_folders(sessions):
         with suppress(SessionError):
@@ -78,8 +78,8 @@ def readable_orders(sessions: Path) -> dict[Path, Order]:
 
 
 def find_agent(sessions: Path, word: str) -> Path:
-    """Return the folder of the agent with this name, folder name or id prefix. Raises SessionError unless exactly one
-    matches."""
+    """Return the folder of the one agent with this name, folder name or id prefix. Raises SessionError if none or
+    several match."""
     orders = readable_orders(sessions)
     exact = [place for place, order in orders.items() if word in (order.name, order.id, place.name)]
     found = exact or [place for place, order in orders.items() if word and order.id.startswith(word)]

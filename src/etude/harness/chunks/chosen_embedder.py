@@ -14,10 +14,10 @@ URL, MODEL, KEY = "ETUDE_EMBEDDINGS_URL", "ETUDE_EMBEDDINGS_MODEL", "ETUDE_EMBED
 
 
 def usual_embedder(environment: Mapping[str, str]) -> Embedder | None:
-    """Return the embedder that the environment variables choose.
+    """Return the embedder that the environment variables choose: with ETUDE_EMBEDDINGS_URL always an EndpointEmbedder.
 
-    Return None, so that search compares words only, if ETUDE_EMBEDDINGS_MODEL is set but empty, or no model is
-    installed.
+    Without a URL, return None, so that search compares words only, if ETUDE_EMBEDDINGS_MODEL is set but empty or the
+    shipped model is not installed.
     """
     if url := environment.get(URL):
         return EndpointEmbedder(url, environment.get(MODEL, "default"), api_key=environment.get(KEY, ""))

@@ -1,9 +1,9 @@
 """Splits a file into chunks, the units of code search.
 
 Every line of a text file is in exactly one chunk, and chunks keep the order of lines. A binary or huge file has no
-chunks. If there is a grammar for the language, a chunk is a definition without the definitions inside it; only short
-functions keep them. A long definition is split into several chunks. Lines outside definitions, and files without a
-grammar, are split into paragraphs by blank lines and indentation.
+chunks. If there is a grammar for the language, each definition is a chunk of its own, without the definitions inside
+it; a short function keeps its inner definitions. A long definition is split into several chunks. Lines outside
+definitions, and files without a grammar, are split into paragraphs by blank lines and indentation.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Chunk:
     """Number of the chunk's first line, counting from 1."""
     last: int
     name: str
-    """Qualified name of the definition. Outside definitions it is empty or, if no definition was recognised in the
-    file, the name in a line that looks like a definition."""
+    """Qualified name of the definition that the chunk belongs to. In a file without recognised definitions, a name
+    taken from a line that looks like a definition. Otherwise empty."""
     kind: str
     """Kind of the definition that the chunk belongs to, "function" or "class"; "text" for lines outside definitions."""
     text: str

@@ -25,7 +25,7 @@ class EmbeddingFailed(Exception):
 class Embedder(Protocol):
     @property
     def name(self) -> str:
-        """Name under which the model's vectors are stored on disk. Vectors of different names cannot be compared."""
+        """Name under which the model's vectors are stored. Vectors stored under different names cannot be compared."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class Embedder(Protocol):
         ...
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return a matrix with one embedding vector of length one per text, as rows. Raises EmbeddingFailed."""
+        """Return a matrix whose rows are the texts' embedding vectors, each of length one. Raises EmbeddingFailed."""
         ...
 
 

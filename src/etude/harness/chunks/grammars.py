@@ -15,8 +15,7 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Definition:
     first: int
-    """Index of the first line (counting from 0), including the comments, decorators and attributes directly before the
-    definition."""
+    """Index of the first line (counting from 0), comments, decorators and attributes directly before it included."""
     last: int
     name: str
     kind: str
@@ -28,7 +27,7 @@ class Language:
     module: str
     functions: frozenset[str]
     classes: frozenset[str]
-    """Node types of all other definitions in the grammar, such as classes, interfaces and types."""
+    """Node types of all definitions in the grammar that are not functions, such as classes, interfaces and types."""
     entry: str = "language"
 
 
@@ -85,8 +84,7 @@ _WRAPPERS = frozenset({"decorated_definition", "export_statement", "template_dec
 _BEFORE = frozenset({"comment", "line_comment", "block_comment", "attribute_item", "decorator"})
 _ASSIGNED = frozenset({"arrow_function", "function_expression", "generator_function", "class"})
 _DEEPEST = 200
-"""Maximum depth in the syntax tree at which definitions are found. Real code is nowhere near as deep, but hostile files
-may be."""
+"""Maximum depth in the syntax tree at which definitions are found. Only hostile files nest deeper."""
 
 
 def definitions(suffix: str, data: bytes) -> list[Definition]:
@@ -163,7 +161,8 @@ def _last(node: Any) -> int:
 
 
 def _name(node: Any) -> tuple[str, ...]:
-    """Return the parts of a name. For a Go method or a C++ method outside its class, the type's name comes first."""
+    """Return the parts of a definition's name. For a Go method or a C++ method outside its class, the type's name comes
+    first."""
     named = node.child_by_field_name("name")
     if named is None and (declarator := node.child_by_field_name("declarator")) is not None:
         named = _declared(declarator)

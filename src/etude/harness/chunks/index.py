@@ -27,8 +27,7 @@ from etude.sandbox.contract import RequestRefused
 MOST_FILES = 20_000
 """Maximum number of files that one search reads; in a larger workspace the search must name a folder."""
 MOST_NEW = 1_000
-"""Maximum number of chunks that one search embeds, which takes about twenty seconds on one core with the shipped
-model."""
+"""Maximum number of chunks that one search embeds: about twenty seconds of one core with the shipped model."""
 EMBEDDED_CHARACTERS = 4_000
 RANK = 5
 """Constant of reciprocal rank fusion: rank r, counted from 0, adds weight / (RANK + r) to a chunk's score."""

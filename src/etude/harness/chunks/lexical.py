@@ -1,4 +1,4 @@
-"""BM25 index of chunks that can be updated. Scores depend only on the chunks in the index, not on the order of updates.
+"""Updatable BM25 index of chunks. Scores depend only on the chunks in the index, not on the order of updates.
 
 Postings are plain dictionaries, so the time to add or remove a chunk depends only on the number of its terms. A term's
 postings are converted to arrays when a query first uses the term. Scoring twenty thousand chunks takes milliseconds.

@@ -1,2 +1,1 @@
-"""Texts for the model besides the conversation: profiles, facts about the environment, nudges and limits on tool
-output."""
+"""Texts for the model besides the conversation: profiles, facts, nudges, and limits on tool output."""

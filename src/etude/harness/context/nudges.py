@@ -1,5 +1,4 @@
-"""Nudges: messages to a model that makes no progress, because its turn was cut off, was empty, or repeats the same
-calls.
+"""Nudges: messages to a model whose turn was cut off, was empty, or repeats the same calls.
 
 Nudges do not end a run: a model that repeats its calls or is cut off goes on until a budget is used up. If the profile
 has no text for a situation, no nudge is sent.

@@ -71,7 +71,7 @@ class Profile:
     def open(
         self, task: str, conversation_id: str = "conversation", surroundings: Surroundings | None = None
     ) -> Conversation:
-        """Start a conversation: the system prompt with facts about the environment, and the task as the user's
+        """Start a conversation: the system prompt with facts about the environment, and the task as the user
         message."""
         conversation = Conversation(conversation_id, task=task)
         system = "\n\n".join([self.system_text(), *self.fact_texts(surroundings or Surroundings())])

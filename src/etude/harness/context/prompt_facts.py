@@ -37,7 +37,7 @@ class Surroundings:
     """Lines of `git status` for the working tree or the user's folder; empty without a repository."""
     recent: tuple[str, ...] = ()
     rules: tuple[tuple[str, str], ...] = ()
-    """Path and text of each rules file, those of outer folders first. Inner ones override the outer ones."""
+    """Path and text of each rules file, outermost folder first. Rules of inner folders override those of outer ones."""
 
 
 async def collect_facts(
@@ -50,8 +50,8 @@ async def collect_facts(
     recent: Sequence[str] = (),
     commands: bool = True,
 ) -> Surroundings:
-    """Collect the facts about a workspace; those passed as arguments are used as they are. With `commands`, a missing
-    `system` or `status` is found by running commands. Pass False if the user has to agree to each command."""
+    """Collect the facts about a workspace that are not passed as arguments. With `commands`, `system` and `status` are
+    found by running commands; pass False if the user has to agree to each command."""
     if commands:
         system = system or " ".join(await _said(workspace, "uname -sm; echo ${SHELL:-/bin/sh}"))
         status = status or await _said(workspace, "git status --short --branch 2>/dev/null")
@@ -102,7 +102,8 @@ def _depth(folder: str) -> int:
 
 
 def _rank(path: str) -> int:
-    """Sort key within a folder: the index of the file's name in RULES; files in RULES_FOLDER come last."""
+    """Return a rules file's sort key within its folder: the index of its name in RULES; files in RULES_FOLDER come
+    last."""
     return next((index for index, name in enumerate(RULES) if f"/{path}".endswith(f"/{name}")), len(RULES))
 
 

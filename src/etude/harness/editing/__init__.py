@@ -1,2 +1,1 @@
-"""Changes to files: unified diffs, the patch format that models write, and functions that write changes to a user's
-folder."""
+"""Changes to files: unified diffs, the patch format that models write, and writing changes to a user's folder."""

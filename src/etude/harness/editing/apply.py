@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 
 
 class ApplyConflict(Exception):
-    """Changes cannot be written, because files in the folder have changed. Nothing was written."""
+    """Changes cannot be applied to the folder, usually because its files have changed. Nothing was written."""
 
 
 def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:

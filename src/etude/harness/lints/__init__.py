@@ -1,7 +1,6 @@
 """Runs a repository's own linters and separates new problems from those that existed before the agent's changes.
 
-Linters are described by data files (`linters/*.toml`); `Lints.lint` runs those for which the workspace has a
-configuration.
+Linters are described by data files (`linters/*.toml`); `Lints.lint` runs those that the workspace configures.
 """
 
 from etude.harness.lints.compare import unmatched

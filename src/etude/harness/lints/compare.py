@@ -93,12 +93,12 @@ class Comparison:
                 self._new_piece.update(dict.fromkeys(range(begin + 1, end + 1), number))
 
     def old_line(self, line: int) -> int | None:
-        """The line number that an unchanged line had before; None for a new or changed line. Line 0, which means no
-        line, stays 0."""
+        """Return the old number of the unchanged line whose number is now `line`; None for a new or changed line. 0
+        stands for no line and stays 0."""
         return self._was.get(line) if line else 0
 
     def old_piece(self, line: int) -> int | None:
-        """The number of the changed block that contains a line of the old text; None for an unchanged line."""
+        """Return the number of the changed block that contains a line of the old text; None for an unchanged line."""
         return self._old_piece.get(line)
 
     def new_piece(self, line: int) -> int | None:

@@ -41,8 +41,8 @@ class Tree:
 
 
 def find_roots(linter: Linter, tree: Tree) -> list[Root]:
-    """Return, sorted, the folders with a configuration file of a linter and with a file that it checks. If
-    `linter.roots` is "outermost", folders below another one are left out."""
+    """Return, sorted by path, the folders that contain a configuration file of the linter and, at any depth, a file
+    that it checks. If `linter.roots` is "outermost", folders below another such folder are left out."""
     found: dict[str, Root] = {}
     for config in linter.configs:
         exact = "*" not in config.name

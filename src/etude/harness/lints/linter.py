@@ -24,8 +24,8 @@ class Config:
     name: str
     """Name of the configuration file; may contain `*`."""
     table: tuple[str, ...] = ()
-    """Nested keys, outermost first, of a table in a TOML, JSON or INI file. Without it, the file does not count; a file
-    that does not parse counts if its text contains the table's name. If `table` is empty, the file's name is enough."""
+    """Keys, outermost first, of the table that makes a file of this name the linter's configuration. A file that does
+    not parse counts if its text contains the table's name. If `table` is empty, every file of this name counts."""
 
 
 @dataclass(frozen=True, slots=True)

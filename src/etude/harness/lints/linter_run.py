@@ -1,5 +1,4 @@
-"""Builds the command that runs a linter in one folder that contains its configuration, and interprets the command's
-result.
+"""Builds the command that runs a linter in one folder with its configuration, and interprets the command's result.
 
 Invariant: if an Answer (the interpreted result) has no failure, the linter checked all files, or `Answer.stopped` says
 that it stopped early.
@@ -62,8 +61,8 @@ class LinterRun:
         return self.was_configured and any(within(path, target) for path in self.start)
 
     def command(self) -> str:
-        """The shell command, for a scratch tree. Linters installed in the project take precedence over those on
-        PATH."""
+        """Return the shell command that runs the linter in a scratch tree. Linters installed in the project take
+        precedence over those on PATH."""
         depth = 0 if self.root.folder == "." else self.root.folder.count("/") + 1
         search = [f"$PWD/{'../' * up}{programs}" for up in range(depth + 1) for programs in _PROGRAMS]
         found = " || ".join(f"command -v {program}" for program in self.linter.programs)
@@ -107,8 +106,8 @@ class LinterRun:
         return Answer(tuple(sorted_problems(filter(None, problems))), stopped=result.code in self.linter.stopped)
 
     def remarks(self, was: Answer, now: Answer) -> list[str]:
-        """Sentences for the agent about runs that failed or stopped early: `was` on the original files, `now` on the
-        current."""
+        """Return sentences for the agent about runs that failed or stopped early. `was` is the result on the original
+        files, `now` the one on the current files."""
         name = self.linter.name if self.root.folder == "." else f"{self.linter.name} in {self.root.folder}"
         if now.failure:
             return [f"{name} gave no answer: {now.failure}."]

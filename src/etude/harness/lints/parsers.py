@@ -56,7 +56,7 @@ def _number(text: str | None) -> int:
 
 
 def lines(said: LinterOutput) -> list[Finding]:
-    """One problem per line. Lines that do not match the linter's pattern, such as explanations, are skipped."""
+    """Parse output with one problem per line. Lines that do not match the linter's pattern are skipped."""
     shape = re.compile(said.pattern)
     found = []
     for line in said.stdout.split("\n"):
@@ -174,7 +174,8 @@ _VET_LINE = re.compile(rf"(?:vet: )?{_POSITION.pattern}: (?P<message>.*)")
 
 
 def go_vet(said: LinterOutput) -> list[Finding]:
-    """`go vet -json` prints one JSON object per package, older versions to stderr. Compile errors are plain lines."""
+    """Parse the output of `go vet -json`: one JSON object per package, which older versions print to stderr. Compile
+    errors are plain lines."""
     found = []
     for text in (said.stdout, said.stderr):
         for block in _blocks(text):

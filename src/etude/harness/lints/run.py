@@ -69,8 +69,8 @@ class Lints:
             return report
 
     async def _one(self, workspace: Workspace, run: LinterRun, start: Files, now: Files, report: Report) -> None:
-        """Add the linter's problems to the report: it runs on the original and the current files, where no result is
-        cached."""
+        """Run a linter on the original and the current files, or take cached results, and add its problems to the
+        report."""
         was = self._known(True, run, start) if run.existed_at_start else Answer()
         answer = self._known(False, run, now)
         if was is None or answer is None:

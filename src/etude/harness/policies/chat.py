@@ -3,8 +3,9 @@
 Requests that fail with status 429, 5xx or a broken connection are retried; if all attempts fail, PolicyError is raised.
 A full context raises ContextFull. A tool call that does not parse raises nothing; it is passed on to the loop. With
 `on_piece` the answer is streamed, which does not change the resulting turn. Later requests contain the model's earlier
-thinking, because in training it stays in the context too. If an endpoint rejects a request field, the request is
-repeated without this field, or with the field's newer name.
+thinking, because in training it stays in the context too. If an endpoint rejects streaming, the field with the
+thinking, or the name `max_tokens`, the request is repeated without streaming, without the field, or with
+`max_completion_tokens`.
 """
 
 from __future__ import annotations
@@ -166,7 +167,8 @@ class ChatPolicy:
             _said_no(self._endpoint.url, status, response.text[:500])
 
     def _can_do_without(self, asked: dict[str, Any], said: str) -> bool:
-        """Omit or rename from now on the request field that the error message `said` names; False if it names none."""
+        """Omit or rename from now on the request field that the error message `said` names. Return False if it names no
+        field that can be omitted or renamed."""
         if self._bound == "max_tokens" and "max_completion_tokens" in said:
             self._bound = "max_completion_tokens"
         elif self._thinking in said and any(self._thinking in message for message in asked["messages"]):
@@ -188,7 +190,7 @@ class ChatPolicy:
             raise PolicyError(f"{self._endpoint.url}: the answer is not JSON") from error
 
     def tokens(self, conversation: Conversation) -> int:
-        """The endpoint's count at its last answer, plus an estimate for later messages."""
+        """Return the number of tokens that the endpoint last reported, plus an estimate for later messages."""
         known, tokens = self._counted.get(conversation.id, (0, 0))
         return tokens + sum(self.count(message.text) for message in conversation.messages[known:])
 
@@ -216,8 +218,8 @@ def _said_no(url: str, status: int, text: str) -> None:
 
 
 def _turn(answer: Any, place: int, count: Any) -> tuple[Turn, int]:
-    """Return a completion's turn, and the tokens of prompt and answer together (0 if not reported). `place`, the number
-    of earlier messages, makes ids for calls without one."""
+    """Return a completion's turn, and the tokens of prompt and answer together (0 if not reported). Calls without an id
+    get one made from `place`, the number of earlier messages."""
     choice = answer["choices"][0]
     message = choice["message"]
     usage = answer.get("usage") or {}

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of a turn that is being streamed, for display. Everything else uses the complete turn only."""
+    """Part of a turn that is being streamed, for display. All other code uses only the complete turn."""
 
     kind: Literal["thinking", "text", "call", "again"]
     """What the piece is part of: the model's thinking, its text or, for "call", the arguments of a tool call. A piece

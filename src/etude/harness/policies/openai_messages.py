@@ -32,7 +32,7 @@ def openai_messages(conversation: Conversation, thinking: str = "") -> list[dict
 
 
 def whole_chain(conversation: Conversation) -> list[dict[str, Any]]:
-    """Convert a conversation and those that self-summaries replaced to OpenAI messages with thinking, oldest first."""
+    """Convert a conversation and its parents to OpenAI messages with thinking. The oldest conversation comes first."""
     return [message for link in chain_of(conversation) for message in openai_messages(link, THINKING)]
 
 

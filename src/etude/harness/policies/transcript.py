@@ -1,5 +1,4 @@
-"""The token ids of conversations, exactly as the model read and sampled them. Token policies build their prompts from
-these ids.
+"""The token ids of conversations, exactly as the model read and sampled them, from which token policies build prompts.
 
 Invariant (exact prefix): within one segment, every prompt consists of the previous prompt, the sampled ids, the end
 marker if the turn was cut off, and the ids of the messages since then. Sampled ids are never re-encoded. All ids are
@@ -35,7 +34,7 @@ class _Next(NamedTuple):
     begins: SegmentKind | None
     """Kind of the trace segment that this prompt starts; None if it extends the previous prompt."""
     fresh: list[int]
-    """The ids after the previous prompt and what the model sampled after it. Only used if `begins` is None."""
+    """The ids that follow the previous prompt and the turn sampled after it. Only used if `begins` is None."""
 
     @property
     def prompt(self) -> list[int]:
@@ -55,7 +54,7 @@ class Transcript:
         self._given = 0
         """Number of the conversation's messages whose ids are in `_exchanges`."""
         self._last: Message | None = None
-        """The message before the model's last recorded turn. If another one is there now, the conversation was cut
+        """The message before the model's last turn. If a conversation now has another message there, it was cut
         back."""
         self._pending: tuple[str, int, Message, _Next] | None = None
         self._experts_from = 0
@@ -83,7 +82,7 @@ class Transcript:
         experts_from: int = 0,
     ) -> None:
         """Record the tokens that were sampled after `prompt(conversation)`, before the turn is appended to the
-        conversation. `experts` are those of the segment's positions from `experts_from` on."""
+        conversation. `experts` are the routed experts of the segment's positions from `experts_from` on."""
         following = self._next(conversation)
         if following.begins is None:
             self._recorder.extend(following.fresh)
@@ -136,9 +135,9 @@ class Transcript:
     def _said(
         self, before: Sequence[Exchange], ids: list[int], messages: Sequence[Message], start: int
     ) -> tuple[list[Exchange], list[int], int]:
-        """Encode the messages from index `start` on, and append them to the ids of the earlier ones: the exchanges
-        `before`, then `ids`, which no turn follows yet. Return all exchanges, the ids after the last one, and the
-        number of exchanges before the last encoded user message (0 if there is none)."""
+        """Encode the messages from index `start` on. Earlier messages are already encoded: in the exchanges `before`,
+        and in `ids`, the ids after the last exchange. Return all exchanges, the ids after the last one, and the number
+        of exchanges before the last newly encoded user message (0 if there is none)."""
         exchanges = list(before)
         past, calls = 0, calls_in(messages[:start])
         for role, group in groupby(messages[start:], key=lambda message: message.role):

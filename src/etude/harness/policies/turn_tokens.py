@@ -9,8 +9,7 @@ from etude.text.calls import CallSchema
 from etude.text.format import Format
 
 CUT_OFF = "cut off"
-"""Value of `ToolCall.problem` for a call that the token limit cut off. Such a call is not run, because it may be
-incomplete."""
+"""Value of `ToolCall.problem` for a call that the token limit cut off. Such a call is not run."""
 
 NOT_CLOSED = "it has no end"
 """Value of `ToolCall.problem` for a call whose end mark is missing for another reason than the token limit."""
@@ -21,10 +20,9 @@ def calls_in(messages: Sequence[Message]) -> int:
 
 
 def written_turn(form: Format, turn: Turn, schemas: Mapping[str, CallSchema], number: int) -> list[int]:
-    """Return the token ids of a turn that was not sampled in this format; `number` is the number of earlier calls. Each
-    call is written anew in this format. It keeps its raw text if that parses as the same call here, if the call did not
-    parse, or if this format cannot express it. In the last two cases a RecordingPolicy's ids do not parse either, and
-    the call's result tells the model what is wrong."""
+    """Return the token ids of a turn that was not sampled in this format; `number` is the number of earlier calls. A
+    call keeps its raw text if it did not parse, if its tool is unknown, or if this format reads the text as the same
+    call or cannot express the call. All other calls are written anew in this format."""
 
     def spelled(call: ToolCall, number: int) -> str:
         schema = schemas.get(call.name)

@@ -1,7 +1,6 @@
 """Builds the index of a folder: `python -m etude.harness.search FOLDER INDEX_FILE RIPGREP_PROGRAM`.
 
-The process runs at low priority. It ends when its stdin is closed, so that it never outlives the process that started
-it.
+The process runs at low priority. It ends when its stdin is closed, so it never outlives the process that started it.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ def file_state_of(path: Path | str | bytes) -> FileState | None:
 
 
 def settled_state(before: os.stat_result, begun: int, after: os.stat_result) -> FileState:
-    """Return the state of a file that was just read, or UNSURE if a later change might leave it the same. `begun` is
-    the time in ns at which reading began; `before` and `after` are the stat results around it."""
+    """Return the state of a file that was just read, or UNSURE if the file could change again without a change of its
+    state. `begun` is the time in ns at which reading began; `before` and `after` are the stat results around it."""
     state = _state(after)
     return state if state == _state(before) and max(state[1:3]) < begun - SETTLED_NS else UNSURE
 

@@ -14,8 +14,8 @@ GRAM = 4
 LEAST_BITS, MOST_BITS = 1 << 8, 1 << 20
 """Minimum and maximum length in bits of a text's signature (its Bloom filter)."""
 FULLEST = 0.25
-"""Maximum fraction of set bits in a signature that was folded to half its length to save space, as often as this limit
-allows. For source code, the final length is 3 to 7 bits per distinct gram."""
+"""A signature is folded to half its length, to save space, as long as at most this fraction of its bits is then set.
+For source code, the final length is 3 to 7 bits per distinct gram."""
 
 _FOLDED = bytes(range(256)).lower()
 

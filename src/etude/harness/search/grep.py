@@ -28,10 +28,10 @@ from etude.harness.search.watch import CannotWatch, Changes, Watch
 LEAST_FILES = 3_000
 """Folders with fewer files get no index: ripgrep alone searches them in a few hundredths of a second."""
 MOST_SHARE = 1 / 3
-"""Fraction of the indexed files. If more, and more than READ_AT_ONCE, may match, ripgrep searches all files. If more
-have changed since they were indexed, the index is built again."""
+"""Maximum fraction of the indexed files that one indexed search reads, and that may change before the index is rebuilt.
+If more files, and more than READ_AT_ONCE, may match, ripgrep searches all files."""
 READ_AT_ONCE = 200
-"""Maximum number of changed files that are indexed again before one search; the rest count as matching."""
+"""Maximum number of changed files that are indexed again before one search; the rest count as files that may match."""
 
 
 class Grep:

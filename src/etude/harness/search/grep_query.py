@@ -22,7 +22,7 @@ class Query:
     regex: bool = False
     path: str = "."
     glob: str = ""
-    """Names of the files to search, as for the glob tool; with a leading "!", those to leave out."""
+    """Glob of the files to search, in the syntax of the glob tool; with a leading "!", of the files to leave out."""
     ignore_case: bool = False
     word: bool = False
     everything: bool = False

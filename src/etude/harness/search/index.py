@@ -24,11 +24,10 @@ from etude.harness.search.query import Need
 from etude.harness.search.shards import Shard, holds, most_files, shards_of
 
 MOST_BYTES = 32_000_000
-"""A larger file gets no signature and may match every pattern."""
+"""Maximum size in bytes of a file with a signature. A larger file has none and may match every pattern."""
 
 _MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
-"""Byte order marks. Ripgrep decodes a text that begins with one, so the bytes that it searches differ from those on
-disk."""
+"""Byte order marks. Ripgrep decodes a text that begins with one, so it does not search the bytes on disk."""
 _FOLDING = ("\u017f".encode(), "\u212a".encode())
 """The only non-ASCII characters that match an ASCII letter (s, k) in a case-insensitive search."""
 

@@ -16,8 +16,8 @@ from etude.harness.search.regex import Choice, Node, Repeat, Sequence, Text, Uns
 MOST_LETTERS = 10_000
 """Maximum length of a pattern that is analysed; a pattern of a million characters would take minutes."""
 MOST_OPTIONS = 24
-"""Maximum number of strings that a part of the pattern is expanded to. A part that can match more is split, or counts
-as a wildcard."""
+"""Maximum number of strings that a part of the pattern is expanded to. Larger parts are split, or count as
+wildcards."""
 MOST_COPIES = 4
 """Maximum number of copies to which a repeated part of a pattern is expanded."""
 MOST_LITERALS = 200
@@ -61,8 +61,7 @@ ANY = All()
 
 
 def need_of(pattern: Pattern) -> Need:
-    """Return the pattern's need. It is ANY if the pattern cannot be analysed, or the need would be empty or too
-    large."""
+    """Return the pattern's need; ANY if the pattern cannot be analysed or the need would be empty or too large."""
     if len(pattern.text) > MOST_LETTERS:
         return ANY
     read: Callable[..., Node] = literal if pattern.fixed else parse
@@ -92,8 +91,8 @@ class _Runs:
 
     def __init__(self) -> None:
         self.current: frozenset[bytes] = frozenset({b""})
-        """All strings that the nodes since the last cut can match, one after another. A cut, made at a wildcard or
-        where the strings would be too many, adds the need for one of them to `needs`."""
+        """All strings that the nodes since the last cut can match in sequence. A cut, at a wildcard or where there
+        would be too many strings, adds to `needs` the need that a file contains one of them."""
         self.needs: list[Need] = []
         """Needs of all nodes added so far, except those whose strings are in `current`."""
 

@@ -46,7 +46,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """`most` is None if the number of repetitions is unlimited."""
+    """Node that matches `part` repeated `least` to `most` times; without a limit if `most` is None."""
 
     part: Node
     least: int

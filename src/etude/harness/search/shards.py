@@ -1,5 +1,4 @@
-"""Shards: the signatures (Bloom filters, see `grams.py`) of up to about a thousand files, transposed into one bit
-matrix.
+"""Shards: the signatures (Bloom filters, see `grams.py`) of up to about a thousand files, transposed into a bit matrix.
 
 All signatures of a shard have the same length. Row i of the matrix consists of bit i of every file's signature. The
 files that may contain a string are found by a bitwise AND of the rows that the hashes of its grams (4-byte substrings)
@@ -85,7 +84,7 @@ def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
 
 
 def most_files(length: int) -> int:
-    """Maximum number of files in a shard whose signatures have `length` bits, but at least 8."""
+    """Return the maximum number of files, at least 8, in a shard whose signatures have `length` bits."""
     return max(8, min(MOST_FILES, MOST_CELLS // length))
 
 

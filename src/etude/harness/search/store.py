@@ -56,8 +56,7 @@ def save(index: Index, root: bytes, place: Path) -> None:
 
 
 def load(root: bytes, place: Path) -> Index | None:
-    """Load the index of `root`. None if the file is missing or damaged, has another folder's index, or another
-    layout."""
+    """Load the index of `root`. None if the file is missing or damaged, or is of another folder or another layout."""
     try:
         with place.open("rb") as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -42,7 +42,7 @@ class CannotWatch(Exception):
 @dataclass(slots=True)
 class Changes:
     paths: set[bytes] = field(default_factory=set)
-    """Changed paths relative to the root. Some may no longer exist, and some may be of former folders."""
+    """Changed paths relative to the root. Some files may no longer exist, or may have been moved with their folder."""
     rules: bool = False
     lost: bool = False
     """Whether changes may be missing from this result. The watch must then be replaced."""
@@ -149,7 +149,7 @@ class Watch:
 
 
 def file_systems(root: bytes) -> set[str]:
-    """The types of the file system that contains the root, and of all those mounted below it."""
+    """Return the types of the file system that contains the root, and of all those mounted below it."""
     place = os.fsdecode(root)
     kinds, holding, longest = set(), "", -1
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").split("\n"):

@@ -22,7 +22,7 @@ from etude.harness.sessions.replay import SavedSession, load_session, sessions_o
 AFTER_SECONDS = (60, 600, 3_600, 86_400, 604_800)
 """Times after the acceptance of an edit for which its kept lines are counted: a minute to a week."""
 _MOST_LINES = 5_000
-"""Maximum number of lines between the first and the last difference of two texts; above it none are aligned."""
+"""Maximum number of lines between the first and the last difference of two texts for these lines to be aligned."""
 _MOST_BYTES = 4_000_000
 
 Read = Callable[[str], bytes | None]

@@ -26,7 +26,7 @@ class _FirstPiece:
 
 
 def _listening(policy: Any) -> _FirstPiece | None:
-    """Wrap the policy's `on_piece`, unless an earlier call has done so. None if the policy does not stream."""
+    """Return the policy's callback `on_piece`, which the first call wraps; None if the policy does not stream."""
     tell = getattr(policy, "on_piece", None)
     if tell is None or isinstance(tell, _FirstPiece):
         return tell
@@ -35,7 +35,7 @@ def _listening(policy: Any) -> _FirstPiece | None:
 
 
 class SessionLog(Observer):
-    """Observer that records a run and passes events on to `inner`, whose time does not count as latency."""
+    """Observer that records a run and passes events on to `inner`, whose time does not count as the policy's."""
 
     def __init__(self, record: SessionRecord, workspace: OverlayWorkspace, toolbox: Toolbox, inner: Observer) -> None:
         self._record, self._workspace, self._toolbox, self._inner = record, workspace, toolbox, inner

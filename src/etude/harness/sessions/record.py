@@ -180,12 +180,12 @@ class SessionRecord:
         self._line("rebased", files=changed)
 
     def put_back(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
-        """Log that the user reverted changes. `files` has both contents of each file that is still changed."""
+        """Log that the user reverted changes. `files` has the original and current contents of each file still
+        changed."""
         self._line("put_back", files=self._differences(files))
 
     def stopped(self, stop: str, error: str) -> None:
-        """Log the end of a run and, before it, signals: its "latency" and, if the user interrupted it,
-        "interrupted"."""
+        """Log the end of a run, after two signals: "interrupted", only if the user interrupted it, and "latency"."""
         spent = self.clock.stopped(time.time())
         if stop == "cancelled":
             self.signal("interrupted", turns=spent["turns"], after_seconds=spent["total_seconds"])
@@ -193,8 +193,8 @@ class SessionRecord:
         self._line("stopped", stop=stop, error=error)
 
     def signal(self, what: str, /, **fields: object) -> None:
-        """Log an observation of how the user reacts (docs/trace.md lists all). After "edits_accepted", its files no
-        longer count as changed."""
+        """Log an observation of how the user reacts (docs/trace.md lists all). After "edits_accepted", the accepted
+        files no longer count as changed."""
         if what in EDITS and "changes" not in fields:
             fields["changes"] = self._settled(fields.get("files"), gone=what == "edits_accepted")
         self._line("signal", what=what, **fields)
@@ -281,7 +281,7 @@ _FIELDS = {kind: [field.name for field in fields(kind)] for kind in (Turn, ToolC
 
 
 def _plain(value: Turn | ToolCall | ToolEvent | TraceUsage) -> dict[str, Any]:
-    """Convert to a JSON object. `asdict` is not used, because it would copy all nested values."""
+    """Convert a value to a JSON object. `asdict` is not used, because it would copy all nested values."""
     return {name: getattr(value, name) for name in _FIELDS[type(value)]}
 
 

@@ -16,7 +16,7 @@ from etude.harness.sessions.record import BLOBS, FORMAT, LOG, STEPS, SessionErro
 from etude.trace.trace import ToolEvent, TraceUsage
 
 REBASED = "rebased"
-"""`SavedSession.stop` after changes were moved onto newer files of the user, which ends an interrupted run."""
+"""Value of `SavedSession.stop` after changes were moved onto newer files of the user, which ends an interrupted run."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class SavedSession:
     requests: int = 0
     turns: int = 0
     reviewed: str = ""
-    """The decision on the changes since the last request: "accepted", "rejected", or empty."""
+    """The user's decision on the changes, made since the last request: "accepted", "rejected", or empty."""
     stop: str = ""
     """The logged end of the last request's last run: the value of its StopCause, or REBASED. A killed run logs no end,
     so it does not change this value, which is empty if no run of the request has ended."""
@@ -61,7 +61,8 @@ class SavedSession:
 
     @property
     def training_answer(self) -> bool | None:
-        """The user's latest answer, during the session, to whether it may be used for training."""
+        """The user's latest answer in this session to whether it may be used for training; None if there is no
+        answer."""
         given = [bool(signal["given"]) for signal in self.signals if signal["what"] == "consent"]
         return given[-1] if given else None
 
@@ -234,7 +235,7 @@ def _add_seconds(session: SavedSession, entry: dict[str, Any]) -> None:
 
 
 def _usage(raw: dict[str, int]) -> TraceUsage:
-    """Counters that this version does not know are ignored."""
+    """Convert logged counters. Counters that this version does not know are ignored, and missing ones are 0."""
     return TraceUsage(**{f.name: raw.get(f.name, 0) for f in fields(TraceUsage)})
 
 

@@ -20,7 +20,7 @@ class Clock:
         self._summaries: list[Mapping[str, float]] = []
 
     def was_stopped(self, when: float | None) -> None:
-        """Set when the last run of a resumed session ended; None if unknown, because it was killed."""
+        """Set the end time of a resumed session's last run; None if unknown, because that run was killed."""
         self._stopped = when
 
     def asked(self, now: float) -> float | None:

@@ -24,7 +24,7 @@ class ToolLimits:
     """Time limit of one shell command. A command that reaches it has failed, unless the host gave it no CPU time: that
     is an infrastructure failure."""
     edits: int | None = None
-    """Maximum number of successful edits in the whole run."""
+    """Maximum number of successful edits in the whole run; None for no limit."""
     strict: bool = False
     """Whether tools are stricter. A file must be read before it is changed. An argument of `null` is an error and does
     not count as absent. A patch must match exactly. All lines that `read` is asked for must exist."""
@@ -41,7 +41,7 @@ class Output:
     """Whether a cut keeps the end of the output as well as its beginning."""
     ok: bool = True
     valid: bool = True
-    """False if the call itself was malformed: unknown tool, or arguments that do not parse."""
+    """False if the call itself was wrong: an unknown tool, or arguments that do not parse or do not fit its schema."""
     finished: bool = False
     seconds: float = 0.0
     """Running time of the call's command, which counts toward `Budgets.tool_seconds`; 0 if the host was short of CPU
@@ -80,8 +80,7 @@ class ToolContext:
         read file comes first."""
 
     async def has_edited(self, path: str, data: bytes | None) -> None:
-        """Record that a tool changed a file; every tool calls this after each change. None stands for a deleted
-        file."""
+        """Record that a tool changed a file (None: deleted it); every tool calls this after each change."""
         self.edited[path] = self.edited.get(path, 0) + 1
         self.has_shown(path, data)
         if data is None:

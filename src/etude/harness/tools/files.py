@@ -69,7 +69,8 @@ async def edit(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def parse_line_edits(text: str) -> dict[int, str]:
-    """Parse `lines` into a map from line number to new text. Texts of the same number become several lines."""
+    """Parse the argument `lines` into a map from line number to new text. Texts of the same number become several
+    lines."""
     wanted: dict[int, str] = {}
     for number, new in numbered_lines(text):
         wanted[number] = f"{wanted[number]}\n{new}" if number in wanted else new
@@ -77,8 +78,8 @@ def parse_line_edits(text: str) -> dict[int, str]:
 
 
 def replacement(old: str, text: str) -> list[str]:
-    """Return the lines that replace `old`. They get its indentation, unless the new text is itself indented, and a
-    carriage return at its end."""
+    """Return the lines that replace the line `old`. They get the indentation of `old`, unless the new text is itself
+    indented, and its carriage return if it ends with one."""
     new = text.removesuffix("\n").split("\n")
     indentation = old[: len(old) - len(old.lstrip(" \t"))]
     if not new[0].startswith((" ", "\t")):

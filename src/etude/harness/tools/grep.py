@@ -98,7 +98,8 @@ def _named(files: Sequence[str], query: Query) -> Iterator[str]:
 
 
 async def _with_context(run: ToolContext, found: Sequence[Line], context: int) -> list[str]:
-    """Format as ripgrep does: a context line as `file-line text`, and `--` between groups that are not adjacent."""
+    """Format matches with context lines as ripgrep does: a context line as `file-line text`, and `--` between groups
+    that are not adjacent."""
     said: list[str] = []
     for path, group in groupby(found, key=lambda line: line.path):
         matches = {line.number: line.text for line in group}

@@ -1,5 +1,4 @@
-"""The tool lints: runs the repository's linters and returns their problems, new ones first, and which linters
-failed."""
+"""The tool lints: runs the repository's linters, returns their problems, new ones first, and names failed linters."""
 
 from __future__ import annotations
 

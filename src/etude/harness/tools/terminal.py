@@ -54,7 +54,7 @@ async def job_kill(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def _seconds(run: ToolContext, arguments: dict[str, Any], usual: float) -> float:
-    """How many seconds the call may wait. Raises ToolProblem if its argument is out of range."""
+    """Return how many seconds the call may wait. Raises ToolProblem if the argument `seconds` is out of range."""
     wanted = arguments.get("seconds", usual)
     if not 0 <= wanted <= MOST_SECONDS:
         raise ToolProblem(run.say("bad_seconds", most=MOST_SECONDS))

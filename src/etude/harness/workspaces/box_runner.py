@@ -26,7 +26,7 @@ from etude.sandbox.contract import Box, ExecResult
 
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
 _MAX_KEPT_BYTES = 65_536
-"""A command with more output is not cached."""
+"""Maximum number of output bytes of a command whose result is cached."""
 MAX_READ_FILES = 20_000
 MAX_READ_BYTES = 200_000_000
 """MAX_READ_FILES and MAX_READ_BYTES limit the number and total size of the files of a workspace with commands, since
@@ -130,8 +130,7 @@ class BoxRunner(BoxedCommands):
         self._held, self._layout, self._memo, self._scratch = self._start, None, None, None
 
     async def _look(self, files: Mapping[str, bytes]) -> bytes | None:
-        """Write the files to the box and return its layout; None if files that the agent left in the box prevent
-        this."""
+        """Write the files to the box and return its layout; None if files that the agent left there prevent this."""
         fresh = self._box is None and files.keys() == self._held.keys()
         try:
             box = await self._synced(files)

@@ -1,5 +1,4 @@
-"""Base class that runs commands in a box, on files that the caller keeps. The box is created when the first command
-needs it."""
+"""Base class that runs commands in a box on the caller's files. The first command that needs the box creates it."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ They are not infrastructure failures and do not end a rollout."""
 
 
 class BoxedCommands(ABC):
-    """Subclasses copy files into the box and back."""
+    """Base class of runners; subclasses copy the caller's files into the box and back."""
 
     def __init__(self) -> None:
         self._box: Box | None = None
@@ -79,7 +78,7 @@ class BoxedCommands(ABC):
 
     @asynccontextmanager
     async def _box_may_die(self) -> AsyncIterator[None]:
-        """Discard the box if SandboxLost is raised inside. The next command then gets a new box with the last known
+        """Discard the box if the block raises SandboxLost. The next command gets a new box with the last known
         files."""
         try:
             yield

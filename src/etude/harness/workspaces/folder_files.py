@@ -23,7 +23,7 @@ MAX_FILE_BYTES = 1_000_000
 MAX_FOLDER_FILES = 500_000
 """Maximum number of files of a folder; path and size of each are in memory."""
 MAX_HELD_BYTES = 200_000_000
-"""Maximum size of the cache of unchanged files. The least recently used is dropped, and read again if needed."""
+"""Maximum number of bytes of unchanged files to cache. The least recently used file is dropped first."""
 
 SMALLER = "choose a smaller folder"
 
@@ -67,13 +67,14 @@ class FolderFiles(Mapping[str, bytes]):
         return len(self._sizes)
 
     def keep(self, path: str) -> None:
-        """Keep a file's current contents in memory permanently, if the file exists."""
+        """Keep a file's contents, as cached or else as on disk, in memory permanently, if the file exists."""
         if path in self._sizes and path not in self._kept:
             with suppress(KeyError):
                 self._kept[path] = self._held.get(path) or self._read(path)
 
     def set_original(self, path: str, data: bytes) -> None:
-        """Keep these original contents of a file, whatever it holds on disk, unless others are already kept."""
+        """Keep `data` as the original contents of a file, whatever is on disk, unless its original contents are already
+        kept."""
         self._sizes.setdefault(path, len(data))
         self._kept.setdefault(path, (UNSURE, data))
 
@@ -81,7 +82,7 @@ class FolderFiles(Mapping[str, bytes]):
         return sum(self._sizes.values())
 
     def read_uncached(self, path: str) -> tuple[FileState, bytes]:
-        """Raises KeyError if the file no longer exists."""
+        """Read a file's state and contents from disk. Raises KeyError if the file no longer exists."""
         return self._read(path)
 
     def keep_all(self) -> None:
@@ -142,11 +143,11 @@ class FolderFiles(Mapping[str, bytes]):
 
 
 class CurrentFiles:
-    """Reads a folder's files as they are now; the same files as in a FolderFiles.
+    """Reads the current contents of a folder's files, the same files that a FolderFiles of the folder lists.
 
-    Contents are cached. A file is read again if its state has changed, or was not settled when it was read. Writes
-    through a memory map, and writes by another host to a network file system, are seen only after the kernel reports
-    them. Unreadable files are left out.
+    Contents are cached. A file is read again if its size, timestamps or inode have changed, or if it had changed less
+    than SETTLED_NS before it was last read. Writes through a memory map, and writes by another host to a network file
+    system, are seen only after the kernel reports them. Unreadable files are left out.
     """
 
     def __init__(self, folder: Path, *, max_files: int, max_bytes: int) -> None:
@@ -172,6 +173,8 @@ class CurrentFiles:
 
 
 class Layered(Mapping[str, bytes]):
+    """The files of a FolderFiles with changes on top. In `changes`, None stands for a deleted file."""
+
     def __init__(self, below: FolderFiles, changes: Mapping[str, bytes | None] | None = None) -> None:
         self.below = below
         self.changes = dict(changes or {})
@@ -207,7 +210,7 @@ class Layered(Mapping[str, bytes]):
 
 
 def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[str, bytes]:
-    """Return the files with the contents of one replaced; None deletes it."""
+    """Return `files` with `data` as the contents of `path`; None deletes the file."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     if isinstance(files, Layered):
@@ -228,14 +231,15 @@ def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]
 
 
 def _changes(files: Mapping[str, bytes]) -> Mapping[str, bytes | None] | None:
-    """How `files` differs from the FolderFiles that it is based on; None if it is not based on any."""
+    """Return how `files` differs from the FolderFiles that it is based on; None if it is not based on any."""
     if isinstance(files, Layered):
         return files.changes
     return {} if isinstance(files, FolderFiles) else None
 
 
 def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, bytes]:
-    """Return `files` with the present contents of `paths` fixed, which `FolderFiles.rebase` may replace."""
+    """Return `files` with the contents of `paths` stored as changes, so that `FolderFiles.rebase` cannot replace
+    them."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files

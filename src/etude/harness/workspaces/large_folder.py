@@ -36,8 +36,8 @@ MOST_BYTES = 4_000_000_000
 LAYER_BYTES = 100_000_000
 """Size at which an image layer is complete. A layer is held in memory while it is built."""
 SLACK_SECONDS = 2
-"""Overlap of two successive checks for changed files. The box's clock is read in whole seconds, so without it a change
-could be missed."""
+"""Overlap of two successive checks for changed files. The box's clock is read in whole seconds, so without an overlap a
+change could be missed."""
 LOOK_SECONDS = 60.0
 
 _LOOK = """
@@ -47,8 +47,8 @@ find . -type f -newerct "@$1" -print0 2>/dev/null
 printf %s "$now"
 """
 _UNKNOWN = b"\0 changed while a command ran"
-"""Placeholder for original contents that are no longer available. No file consists of it, so a file of the user is
-never overwritten because of it."""
+"""Placeholder for original contents that are no longer available. No file has these contents, so the check before a
+write fails, and the user's file is not overwritten."""
 
 
 class FolderRunner(BoxedCommands):

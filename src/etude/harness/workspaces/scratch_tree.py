@@ -23,8 +23,7 @@ from etude.harness.workspaces.workspace import AGENT_ENV, TOO_LARGE
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
 
 SCRATCH = "/tmp/etude-scratch"
-"""Path of the scratch tree in a box. On the host it is a temporary folder, whose path is replaced by this one in
-outputs."""
+"""Path of the scratch tree in a box. On the host, outputs show it in place of a temporary folder's path."""
 PREPARE_SECONDS = 60.0
 LINKED = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox"})
 """Names of folders with installed packages, which are not copied into the scratch tree but linked."""
@@ -106,8 +105,8 @@ class BoxScratch:
 
 
 HostExec = Callable[[str, Path, float, bytes], Awaitable[ExecResult]]
-"""Runs a command on the host: command, folder, time limit in seconds, and what replaces the folder's path in the
-output."""
+"""Function that runs a command on the host. Its arguments: the command, its folder, its time limit in seconds, and the
+text that replaces the folder's path in the output."""
 
 
 class HostScratch:

@@ -84,8 +84,8 @@ class TerminalOutput:
     """Number of the job if the command still runs."""
     skipped: int = 0
     seconds: float = 0.0
-    """Seconds that the caller waited for the command, without questions to the user and waits while the host was short
-    of CPU time."""
+    """Seconds that the caller waited for the command, excluding questions to the user and waits while the host was
+    short of CPU time."""
 
 
 @dataclass(slots=True)
@@ -219,7 +219,7 @@ class Terminals:
         return path
 
     def jobs(self) -> list[tuple[int, str, int | None]]:
-        """Number, command and exit code of each job; the code is None if it ran when last polled."""
+        """Return number, command and exit code of each job; the code is None if the job ran when last polled."""
         return [(number, running.command, running.code) for number, running in self._jobs.items()]
 
     def _keep(self, running: _Running) -> int:

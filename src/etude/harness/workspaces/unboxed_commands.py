@@ -35,12 +35,13 @@ _MAX_OUTPUT_BYTES = 1_000_000
 _KEPT_BYTES = 4_000_000
 """Maximum number of unread output bytes of a terminal; the oldest are dropped."""
 _ON_TERMINAL = 'exec "$@" <"$0" >"$0" 2>&1'
-"""Runs "$@" on the terminal $0. The shell is a session leader, so opening it makes it the controlling terminal."""
+"""Shell script that runs "$@" on the terminal $0. The shell is a session leader, so the terminal that it opens becomes
+its controlling terminal."""
 
 
 async def host_exec(command: str, folder: Path, timeout: float, told: bytes | None = None) -> ExecResult:
-    """Run one shell command in a folder on the host. It is killed on timeout and on cancellation. `told`, if given,
-    replaces the folder's path in the output."""
+    """Run one shell command in a folder on the host. The command is killed on timeout and on cancellation. `told`, if
+    given, replaces the folder's path in the output."""
     started = time.monotonic()
     # Files instead of pipes, because a pipe stays open as long as a background process of the command runs.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:

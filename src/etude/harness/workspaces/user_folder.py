@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 
 class FolderWorkspace(OverlayWorkspace):
-    """A workspace that is the user's folder itself. `changed` and `diff` report only changes by the agent and its
-    commands; it also reads the user's."""
+    """A workspace that is the user's folder itself. The agent also reads the user's changes, but `changed` and `diff`
+    report only those by the agent and its commands."""
 
     def __init__(self, folder: Path, permissions: Permissions) -> None:
         self._folder = folder.resolve()
@@ -237,7 +237,7 @@ class _Asking(Terminals):
 
 
 def _told(output: TerminalOutput, command: str, action: RequestedAction) -> TerminalOutput:
-    """Tell the agent if the user rewrote the command."""
+    """Return the output, preceded by a note to the agent if the user rewrote the command."""
     if action.what == command:
         return output
     return replace(output, text=f"(the user changed the command to: {action.what})\n{output.text}")

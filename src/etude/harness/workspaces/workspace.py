@@ -66,8 +66,7 @@ class Workspace(Protocol):
     async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
         """Call `use` with the workspace's terminals and return its result.
 
-        Before the call, commands are given the current files; after it, the workspace has the changes that the commands
-        made.
+        Before the call, commands get the current files; after it, the workspace has the changes that commands made.
         """
         ...
 
@@ -162,8 +161,7 @@ def _bytes(name: str) -> bytes:
 
 
 class OverlayWorkspace:
-    """A workspace with changed files in memory, on top of original files that may be shared. Commands run in
-    `runner`."""
+    """A workspace with changed files in memory, on top of original files that may be shared. `runner` runs commands."""
 
     def __init__(
         self,
@@ -230,8 +228,8 @@ class OverlayWorkspace:
             self._files = await self._runner.read_back(self._files)
 
     async def find(self, query: Query, most: int) -> list[Line] | None:
-        """Return the first `most` matching lines. Return None if the files are not in a folder on disk, or ripgrep is
-        not installed."""
+        """Return the first `most` matching lines; None if the files are not in a folder on disk, or ripgrep is not
+        installed."""
         if self.searcher is None:
             return None
         return await self.searcher.search(query, self.changed(), self._files.__contains__, most)

@@ -34,10 +34,10 @@ class Grammar:
     empty_think: bool = False
     """Whether thinking markers are written even without thinking."""
     around_thinking: str = ""
-    """Between the thinking and each of its markers."""
+    """Text between the thinking and each of its markers."""
     after_thinking: str = ""
     before_first_call: str = ""
-    """Between a non-empty message and the first call."""
+    """Text between a non-empty message and the first call."""
     between_calls: str = ""
 
 
@@ -50,7 +50,7 @@ class _Part:
 
 
 def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> list[Piece]:
-    """Raises ValueError if there is thinking, but the vocabulary has no tokens that mark it."""
+    """Return the pieces of a turn. Raises ValueError for thinking if the vocabulary has no tokens that mark it."""
     pieces: list[Piece] = []
     if thinking and grammar.think is None:
         raise ValueError("this tokenizer has no tokens that mark thinking, so a turn cannot hold any")
@@ -69,9 +69,9 @@ def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> l
 
 
 def read(grammar: Grammar, sampled: Iterable[int], decode: Decode) -> ParsedTurn:
-    """Parse any ids. A misplaced special token stays in the text as its name. The start of a call is recognised
-    anywhere; inside a call, only the start of another call and the ends of call, section and turn are. Ids after the
-    end of the turn are ignored."""
+    """Parse sampled ids, whatever they are. A misplaced special token stays in the text as its name. The start of a
+    call is recognised anywhere. Inside a call, the only other tokens recognised are the ends of call, section and turn.
+    Ids after the end of the turn are ignored."""
     parts, ended = _parts(grammar, sampled)
     tokens = {kind: sum(part.tokens for part in parts if part.kind == kind) for kind in ("thinking", "message")}
     return ParsedTurn(
@@ -142,8 +142,8 @@ def _thinking(grammar: Grammar, part: _Part, decode: Decode) -> str:
 
 
 def _message(grammar: Grammar, parts: Sequence[_Part], place: int, decode: Decode) -> str:
-    """The text of a message part, without the newlines that the template writes after thinking and before a call; "" of
-    another part."""
+    """Return the text of a message part, without the newlines that the template writes after thinking and before a
+    call; "" for another part."""
     if parts[place].kind != "message":
         return ""
     text = decode(parts[place].ids)

@@ -1,7 +1,6 @@
 """Parses and writes tool calls whose arguments are a JSON object.
 
-Malformed JSON is never repaired by guessing: such a call counts as invalid, and the model is told what is wrong with
-it.
+Malformed JSON is never repaired by guessing: such a call is invalid, and the model is told what is wrong with it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ _SHOWN = 40
 
 
 def read_object(text: str, what: str) -> Arguments | str:
-    """Return the JSON object, or a one-line description of the problem, which begins with `what`: "the call is"."""
+    """Return the JSON object, or a one-line description of the problem that begins with `what`, such as "the call
+    is"."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -41,7 +41,7 @@ def write_object(value: Mapping[str, object]) -> str:
 
 
 def unknown(name: str, schemas: Mapping[str, CallSchema]) -> str | None:
-    """Describe in one line that there is no tool of this name; None if there is."""
+    """Return a line that says that there is no tool of this name; None if there is one."""
     if name in schemas:
         return None
     shown = " ".join(name.split())
@@ -51,6 +51,6 @@ def unknown(name: str, schemas: Mapping[str, CallSchema]) -> str | None:
 
 
 def name_in(raw: str) -> str:
-    """The tool's name in a call that may be invalid JSON; empty if there is none."""
+    """Return the tool's name in a call that may be invalid JSON; empty if there is none."""
     found = _NAME.search(raw)
     return found.group(1) if found else ""

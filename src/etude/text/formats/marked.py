@@ -19,7 +19,8 @@ THINK, END_THINK = "<think>", "</think>"
 
 
 class MarkedFormat(ABC):
-    """`tools` are functions of the OpenAI chat protocol, which `opening` declares."""
+    """Base class of the formats. `tools` are functions of the OpenAI chat protocol; a format that can declare tools
+    does so in `opening`."""
 
     NAMES: ClassVar[tuple[str, ...]]
     """Special tokens that the format requires."""
@@ -39,22 +40,22 @@ class MarkedFormat(ABC):
 
     @abstractmethod
     def _assistant(self) -> list[Piece]:
-        """What starts an assistant turn."""
+        """Return the pieces that start an assistant turn."""
 
     def _after_turn(self) -> list[Piece]:
-        """What follows the end marker of an assistant turn."""
+        """Return the pieces after the end marker of an assistant turn."""
         return []
 
     @abstractmethod
     def _system(self, system: str) -> list[Piece]:
-        """The system message, with the tools if there are any."""
+        """Return the pieces of the system message, with the tools if there are any."""
 
     @abstractmethod
     def _user(self, text: str) -> list[Piece]: ...
 
     @abstractmethod
     def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
-        """All tool outputs, with the start of the assistant's turn if the format writes one after them."""
+        """Return the pieces of all tool outputs, and of the assistant's start if the format writes one after them."""
 
     @abstractmethod
     def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str: ...

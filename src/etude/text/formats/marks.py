@@ -19,8 +19,8 @@ Piece: TypeAlias = str | int
 
 
 class Marks:
-    """Ids by name: `marks["<|im_end|>"]`. Raises TokenizerError if the tokenizer lacks one of `names`; `optional` ones
-    may be missing."""
+    """Ids of special tokens by name: `marks["<|im_end|>"]`. Raises TokenizerError if the tokenizer lacks one of
+    `names`; `optional` ones may be missing."""
 
     def __init__(self, tokenizer: TokenizerLike, names: Sequence[str], optional: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
@@ -38,17 +38,17 @@ class Marks:
         return self._ids[name]
 
     def pair(self, first: str, last: str) -> tuple[int, int] | None:
-        """None if the tokenizer lacks either of them."""
+        """Return the ids of two special tokens; None if the tokenizer lacks either of them."""
         return (self._ids[first], self._ids[last]) if first in self._ids and last in self._ids else None
 
     def published(self, text: str) -> list[Piece]:
-        """Split a template's own text, with names of special tokens replaced by their ids. Never use this for text from
-        users, tools or models."""
+        """Split a template's own text into pieces, with names of special tokens replaced by their ids. Never use this
+        for text from users, tools or models."""
         return [self._ids.get(part, part) for part in self._names.split(text) if part]
 
     def ids(self, pieces: Sequence[Piece]) -> list[int]:
-        """All text between two special tokens is encoded together, as in a rendered template, because a token may span
-        the boundary of two pieces."""
+        """Encode pieces. All text between two special tokens is encoded together, as in a rendered template, because a
+        token may span the boundary of two pieces."""
         ids: list[int] = []
         for plain, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
             if plain:

@@ -4,9 +4,9 @@ in `<think>`.
 Source: the chat template in tokenizer_config.json of Qwen/Qwen3-8B on Hugging Face.
 
 The template rewrites history: once the user sends another message, it drops the thinking of all earlier turns. By
-default this format keeps it: each prompt extends the last one, and every token is trained on in the context in which it
-was sampled. With `history="template"` the template is followed exactly: `recall` drops the thinking, and the caller has
-to begin a new trace segment with the result.
+default this format keeps earlier thinking: each prompt extends the last one, and every token is trained on in the
+context in which it was sampled. With `history="template"` the template is followed exactly: `recall` drops the
+thinking, and the caller has to begin a new trace segment with the result.
 """
 
 from __future__ import annotations

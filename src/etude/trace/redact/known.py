@@ -1,6 +1,4 @@
-"""Values to redact that no pattern can recognise: secrets in environment variables, and the names of the user, home
-folder and host.
-"""
+"""Values to redact that no pattern can recognise: secrets in environment variables, names of user, home and host."""
 
 from __future__ import annotations
 
@@ -49,7 +47,8 @@ class Known:
 
 
 def known_here(environment: Mapping[str, str], named: Collection[str] = ()) -> list[Known]:
-    """`named` are environment variables that hold secrets although their names do not suggest it."""
+    """Return this machine's values to redact. `named` are environment variables that hold secrets although their names
+    do not suggest it."""
     found = [
         Known("env", value)
         for name, value in environment.items()

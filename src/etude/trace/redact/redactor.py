@@ -69,7 +69,8 @@ class Redactor:
         return document
 
     def arguments(self, raw: str) -> str:
-        """Arguments are JSON as the model wrote it, whose escapes may hide a secret: clean the decoded values too."""
+        """Clean a call's arguments, JSON as the model wrote it. The decoded values are cleaned too, since JSON escapes
+        may hide a secret."""
         values = json_of(raw)
         cleaned = self.clean(values)
         return self._text(raw if cleaned == values else json.dumps(cleaned, ensure_ascii=False))
@@ -135,7 +136,7 @@ def json_of(text: str) -> Any:
 
 
 def _merged(found: list[_Found], text: str) -> Iterator[_Found]:
-    """Merge finds that overlap, so that each stretch of text is replaced once. `found` is sorted by start."""
+    """Merge overlapping finds, so that each stretch of text is replaced once. `found` is sorted by start."""
     last = found[0]
     for item in found[1:]:
         if item.start >= last.end:
