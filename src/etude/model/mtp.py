@@ -29,8 +29,7 @@ class SharedHead(nn.Module):
 
 
 class MtpLayer(nn.Module):
-    """Combines a token's embedding with an earlier position's hidden state and runs one transformer layer on the
-    result."""
+    """Joins a token's embedding to the hidden state of an earlier position and runs one transformer layer on both."""
 
     def __init__(self, config: ModelConfig, head: int) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ class ServedExperts(nn.Module):
 
     gate_up: Operand
     down: Operand
-    """Dequantised weights. `prepare` sets them unless kernels are used, because kernels read the codes."""
+    """`gate_up` and `down`: dequantised weights, set by `prepare` unless kernels compute the layer from the codes."""
 
     def __init__(self, experts: Experts, numerics: Numerics) -> None:
         super().__init__()

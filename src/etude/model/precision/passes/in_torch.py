@@ -20,7 +20,7 @@ def by() -> str:
 
 
 def largest(rows: Tensor, block: int) -> Tensor:
-    """Bits without the sign are compared as integers: they sort as magnitudes do, then infinity, then NaN."""
+    """Compare the bits without the sign as integers: these sort as magnitudes do, followed by infinity and then NaN."""
     kind, mask = _MAGNITUDE[rows.dtype]
     bits: Tensor = (rows.view(kind) & mask).unflatten(-1, (-1, block))
     return bits.amax(-1).view(rows.dtype).float()
