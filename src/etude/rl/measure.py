@@ -25,7 +25,7 @@ class StepMeter:
     capped: int = 0
     clipped: int = 0
     overridden: int = 0
-    """Tokens for which the replay used, in some layer, an expert that the trainer itself did not choose."""
+    """Number of tokens for which the replay used, in some layer, an expert that the trainer itself would not choose."""
     refused: int = 0
     updates: list[dict[str, float]] = field(default_factory=list)
 
