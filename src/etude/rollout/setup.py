@@ -117,7 +117,7 @@ def open_setup(recipe: Recipe, paths: RunPaths, fleet: Fleet | None = None) -> t
 
 
 class TaskCache:
-    """Each task is read and its image prepared once. Splits outside `allowed` are refused."""
+    """Reads each task and prepares its image once. Raises SplitViolation for splits outside `allowed`."""
 
     def __init__(self, folder: Path, allowed: Iterable[Split], environments: Environments, *, size: int = 8192) -> None:
         self._folder = folder
