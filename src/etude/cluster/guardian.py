@@ -118,7 +118,7 @@ def owner_alive(folder: Path) -> bool:
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether the owner is dead. A folder that is being created or removed has no recorded owner: False."""
+    """Whether the folder's owner is dead. A folder that is being created or removed has no owner: False."""
     who = owner(folder)
     return bool(who) and not alive(who)
 

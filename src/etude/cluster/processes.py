@@ -192,7 +192,7 @@ class ProcessRemote:
 
 
 class ProcessCluster(Cluster):
-    """Services are processes of this machine. Its nodes are groups of services that can be lost together."""
+    """A cluster of processes on this machine. Its nodes are groups of services that can be lost together."""
 
     def __init__(self, run_folder: Path, nodes: int) -> None:
         """Start the fork server, which starts services, and the guardian, which kills them when the driver is gone."""
@@ -201,7 +201,7 @@ class ProcessCluster(Cluster):
         self._nodes = NodeNames(nodes)
         self._stored = 0
         self._kept: list[StoredValue] = []
-        """Arguments of constructors, which a restart loads again."""
+        """Stored values among the arguments of constructors, kept because a restart loads them again."""
         self._closed = False
         self._folder = private_folder()
         self._watcher = start_guardian(self._folder)

@@ -79,7 +79,7 @@ class Mixture:
 
     @classmethod
     def of(cls, shares: Mapping[RowStream, float]) -> Mixture:
-        """Shares need not sum to 1; a share of 0 leaves the stream out."""
+        """Mix streams by their shares, which need not sum to 1; a share of 0 leaves the stream out."""
         kept = {stream: round(share * _PRECISION) for stream, share in shares.items()}
         total = sum(kept.values())
         if total <= 0:

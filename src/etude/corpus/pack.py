@@ -88,7 +88,8 @@ def fill_row(
     tokens_of: Callable[[int], NDArray[np.int64]],
     weights_of: Callable[[int], NDArray[np.float32]] | None = None,
 ) -> Row:
-    """Build a row. `weights_of(document)[i]` is the loss weight of the document's token i as a target; by default 1."""
+    """Build a row. `weights_of(document)[i]` is the loss weight of token i as a target; without it, every token has
+    1."""
     row = Row(
         np.zeros(length, dtype=np.int64),
         np.zeros(length, dtype=np.int64),

@@ -24,7 +24,7 @@ from etude.model.step import LayerStep
 from etude.model.tiles import per_head
 
 LONG = 2048
-"""Sequence length from which a CPU, like all other devices at any length, uses the fused kernel."""
+"""Sequence length from which attention on a CPU uses the fused kernel. Other devices always use it."""
 QUERY_BLOCK = 128
 """Number of queries per matmul. Each block of queries skips the keys after it, which saves nearly half of the
 scores."""

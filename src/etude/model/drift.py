@@ -27,7 +27,7 @@ from etude.model.transformer import Transformer
 class Magnitudes:
     mean: float
     p99: float
-    """The 99th percentile: the smallest of the values that at least 99% of them do not exceed."""
+    """The 99th percentile: the smallest value that is at least as large as 99% of the values."""
     max: float
 
     @classmethod

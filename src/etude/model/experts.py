@@ -145,6 +145,6 @@ def experts_tiled(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tens
 
 
 def _grouped_fits(x_nd: Tensor, gate: Tensor) -> bool:
-    """Whether torch's grouped_mm takes the operands: at least one row, row sizes in whole 16 bytes, on GPUs bf16."""
+    """Whether torch's grouped_mm takes the operands: at least one row, rows of whole 16 bytes, and on GPUs bf16."""
     aligned = all(size * x_nd.element_size() % 16 == 0 for size in gate.shape[1:])
     return aligned and x_nd.shape[0] > 0 and (x_nd.device.type == "cpu" or x_nd.dtype == torch.bfloat16)

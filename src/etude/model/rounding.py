@@ -58,7 +58,7 @@ class ServedExperts(nn.Module):
         self.gate_proj, self.up_proj, self.down_proj = Codes(gate), Codes(up), Codes(down)
 
     def prepare(self) -> None:
-        """Dequantise the weights once for all later passes. Kernels read the codes themselves."""
+        """Dequantise the weights once for all later passes. Does nothing with kernels, which read the codes."""
         if self.kernels is not None:
             return
         self.gate_up = self.numerics.operand((self.gate_proj.quantised(), self.up_proj.quantised()), self.dtype)

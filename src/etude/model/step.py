@@ -83,7 +83,7 @@ class Step:
     """The row (sequence) of each token of the list; arbitrary for padding."""
     positions_t: Tensor
     real_t: Tensor
-    """False for padding."""
+    """Whether each entry of the list is a token; False for padding."""
     places_t: Tensor
     """Flat index, within a layer of the cache, of each token's latent."""
     first_b: Tensor
@@ -185,7 +185,7 @@ class LayerStep:
 
     step: Step
     latents: Tensor
-    """[slots + 1, context, latent width]."""
+    """The layer's latents, [slots + 1, context, latent width]."""
 
     def write(self, latent_tw: Tensor) -> None:
         self.latents.view(-1, latent_tw.shape[-1]).index_copy_(0, self.step.places_t, latent_tw)

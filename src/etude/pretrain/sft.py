@@ -61,8 +61,8 @@ def plan(context: StageContext) -> StagePlan:
 
 
 def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> StepLoss:
-    """Return a step's loss: its value is the weighted mean next-token loss, its gradient includes the MTP heads'
-    too."""
+    """Return a step's loss. Its value is the weighted mean next-token loss alone; its gradient also includes that of
+    the MTP heads' loss."""
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
     loss = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
     metrics = {}

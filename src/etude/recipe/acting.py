@@ -22,7 +22,7 @@ class CellsRecipe(Section):
     unseen_kind: float = Field(0.2, ge=0, le=1)
     """Share of test tasks whose kind of bug does not occur in training, while their family of functions does."""
     both_unseen: float = Field(0.15, ge=0, le=1)
-    """Share of test tasks whose family and kind of bug both do not occur in training."""
+    """Share of test tasks of which neither the family nor the kind of bug occurs in training."""
 
     @model_validator(mode="after")
     def _whole(self) -> CellsRecipe:

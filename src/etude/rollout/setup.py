@@ -55,7 +55,7 @@ class RolloutSetup:
     harness: HarnessRecipe
     sandbox: SandboxRecipe
     environments: Environments
-    """Shared with the grader, so that each environment is prepared once for both."""
+    """The tasks' environments, shared with the grader so that each is prepared once for both."""
     memo: ExecMemo = field(default_factory=ExecMemo)
     live: Path | None = None
     """Folder for live traces, which are written while rollouts run. With None, no live traces are written."""

@@ -67,7 +67,7 @@ class Summary:
     edits: float
     sampled_tokens: float
     by_cell: dict[str, CellScore]
-    """Empty if the tasks have no cells."""
+    """Scores by cell; empty if the tasks have no cells."""
     by_kind: dict[str, GroupScore]
     by_family: dict[str, GroupScore]
     compression: float = 0.0

@@ -19,8 +19,9 @@ _WHERE = {
 
 
 def story(data: RunData) -> list[str]:
-    """Return up to three sentences: what was trained; the test result; and, for test tasks of families or kinds that
-    training never met, where it helped least or harmed. Sentences without data are left out."""
+    """Return up to three sentences: what was trained; the test result; how many test tasks are of a family or kind new
+    to training, and in which cells RL or continued SFT helped least or did harm. Sentences without data are left
+    out."""
     end = "continued" if "continued" in data.summary else "rl"
     found = data.summary.get(end, {})
     told = [_trained(data)] if any(data.stages.get(stage, {}).get("done") for stage in _TRAINING) else []

@@ -137,7 +137,7 @@ def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
 
 
 def _take_quantised(weight: str, rest: dict[str, Tensor]) -> Quantised:
-    """Take the tensors of one quantised weight out of `rest`."""
+    """Take the tensors of one quantised weight out of `rest`, and return the weight."""
     found = {s: rest.pop(f"{weight}_{s}", None) for s in ("scale_inv", "scale", "scale_2", "global_scale", "packed")}
     codes = rest.pop(weight, found["packed"])
     scale = found["scale_inv"] if found["scale"] is None else found["scale"]

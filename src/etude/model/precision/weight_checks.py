@@ -74,8 +74,8 @@ def _dtype(tensor: Tensor) -> str:
 
 @torch.no_grad()
 def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
-    """Return a `Fault` for every weight that may have been clipped, for example by a scale that was too small: with
-    rows in which most codes (for NVFP4 also their blocks' scales) are at the maximum."""
+    """Return a `Fault` for every weight that may have been clipped, for example by a scale that was too small: most
+    codes of some rows (in NVFP4 also their blocks' scales) are at the maximum."""
     found = []
     for name, q in sorted(quantised.items()):
         full = _full(q.codes)
