@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class ClusterError(Exception):
-    """Base of this package's exceptions, whose messages name service and method."""
+    """Base class of this package's exceptions. If a call failed, the message names service and method."""
 
 
 class ServiceDied(ClusterError):

@@ -18,7 +18,7 @@ HEAD = struct.Struct(">QQ")
 
 
 class Session(Protocol):
-    """Handler of the calls that arrive on one connection."""
+    """Answers the calls that arrive on one connection."""
 
     async def reply(self, body: bytes) -> bytes: ...
 
@@ -125,7 +125,7 @@ class CallerConnection(_Frames):
 
     def drop(self) -> None:
         """Close the connection, from whatever thread the garbage collector runs in."""
-        with suppress(RuntimeError):  # its loop is closed, and has closed it
+        with suppress(RuntimeError):  # the loop is closed, and the connection with it
             self.loop.call_soon_threadsafe(self.close)
 
     def receive(self, number: int, body: bytes) -> None:

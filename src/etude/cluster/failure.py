@@ -42,7 +42,7 @@ class Failure:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """None for a ClusterError, for what is no Exception (SystemExit), and for what does not survive pickling."""
+    """Return the pickled error; None for a ClusterError, a non-Exception (SystemExit), or what cannot be pickled."""
     if isinstance(error, ClusterError) or not isinstance(error, Exception):
         return None
     try:

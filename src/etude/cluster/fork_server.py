@@ -45,8 +45,7 @@ other processes do not find them. With `-P` the current folder is not searched f
 CONTROL = "control.sock"
 """Name of the fork server's socket in the cluster's folder."""
 BACKLOG = 4096
-"""Maximum number of connections to a socket that wait to be accepted. What comes beyond it fails as if nobody
-listened."""
+"""Maximum number of connections to a socket that wait to be accepted. Further ones fail as if nobody listened."""
 ANSWER_SECONDS = 10.0
 """Seconds within which a client must take the fork server's answer."""
 
@@ -63,7 +62,7 @@ class ServiceSpec:
     env: dict[str, str]
     log: Path
     start_id: str
-    """Random id of the first start. By it, a failed start removes its own service alone."""
+    """Random id of the first start, so that undoing a failed start never removes another service of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class ServiceProcess:
     """Identity of the process: pid, start time and boot id, as in guardian.identity."""
     incarnation: int
     started: float
-    """When it was forked, on the machine's monotonic clock."""
+    """When the process was forked, on the machine's monotonic clock."""
     socket_path: str
 
     @property
@@ -91,13 +90,14 @@ class ForkServer:
         self._processes: dict[str, ServiceProcess] = {}
         """The latest process of each service, alive or dead, by name."""
         self._forgotten: set[str] = set()
-        """Ids of first starts that were given up, which may arrive later than that."""
+        """Ids of first starts that were given up. A request for such a start may still arrive; it is refused."""
         self._lost: set[str] = set()
         self._requests: dict[socket.socket, bytearray] = {}
         self._sockets = 0
 
     def serve(self) -> None:
-        """Answer requests until this process is killed, each once it is complete: no client can hold up the others."""
+        """Answer requests until this process is killed: each once it is complete, so no slow sender holds up the
+        rest."""
         with selectors.DefaultSelector() as ready:
             ready.register(self._listener, selectors.EVENT_READ)
             while True:
@@ -161,8 +161,7 @@ class ForkServer:
                         process.kill()
 
     def _read(self, connection: socket.socket) -> bool:
-        """Read what a client has sent, and answer its request once it is complete. Return whether the client is done
-        with."""
+        """Read what a client has sent, and answer its request if complete. Return whether to close the connection."""
         request = self._requests[connection]
         with suppress(OSError):
             data = connection.recv(1 << 20)
@@ -307,7 +306,7 @@ def main() -> None:
     where that folder is. FD is the number of an inherited file descriptor: the socket on which the fork server or the
     service listens. PATHS is the driver's sys.path as JSON. The code in COMMAND sets sys.path to it, and removes it
     from the arguments, before it calls this function."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # If the driver ignores it, so would this process: no exit status.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # waitpid fails where SIGCHLD is ignored, and this is inherited
     role, place, descriptor = sys.argv[1:]
     listener = socket.socket(fileno=int(descriptor))
     folder = Path(place).parent

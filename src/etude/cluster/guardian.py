@@ -5,7 +5,7 @@ Ray's main processes die with the driver by themselves (the kernel signals them)
 Ray's agents, processes that were just starting, and its temporary folder stay. Whichever comes first cleans up: the
 driver's own close, this guardian once the driver is dead, or the next start of a cluster. A process is killed only if
 it is recorded in the cluster's folder by pid AND start time, or works in that folder, which belongs to this cluster
-alone. No process is killed for its name.
+alone. No process is killed because of its name.
 
 The guardian runs as a standalone script (`python -I -S guardian.py FOLDER`), so this file imports only the standard
 library.
@@ -22,8 +22,7 @@ import time
 from pathlib import Path
 
 OWNER, PROCESSES = "owner", "processes"
-"""Names of two files in the cluster's folder: one holds the driver's identity, the other those of the recorded
-processes."""
+"""Names of two files in the cluster's folder, with the identities of the driver and of the recorded processes."""
 FOLDER = "ETUDE_CLUSTER_FOLDER"
 """Environment variable by which programs that services start are known to belong to a cluster."""
 CHECK_SECONDS = 1.0
@@ -119,7 +118,7 @@ def owner_alive(folder: Path) -> bool:
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether the owner is dead. A folder that is being created or removed has no recorded owner: False."""
+    """Whether the folder's owner is dead. A folder that is being created or removed has no owner: False."""
     who = owner(folder)
     return bool(who) and not alive(who)
 

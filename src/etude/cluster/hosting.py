@@ -68,7 +68,7 @@ class HostedService:
             yield Failure.of(error)
 
     def close(self) -> None:
-        """Do not wait for the method that the worker thread is running. Queued methods are dropped."""
+        """End the worker thread without waiting for the method that it runs. Queued methods are dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _method(self, method: str) -> Any:
@@ -79,7 +79,7 @@ class HostedService:
 
 
 def _is_stopped() -> bool:
-    """Whether somebody cancels the call that runs here. A CancelledError may also escape from the method itself."""
+    """Whether the current call is being cancelled. If not, a CancelledError came from the service's method itself."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

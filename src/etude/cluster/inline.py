@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """What `InlineCluster.put` stored. A method that gets this as an argument receives the value itself."""
+    """A value stored by `InlineCluster.put`. A method that gets this as an argument receives the value itself."""
 
     value: Any
 
@@ -174,7 +174,7 @@ class InlineCluster(Cluster):
 
 
 def _find(number: int, name: str) -> InlineRemote:
-    """Called to unpickle a handle. Return the handle of the service `name` in the open inline cluster `number`."""
+    """Unpickle a handle: return that of the service `name` in the open inline cluster `number`."""
     cluster = _clusters.get(number)
     if cluster is None or name not in cluster.remotes:
         raise ClusterError(f"the cluster of {name!r} is closed")

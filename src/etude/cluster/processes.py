@@ -41,8 +41,8 @@ machine's cores, so one that computes sets its own number of threads. Pyarrow mu
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class StoredValue:
-    """What `ProcessCluster.put` stored. A process that receives this as an argument receives the value itself. The
-    file goes when nothing in the driver refers to this any more."""
+    """A value stored by `ProcessCluster.put`. A process that receives this as an argument receives the value itself.
+    The file is deleted once nothing in the driver refers to this any more."""
 
     path: Path
 
@@ -119,7 +119,7 @@ class ProcessRemote:
         await self._kill("")
 
     async def start(self, spec: ServiceSpec, *, deadline: float) -> None:
-        """If the constructor fails or is late, the service's name becomes free again."""
+        """Start the service. If its constructor fails or is late, its name becomes free again."""
         try:
             async with self._errors_named("__init__", deadline):
                 self._process = await request(self._folder, "start", spec)
@@ -192,7 +192,7 @@ class ProcessRemote:
 
 
 class ProcessCluster(Cluster):
-    """Services are processes of this machine. Its nodes are groups of services that can be lost together."""
+    """A cluster of processes on this machine. Its nodes are groups of services that can be lost together."""
 
     def __init__(self, run_folder: Path, nodes: int) -> None:
         """Start the fork server, which starts services, and the guardian, which kills them when the driver is gone."""
@@ -201,7 +201,7 @@ class ProcessCluster(Cluster):
         self._nodes = NodeNames(nodes)
         self._stored = 0
         self._kept: list[StoredValue] = []
-        """Arguments of constructors, which a restart loads again."""
+        """Stored values among the arguments of constructors, kept because a restart loads them again."""
         self._closed = False
         self._folder = private_folder()
         self._watcher = start_guardian(self._folder)
@@ -231,7 +231,7 @@ class ProcessCluster(Cluster):
             raise ClusterError(f"{node} cannot be lost: {error}") from error
 
     async def launch(self, wanted: Launch, *, deadline: float) -> ProcessRemote:
-        """`wanted.cpus` is ignored: the machine's scheduler shares the cores among all services."""
+        """Start a service. `wanted.cpus` is ignored: the machine's scheduler shares the cores among all services."""
         node = self._nodes.chosen(wanted.node)
         try:
             arguments = pickle.dumps((wanted.args, wanted.kwargs), pickle.HIGHEST_PROTOCOL)

@@ -462,7 +462,7 @@ async def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[
 
 
 def _values_now(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Like `_values`, but blocks until all values are there."""
+    """Return the arguments with ray's references replaced by their values; blocks until all are there."""
     import ray
 
     got = tuple(ray.get(value) if isinstance(value, ray.ObjectRef) else value for value in args)

@@ -11,7 +11,7 @@ from pathlib import Path
 STORE_BYTES = 256 * 2**20
 """Size of ray's object store; its minimum is 75 MiB. What does not fit is spilled to the cluster's folder."""
 TOKEN = "RAY_AUTH_TOKEN"
-"""The cluster's token. It is removed as soon as ray has read it, so that no command inherits it."""
+"""Environment variable with the cluster's token. It is removed once ray has read it, so that no command inherits it."""
 RAY_FOLDER = "ray"
 """Name of ray's folder inside the cluster's private folder, which shields it: ray opens its own folder to everybody."""
 
@@ -34,7 +34,7 @@ def prepare_environment() -> None:
 
 @functools.cache
 def auth_token() -> str:
-    """The same for the life of this process, since ray keeps the first token that it reads."""
+    """Return the token of this process's clusters. It never changes, since ray keeps the first token that it reads."""
     return secrets.token_hex(32)
 
 

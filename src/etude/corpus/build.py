@@ -32,7 +32,7 @@ class Provenance:
     near_duplicates: int = 0
     held_out: int = 0
     kept: int = 0
-    """Left for the train split, after duplicates and held-out documents are taken out."""
+    """Number of documents left for the train split, without duplicates and held-out documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def gather(recipe: CorpusRecipe, documents_folder: Path | None = None) -> Gather
 
 
 def is_held_out(text: str, share: float) -> bool:
-    """A hash of the text alone decides: no seed, order or other document matters."""
+    """Whether a document is held out. A hash of its text alone decides: no seed, order or other document matters."""
     point = int.from_bytes(hashlib.sha256(b"etude-held-out/1:" + text.encode("utf-8", "surrogatepass")).digest()[:8])
     return point / 2**64 < share
 

@@ -40,7 +40,7 @@ class Document:
     origin: str
     """Name, and version if known, of the package, folder or generator."""
     name: str
-    """A relative path, or file and line number."""
+    """Relative path of a code file; file and line number of a generated document."""
 
 
 def read_stdlib(max_bytes: int) -> Iterator[Document]:
@@ -53,8 +53,7 @@ def read_folder(root: Path, max_bytes: int) -> Iterator[Document]:
 
 
 def read_generated(folder: Path) -> Iterator[Document]:
-    """Read every *.jsonl.zst. A line is a JSON object with "text" and "kind", and optionally "generator" and
-    "version"."""
+    """Read every *.jsonl.zst. Each line is a JSON object: "text", "kind" and optionally "generator" and "version"."""
     files = sorted(folder.glob("*.jsonl.zst"))
     if not files:
         raise CorpusError(f"no generated documents (*.jsonl.zst) in {folder}: generate them first")
@@ -82,8 +81,8 @@ def stdlib() -> Path:
 
 
 def python_paths(root: Path, max_bytes: int) -> Iterator[Path]:
-    """Yield Python files in sorted order, without hidden ones, folders of tests, data tables or installed packages, and
-    files that are too small or too large."""
+    """Yield the Python files below a folder, sorted. Hidden files, files in folders of tests, data tables or installed
+    packages, and files that are too small or too large are left out."""
     if not root.is_dir():
         raise CorpusError(f"corpus.folders: {root} is not a folder")
     for path in sorted(root.rglob("*.py")):

@@ -23,7 +23,7 @@ _SHINGLE = 5
 _BANDS, _ROWS = 20, 6
 _SLACK = 0.2
 _CHECKED = 8
-"""Candidates per document that are compared exactly, best MinHash estimates first."""
+"""Maximum number of candidates per document that are compared exactly, those with the best MinHash estimates."""
 
 
 def normalised_digest(text: str) -> str:
@@ -32,7 +32,7 @@ def normalised_digest(text: str) -> str:
 
 
 def same_text(texts: Sequence[str]) -> list[bool]:
-    """Whether an earlier text is the same, apart from whitespace."""
+    """Return for each text whether an earlier text is the same, apart from whitespace."""
     seen: set[str] = set()
     flags = []
     for text in texts:
@@ -43,7 +43,7 @@ def same_text(texts: Sequence[str]) -> list[bool]:
 
 
 def near_duplicates(texts: Sequence[str], similarity: float) -> list[bool]:
-    """Whether each text is a near duplicate of an earlier one that is not flagged itself."""
+    """Return for each text whether it is a near duplicate of an earlier one that is not flagged itself."""
     shingles = _shingles(texts)
     digests = _minhashes(shingles)
     buckets: list[dict[bytes, list[int]]] = [defaultdict(list) for _ in range(_BANDS)]

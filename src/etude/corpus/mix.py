@@ -41,7 +41,7 @@ class RowStream:
         weights_of: Callable[[int], NDArray[np.float32]] | None = None,
         overlap: int = 0,
     ) -> None:
-        """Document i of the indices `documents` has lengths[i] tokens, which tokens_of(i) returns."""
+        """`documents` are the documents' indices. Document i has lengths[i] tokens, which tokens_of(i) returns."""
         self.name, self.length = name, length
         self._documents = documents[lengths[documents] > 1]
         if not len(self._documents):
@@ -79,7 +79,7 @@ class Mixture:
 
     @classmethod
     def of(cls, shares: Mapping[RowStream, float]) -> Mixture:
-        """Shares need not sum to 1; a share of 0 leaves the stream out."""
+        """Mix streams by their shares, which need not sum to 1; a share of 0 leaves the stream out."""
         kept = {stream: round(share * _PRECISION) for stream, share in shares.items()}
         total = sum(kept.values())
         if total <= 0:
@@ -89,7 +89,7 @@ class Mixture:
         return cls(tuple((stream, Fraction(share, total)) for stream, share in kept.items() if share))
 
     def batch(self, step: int, rows: int) -> Batch:
-        """Steps may be requested in any order, any number of times."""
+        """Return the batch of a step. Steps may be requested in any order, any number of times."""
         return Batch.of([self.row(step * rows + index) for index in range(rows)])
 
     def row(self, number: int) -> Row:

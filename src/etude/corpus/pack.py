@@ -27,11 +27,10 @@ class Piece(NamedTuple):
 
     document: int
     start: int
-    """Index of its first pair among the document's. The first pairs of a piece may be only context (see
-    `trained_from`)."""
+    """Index of the piece's first pair among the document's pairs."""
     stop: int
     trained_from: int
-    """Index of the first pair to train on. Earlier ones are context, without loss."""
+    """Index of the first pair to train on. Earlier pairs of the piece are context, without loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,8 @@ def fill_row(
     tokens_of: Callable[[int], NDArray[np.int64]],
     weights_of: Callable[[int], NDArray[np.float32]] | None = None,
 ) -> Row:
-    """`weights_of(document)[i]` is the loss weight of the document's token i as a target; without it, all weigh 1."""
+    """Build a row. `weights_of(document)[i]` is the loss weight of token i as a target; without it, every token has
+    1."""
     row = Row(
         np.zeros(length, dtype=np.int64),
         np.zeros(length, dtype=np.int64),

@@ -65,7 +65,7 @@ class Shards:
         return self._matching(self._source_of, self._sources, source)
 
     def reaching(self, position: int) -> NDArray[np.int64]:
-        """Indices of the documents with a target at this position, counted from 0: those of more than position + 1
+        """Return the indices of the documents with a target at this position (from 0): more than position + 1
         tokens."""
         return np.flatnonzero(self.lengths > position + 1)
 

@@ -20,7 +20,7 @@ ExpertArray = NDArray[np.uint16]
 
 
 class EngineError(Exception):
-    """The engine could not serve a request. The model's output is never the cause."""
+    """The engine could not serve a request. What the model generates is never the reason."""
 
 
 class ContextExceeded(EngineError):
@@ -28,7 +28,7 @@ class ContextExceeded(EngineError):
 
 
 class UpdateRefused(EngineError):
-    """A weights version could not be verified or does not fit the model. The engine keeps its current version."""
+    """A weights version cannot be loaded or verified, or does not fit. The engine keeps its current version."""
 
 
 class StopReason(StrEnum):
@@ -56,7 +56,7 @@ class GenerateRequest:
     prompt: IntArray
     sampling: Sampling
     conversation: str = ""
-    """The conversation, if any: its requests continue each other, so the engine can reuse its cache."""
+    """Id of the conversation, or empty. Its requests continue each other, so that cached prefixes can be reused."""
     experts_from: int = 0
     """First position for which the answer must contain the experts used."""
 
@@ -69,7 +69,7 @@ class Usage:
     drafted: int = 0
     """Tokens that speculative decoding proposed."""
     accepted: int = 0
-    """How many of these held."""
+    """How many drafted tokens verification accepted."""
     seconds_waiting: float = 0.0
     seconds_running: float = 0.0
 
@@ -85,7 +85,7 @@ class Generation:
     stop: StopReason
     experts: ExpertArray | None
     """Expert ids [positions, MoE layers, top k] of positions `experts_from` to len(prompt) + len(tokens) - 1; None for
-    dense models. The last holds trace.UNKNOWN_EXPERT, because its token was not fed to the network."""
+    dense models. The last position has trace.UNKNOWN_EXPERT, because its token was not fed to the network."""
     experts_from: int = 0
     usage: Usage = field(default_factory=Usage)
 

@@ -54,7 +54,7 @@ class RemoteEngine:
         return answer
 
     async def _unless_dead(self, method: str, argument: str) -> None:
-        """A dead engine has nothing to abort or close."""
+        """Call a method, unless the engine is dead: then there is nothing to abort or close."""
         try:
             await self._remote.call(method, argument, deadline=self._deadline)
         except ClusterError as error:
@@ -62,7 +62,7 @@ class RemoteEngine:
                 raise EngineError(f"{self.name}.{method}({argument!r}): {error}") from error
 
     async def _answer(self, method: str, *arguments: Any, resend: bool = True) -> Any:
-        """With `resend`, call again if the engine died and was restarted."""
+        """Call a method and return its result. With `resend`, call again if the engine died and was restarted."""
         until = time.monotonic() + self._deadline
         while True:
             try:

@@ -63,7 +63,7 @@ class ProgressLine:
         return self
 
     def update(self, done: float, *, rate: float | None = None, rate_unit: str = "", note: str = "") -> None:
-        """`rate` is a throughput in other units than `done` per second, such as tokens/s; `note` is shown verbatim."""
+        """Show progress. `rate` is a throughput other than `done` per second, such as tokens/s; `note` is any text."""
         now = self._clock()
         self.done, self._rate, self._rate_unit, self._note = done, rate, rate_unit, note
         self._pace.append((now, done))

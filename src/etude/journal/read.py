@@ -42,7 +42,7 @@ def read_journal(folder: Path, *, kind: str | None = None) -> Iterator[Entry]:
 
 def wait_spans(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Span]]:
     """Return when each process waited for which other: {(waiter, on): spans}. Overlapping waits of one process are
-    merged: else one with a hundred rollouts waiting would seem to have waited for longer than it ran."""
+    merged; otherwise a process with a hundred waiting rollouts would seem to wait for longer than it ran."""
     spans: dict[tuple[str, int, str], list[Span]] = defaultdict(list)
     for entry in entries:
         if entry.kind == "wait":

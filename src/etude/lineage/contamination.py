@@ -47,7 +47,7 @@ def forbidden_by(task: Task) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Learnt:
-    """Functions, families and kinds of the train tasks, each mapped to one task that contains it."""
+    """Function hashes, families and kinds of the train tasks, each mapped to one task that has it."""
 
     functions: dict[str, Task] = field(default_factory=dict)
     families: dict[str, Task] = field(default_factory=dict)

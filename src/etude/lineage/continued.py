@@ -33,7 +33,7 @@ from etude.tasks import Split, Task, write_task
 from etude.tasks.sources import open_source
 
 _TASKS_PER_DEMONSTRATION = 2
-"""More than one, since tasks of kinds outside sft.kinds are skipped."""
+"""Tasks generated per demonstration. More than one, since tasks of kinds outside sft.kinds are skipped."""
 
 
 async def run_continued(context: RunContext) -> dict[str, Any]:

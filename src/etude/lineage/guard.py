@@ -18,8 +18,7 @@ _NEEDED_BYTES = 500_000_000
 
 @contextmanager
 def sole_driver(root: Path, lock: Path) -> Iterator[None]:
-    """Hold the run folder's lock, so that only one process drives the run. The kernel releases it however the process
-    ends."""
+    """Hold the run folder's lock: only one process drives the run. The kernel releases it however the process ends."""
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         root.chmod(0o700)

@@ -53,7 +53,7 @@ async def run_line(
     until: str | None = None,
 ) -> None:
     """Run every stage that is not done yet. An exception of a stage is raised; the stages before it stay finished.
-    `take` takes a stage that has not begun over from another run, or returns None. `until` is the last stage to run."""
+    `take` takes over a stage from another run before it begins, or returns None. `until` is the last stage to run."""
     require_unchanged(context.recipe, context.state, stages)
     context.compute()
     code = code_digest()

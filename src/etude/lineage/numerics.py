@@ -49,7 +49,7 @@ class NumericsReport:
     dtype: str
     """The run's compute dtype, used for everything that a format does not round."""
     own: str
-    """The format in which that stage trained its experts."""
+    """The number format in which the stage trained its experts."""
     sequences: int = 0
     tokens: int = 0
     formats: list[FormatReport] = field(default_factory=list)
@@ -57,7 +57,7 @@ class NumericsReport:
     """Formats whose block sizes do not fit the network's widths, each with the reason."""
     faults: list[Fault] = field(default_factory=list)
     doubts: list[Fault] = field(default_factory=list)
-    """Rows of weights that may have been clipped when the checkpoint was quantised."""
+    """Weights with rows that may have been clipped when the checkpoint was quantised."""
 
 
 def examine(

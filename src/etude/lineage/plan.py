@@ -32,7 +32,7 @@ _GATE_GRADINGS = 3.3
 """Gradings per gated task besides the tasks.gate_runs of its reference solution: an empty change, leaks, and the
 slowdown from keeping all cores busy."""
 _SHOWN_GRADINGS, _EPISODE_GRADINGS = 2.2, 0.2
-"""Gradings per task with demonstrations, which share the results of commands, and per demonstration."""
+"""Gradings per task with demonstrations (these share the results of commands), and gradings per demonstration."""
 _CORPUS_DOCUMENTS = 1.7
 """Cost of one generated document in the corpus stage, in units of generating it: it is also compared and tokenised."""
 _CODE_DOCUMENTS = 1.8e-3

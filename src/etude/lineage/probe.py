@@ -84,8 +84,7 @@ def _seconds_of_token(recipe: Recipe, compute: Compute) -> float:
 
 
 async def _seconds_of_grading(recipe: Recipe) -> float:
-    """Return the seconds per grading of a reference solution. Raise SandboxError if sandboxes cannot be made or
-    fail."""
+    """Return the seconds per grading of a reference solution. Raise SandboxError if there is no working sandbox."""
     with TemporaryDirectory(prefix="etude-probe-") as place:
         paths = RunPaths(Path(place))
         source = open_source(recipe.tasks.source, recipe.tasks)

@@ -135,8 +135,7 @@ def _save_version(context: RunContext, store: WeightStore, version: int, folder:
 
 
 async def evaluate_test(context: RunContext) -> dict[str, Any]:
-    """Evaluate the models of SFT and of the stage after it on the same test tasks. No other stage uses the test
-    split."""
+    """Evaluate the models of SFT and of the stage after it on the same test tasks. No other stage evaluates on test."""
     await asyncio.to_thread(require_held_out, context)
     results: dict[str, Any] = {}
     stages = ("sft", "continued" if context.recipe.continued.seconds else "rl")
@@ -166,8 +165,7 @@ async def evaluate_test(context: RunContext) -> dict[str, Any]:
 async def _serving(
     context: RunContext, name: str, model: Path, split: Split, version: int = 0
 ) -> AsyncIterator[tuple[Supervised, Supervised]]:
-    """Start an engine that serves `model`, and a worker that may read only the tasks of `split`. Stop both at the
-    end."""
+    """Start an engine that serves `model`, and a worker that may read only tasks of `split`. Stop both at the end."""
     engine = await start_engine(context, f"engine-{name}", model, version=version)
     workers: list[Supervised] = []
     try:

@@ -40,7 +40,7 @@ class Donor:
     paths: RunPaths
     state: LineageState
     recipe: Recipe | None
-    """None if this version of Étude cannot read it. Then no stage is taken from the run."""
+    """The run's recipe; None if this version of Étude cannot read it."""
 
     def says_of_compute(self, ours: Recipe) -> Recipe:
         """Return our recipe, with the donor's compute section in place of ours if both mean the same, so that digests
@@ -55,8 +55,7 @@ class Donor:
 
 
 def find_donors(folder: Path, own: Path) -> list[Donor]:
-    """Return the run in `folder`, or else all runs in its subfolders. `own`, the run that takes the stages, is left
-    out."""
+    """Return the run in `folder`, or else all runs in its subfolders, but not `own`, the run that takes the stages."""
     if not folder.is_dir():
         raise LineageError(f"{folder} is no folder: expected a run, or a folder of runs, to take stages over from")
     roots = [folder] if (folder / "lineage.json").is_file() else sorted(p.parent for p in folder.glob("*/lineage.json"))
@@ -88,7 +87,7 @@ class Reuse:
                 return
 
     def take(self, context: RunContext, stage: Stage) -> StageRecord | None:
-        """Put a donor's files of the stage in place and return its record. If no donor fits, show the reason and return
+        """Put a donor's files of the stage in place and return its record. If no donor fits, show why and return
         None."""
         if not self._donors:
             return None

@@ -36,7 +36,7 @@ class StageRecord:
     """Number of starts of the run that worked on the stage."""
     done: bool = False
     inputs: dict[str, str] = field(default_factory=dict)
-    """Digests of the outputs that this stage read, by the stage that made them, as of its last start."""
+    """Digests of the outputs that the stage read at its last start, by name of the stage that made them."""
     output: str = ""
     """Digest of the files that the stage left for later stages."""
     result: dict[str, Any] = field(default_factory=dict)
@@ -115,8 +115,7 @@ def recipe_of(recipe: Recipe, stage: str) -> Recipe:
 
 
 def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:
-    """Return the digest of the parts of the recipe that a stage depends on: whole sections, or single fields
-    ("rl.steps")."""
+    """Return the digest of the recipe's parts that a stage depends on: whole sections or single fields ("rl.steps")."""
     values = recipe.made_from()
     parts = {name: _at(values, name) for name in sections if name in values or name not in recipe.LATER}
     return _digest(parts | {"seed": recipe.seed})

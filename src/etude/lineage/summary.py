@@ -107,8 +107,7 @@ def _rl(result: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ends(rows: list[dict[str, Any]], key: str) -> dict[str, float | None]:
-    """Return the means of `key` over the first and the last quarter of the steps: a single step's tasks may all be
-    easy."""
+    """Return the means of `key` over the first and last quarter of the steps: one step's tasks may all be easy."""
     quarter = -(-len(rows) // 4)
     return {
         f"{key}_first": _mean(rows[:quarter], key) if rows else None,

@@ -24,9 +24,10 @@ from etude.model.step import LayerStep
 from etude.model.tiles import per_head
 
 LONG = 2048
-"""Length from which a CPU uses the fused kernel, which never holds all scores. Other devices always use it."""
+"""Sequence length from which attention on a CPU uses the fused kernel. Other devices always use it."""
 QUERY_BLOCK = 128
-"""Queries per explicit matmul. A block skips the keys after its last query, which saves nearly half of the scores."""
+"""Number of queries per matmul. Each block of queries skips the keys after it, which saves nearly half of the
+scores."""
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines of the rotary embedding, as rope.py computes them."""
@@ -37,7 +38,7 @@ class Mask:
     """Causal mask that also separates the documents packed into one sequence."""
 
     bias: Tensor | None
-    """Added to the scores: 0 where a query may attend, else -inf. None: the fused kernel's own causal mask."""
+    """Added to the scores: 0 where a query may attend, else -inf. None means the fused kernel's own causal mask."""
     explicit: bool
     """Whether attention runs as matmuls in blocks of queries instead of the fused kernel."""
 

@@ -18,8 +18,7 @@ from etude.model.step import Step
 
 
 class LatentCache:
-    """Latents of all layers, [layers, slots + 1, context, latent width]. The last layer is the first MTP head's, if
-    any."""
+    """Latents of all layers, the first MTP head's included: [layers, slots + 1, context, latent width]."""
 
     def __init__(
         self,
@@ -55,8 +54,7 @@ class LatentCache:
         return self.slots * self.context
 
     def step(self, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plan a pass that feeds lengths_b[b] tokens to slot slots_b[b] from position starts_b[b] on. Slots are
-        distinct."""
+        """Plan a pass: lengths_b[b] tokens go to slot slots_b[b], from position starts_b[b] on. Slots are distinct."""
         plan = Step.plan_tight if self.invariant else Step.plan
         return plan(self, slots_b, starts_b, lengths_b)
 

@@ -110,8 +110,8 @@ def load_codes(folder: Path | str) -> dict[str, Quantised]:
 
 
 def checkpoint_faults(folder: Path | str) -> list[Fault]:
-    """Return a `Fault` for every tensor that is not finite or was clipped: as stored or, if that is sound,
-    dequantised."""
+    """Return a `Fault` for every stored tensor that is not finite or was clipped; if there is none, for every quantised
+    weight that is not finite once dequantised."""
     _, stored, dtype = _read(Path(folder))
     return faults(stored) or faults_of_values(_values(split_quantised(stored)[1], dtype))
 
@@ -144,7 +144,7 @@ def published_tensors(model: Transformer) -> dict[str, Tensor]:
 
 
 def _values(quantised: dict[str, Quantised], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Dequantise one weight at a time: all together take several times the memory of the codes."""
+    """Yield the dequantised weights one at a time, because all together take several times the memory of the codes."""
     return ((name, dequantise(q, dtype)) for name, q in sorted(quantised.items()))
 
 
@@ -171,8 +171,8 @@ def _take(name: str, target: Tensor, tensors: dict[str, Tensor], config: ModelCo
 
 
 def _unfold_embedding(config: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
-    """Divide the stored embedding by the embedding scale, in place, and return the configuration: untied and with scale
-    1 if the embedding and the head of a tied network no longer match."""
+    """Divide the stored embedding by the embedding scale, in place, and return the configuration. If embedding and head
+    of a tied network no longer match, divide nothing and return the configuration untied, with scale 1."""
     if config.embedding_scale == 1 or _HEAD not in tensors or _EMBED not in tensors:
         return config
     if config.tie_word_embeddings:

@@ -24,7 +24,7 @@ LATENT_NORM_EPS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Yarn:
-    """YaRN extends the context by rescaling the rotary frequencies. Defaults are the published ones."""
+    """Settings of YaRN, which rescales the rotary frequencies to extend the context. The defaults are as published."""
 
     factor: float
     original_max_position_embeddings: int
@@ -52,9 +52,9 @@ class Yarn:
 @dataclass(frozen=True, slots=True)
 class Parameters:
     total: int
-    """All trained parameters, MTP heads included."""
+    """Number of trained parameters, MTP heads included."""
     active: int
-    """What one token uses: all but MTP heads and the experts that it is not routed to."""
+    """Number of parameters that one token uses: all except those of MTP heads and of experts it is not routed to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class ModelConfig:
         return Parameters(total + self.num_nextn_predict_layers * head, active)
 
     def to_hf(self) -> dict[str, Any]:
-        """Return the published config.json. With an embedding scale other than 1 the embedding is written untied."""
+        """Return a config.json in the published format; with an embedding scale other than 1, of an untied network."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("yarn", "embedding_scale")}
         folded = self.embedding_scale != 1
         out: dict[str, Any] = {

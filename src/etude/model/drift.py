@@ -27,7 +27,7 @@ from etude.model.transformer import Transformer
 class Magnitudes:
     mean: float
     p99: float
-    """The smallest value that at least 99% of the values do not exceed."""
+    """The 99th percentile: the smallest value that is at least as large as 99% of the values."""
     max: float
 
     @classmethod
@@ -78,7 +78,7 @@ class Pass:
 
 @torch.enable_grad()
 def record_pass(model: Transformer, tokens_t: Tensor) -> Pass:
-    """Run and record a pass over one sequence, with gradients as in training: without them other matmuls are used."""
+    """Run one sequence and record the pass. Gradients are enabled, so that the matmuls are the same as in training."""
     residual: list[Tensor] = []
     routed: dict[int, Routed] = {}
 
@@ -129,8 +129,7 @@ def layer_drift(
 
 
 def activation_faults(passes: Sequence[Pass]) -> list[Fault]:
-    """Return a `Fault` for each recorded result that is not finite in one of the passes, in the order of
-    computation."""
+    """Return a `Fault` for each recorded result that is not finite in some pass, in the order of computation."""
     found: dict[str, Fault] = {}
     for one in passes:
         for where, x in _computed(one):

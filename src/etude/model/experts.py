@@ -33,9 +33,11 @@ from etude.model.tiles import grouped, silu, tile_rows, weighted_sum
 WIDE_MAX_PAIRS = 256
 """Maximum number of token-expert pairs for which `experts_wide` is used."""
 PADDED_MAX_PAIRS = 4096
-"""Maximum number of pairs for which `experts_padded` is used: beyond, new matmul shapes cost little beside the work."""
+"""Maximum number of token-expert pairs for which `experts_padded` is used. With more of them, the cost of new matmul
+shapes matters little."""
 SMALL_WIDTH = 4096
-"""Maximum total inner width for which `experts_wide` and `experts_padded` pay off: they compute more in fewer calls."""
+"""Maximum inner width of all experts together for which `experts_wide` and `experts_padded` are used: they save calls
+by computing more."""
 ROWS_STEP = 32
 """`experts_padded`, and on a CPU `experts_grouped`, pad an expert's rows to a multiple of this, so that few shapes
 occur: on a CPU the first matmul of a shape takes 0.6 ms, a later one 0.03 ms."""
@@ -143,6 +145,6 @@ def experts_tiled(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tens
 
 
 def _grouped_fits(x_nd: Tensor, gate: Tensor) -> bool:
-    """Whether torch's grouped_mm takes these: at least one row, rows of whole 16 bytes, and on CUDA bf16."""
+    """Whether torch's grouped_mm takes the operands: at least one row, rows of whole 16 bytes, and on GPUs bf16."""
     aligned = all(size * x_nd.element_size() % 16 == 0 for size in gate.shape[1:])
     return aligned and x_nd.shape[0] > 0 and (x_nd.device.type == "cpu" or x_nd.dtype == torch.bfloat16)

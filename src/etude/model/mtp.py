@@ -29,8 +29,7 @@ class SharedHead(nn.Module):
 
 
 class MtpLayer(nn.Module):
-    """Combines a token's embedding with an earlier position's hidden state and runs one transformer layer on the
-    result."""
+    """Joins a token's embedding to the hidden state of an earlier position and runs one transformer layer on both."""
 
     def __init__(self, config: ModelConfig, head: int) -> None:
         super().__init__()
@@ -43,7 +42,8 @@ class MtpLayer(nn.Module):
     def forward(
         self, embedded_btd: Tensor, hidden_bth: Tensor, rotation: Rotation, context: Context
     ) -> tuple[Tensor, Routing | None]:
-        """Return the normed hidden state that the output head reads, and the layer's expert choices."""
+        """Return the normed hidden state that the output head reads, and the layer's routing (None in a dense
+        layer)."""
         joined = torch.cat((self.enorm(embedded_btd), self.hnorm(hidden_bth)), dim=-1)
         x, routing = self.block(self.eh_proj(joined), rotation, context)
         return cast(Tensor, self.shared_head.norm(x)), routing

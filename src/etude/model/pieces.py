@@ -29,12 +29,12 @@ KEYS = 64
 PAIRS = 128
 """Number of pairs that one matmul computes."""
 UNSEEN = -1e30
-"""A query's maximum score over a chunk that is masked for it: the difference of two true maxima, -inf, would be NaN."""
+"""Maximum score of a query over a chunk that is masked for it, in place of -inf: -inf minus -inf would be NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Indices: p pieces, q queries of a piece, c chunks, n pairs, s keys of a chunk, t tokens."""
+    """The pieces of a batch. Axes: p pieces, q queries of a piece, c chunks, n pairs, s keys of a chunk, t tokens."""
 
     tokens_pq: Tensor
     """The token of each query; 0 for the unused queries of an incomplete piece."""
@@ -47,7 +47,8 @@ class Pieces:
     hidden_nqs: Tensor
     """Whether each key of a pair's chunk is masked for each query of its piece."""
     pairs_pc: Tensor
-    """The pair of each piece and chunk; the number of all pairs where the piece ends before the chunk begins."""
+    """Index of each piece's pair with each chunk. If the piece ends before the chunk, there is no pair, and the entry
+    is the number of all pairs."""
 
     @classmethod
     def cut(cls, first_r: Tensor, starts_r: Tensor, lengths_r: Tensor, base_r: Tensor, heads: int) -> Pieces:
@@ -85,8 +86,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Attention context of a batch-invariant pass without a cache, over packed documents [B, T], each a row of its
-    own."""
+    """Attention context of a batch-invariant pass without a cache: packed documents [B, T], one row per document."""
 
     pieces: Pieces
     bias: Tensor
@@ -106,7 +106,7 @@ class Packed:
 
 
 def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: float) -> Tensor:
-    """Return for each query the attention-weighted sum of its latents, out of the flat list of all latents."""
+    """Return each query's attention-weighted sum over its sequence's latents. `latents_fw` holds all latents."""
     (count, queries), (_, heads, width) = pieces.tokens_pq.shape, q_thw.shape
     rows, pairs = queries * heads, len(pieces.piece_n)
     q_pmw = q_thw.index_select(0, pieces.tokens_pq.flatten()).view(count, rows, width)
@@ -142,7 +142,7 @@ def attend_latents(q_pnw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: flo
 
 
 class _AttendPacked(torch.autograd.Function):
-    """Attention in pieces. The backward pass recomputes whole sequences with plain matmuls and differentiates that."""
+    """Attention in pieces. The backward pass recomputes and differentiates plain attention over whole sequences."""
 
     @staticmethod
     def forward(ctx: Any, q_thw: Tensor, latents_tw: Tensor, packed: Packed, scale: float) -> Tensor:
@@ -163,7 +163,7 @@ class _AttendPacked(torch.autograd.Function):
 
 
 def _repeated(count_r: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each row index r count_r[r] times, and the number of each of these entries within its row."""
+    """Return the row indices, each r repeated count_r[r] times, and each entry's number (from 0) within its row."""
     row_p = torch.arange(len(count_r), device=count_r.device).repeat_interleave(count_r)
     before_r = count_r.cumsum(0) - count_r
     return row_p, torch.arange(len(row_p), device=count_r.device) - before_r[row_p]

@@ -15,8 +15,8 @@ from torch import Tensor
 
 
 def pair_rows(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
-    """Return the row of each token-expert pair. `flat` holds the pairs' experts, `count` the number of pairs and
-    `starts` the first row of each expert, within which pairs keep their order."""
+    """Return the row of each token-expert pair. `flat` holds the expert of each pair; `count` and `starts` hold the
+    number of pairs and the first row of each expert. Pairs of one expert keep their order."""
     order = flat.argsort(stable=True)
     pair = torch.arange(flat.numel(), device=flat.device)
     turn = pair - (count.cumsum(0) - count).repeat_interleave(count, output_size=flat.numel())
@@ -31,7 +31,7 @@ def tokens_of_rows(row_of_pair: Tensor, rows: int, choices: int, nobody: int = 0
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The rows of token-expert pairs, for kernels. Expert e has those from `ends_e[e - 1]` (or 0) to `ends_e[e]`."""
+    """The rows of token-expert pairs, for kernels. Expert e has the rows from `ends_e[e - 1]` (or 0) to `ends_e[e]`."""
 
     row_nk: Tensor
     """int32: the row of each token-expert pair."""
@@ -63,7 +63,8 @@ def place_pairs(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Place
 class Spread(torch.autograd.Function):
     """Copy each token to its row at each of its experts. Unused rows are zero if `zeros`, else arbitrary.
 
-    A token's gradient is the sum of its rows, gathered: on a CPU far faster than a scatter-add, and in a fixed order.
+    A token's gradient is the sum of its rows' gradients. They are gathered, which on a CPU is far faster than a
+    scatter-add, and summed in a fixed order.
     """
 
     @staticmethod
@@ -84,8 +85,7 @@ class Spread(torch.autograd.Function):
 
 
 class Gather(torch.autograd.Function):
-    """Take the row of each token-expert pair, in the order of the pairs. No two pairs share a row, so gradients are
-    copied."""
+    """Take the row of each token-expert pair, in order of the pairs. Pairs share no rows, so gradients are copied."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, row_of_pair: Tensor) -> Tensor:

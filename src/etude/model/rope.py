@@ -49,6 +49,6 @@ def frequencies(width: int, theta: float, yarn: Yarn | None) -> Tensor:
 
 
 def _dimension_of(rotations: float, width: int, theta: float, yarn: Yarn) -> float:
-    """Return the (fractional) index of the pair that makes so many full rotations within the original context."""
+    """Return the (fractional) index of the dimension pair that makes `rotations` full turns in the original context."""
     original = yarn.original_max_position_embeddings
     return width * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))

@@ -47,7 +47,7 @@ class ServedExperts(nn.Module):
 
     gate_up: Operand
     down: Operand
-    """Dequantised weights. `prepare` sets them unless kernels are used, because kernels read the codes."""
+    """`gate_up` and `down`: dequantised weights, set by `prepare` unless kernels compute the layer from the codes."""
 
     def __init__(self, experts: Experts, numerics: Numerics) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class ServedExperts(nn.Module):
         self.gate_proj, self.up_proj, self.down_proj = Codes(gate), Codes(up), Codes(down)
 
     def prepare(self) -> None:
-        """Dequantise the weights once for all later passes. Kernels read the codes themselves."""
+        """Dequantise the weights once for all later passes. Does nothing with kernels, which read the codes."""
         if self.kernels is not None:
             return
         self.gate_up = self.numerics.operand((self.gate_proj.quantised(), self.up_proj.quantised()), self.dtype)

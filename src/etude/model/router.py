@@ -39,8 +39,8 @@ class Replay:
     mode: Literal["on", "filter"] = "filter"
     """Which recorded experts are used: all ("on"), or only those that score high enough ("filter")."""
     threshold: float = 0.5
-    """With mode "filter", minimum score of a used recorded expert, relative to the lowest of the router's own
-    choice."""
+    """Mode "filter" uses a recorded expert only if its score is at least this share of the lowest score in the router's
+    own choice."""
 
     def checked(self, config: ModelConfig, batch: int, length: int) -> Replay:
         """Return this replay with int64 experts. Raises ReplayMismatch if they do not fit the network or the batch."""

@@ -27,15 +27,15 @@ from etude.model.errors import CacheOverrun
 from etude.model.pieces import Pieces
 
 NARROW, WIDE = 2, 8
-"""Tokens per narrow and per wide piece. Narrow ones are for decoding sequences, which feed one token and perhaps a
-draft; they have 1 token if most sequences feed a single one."""
+"""Tokens per narrow and per wide piece. Narrow pieces are for decoding sequences, which feed one token and perhaps a
+draft; if most sequences feed a single token, narrow pieces have one token too."""
 PIECES_STEP = 8
-"""Multiple to which the number of narrow (or of wide) pieces is rounded up if there are more than so many."""
+"""Multiple to which the number of narrow (or of wide) pieces is rounded up if it is larger than this."""
 WINDOW_STEP = 64
 """Multiple to which a part's context window, the cached positions read per piece, is rounded up."""
 CHUNK = 64
-"""Tokens, padding included, in adjacent pieces that share one context window. Smaller groups would save less attention
-than their additional calls cost."""
+"""Number of tokens, padding included, in a group of adjacent pieces that share one context window. Smaller groups would
+save less attention than their additional calls cost."""
 LATENTS_AT_ONCE = 1 << 17
 """Maximum number of latents that a part gathers from the cache, which bounds memory, unless one piece needs more."""
 
@@ -83,14 +83,13 @@ class Step:
     """The row (sequence) of each token of the list; arbitrary for padding."""
     positions_t: Tensor
     real_t: Tensor
-    """False for padding."""
+    """Whether each entry of the list is a token; False for padding."""
     places_t: Tensor
     """Flat index, within a layer of the cache, of each token's latent."""
     first_b: Tensor
     """The index of each row's first token in the list; the row's other tokens follow it."""
     parts: tuple[Part, ...]
-    """The parts of the list, each with one attention call. Empty in a batch-invariant plan, which has `pieces`
-    instead."""
+    """The parts of the list, each with one attention call. A batch-invariant plan has `pieces` instead."""
     pieces: Pieces | None = None
     """The pieces in which a batch-invariant plan computes attention; else None."""
 
@@ -186,7 +185,7 @@ class LayerStep:
 
     step: Step
     latents: Tensor
-    """[slots + 1, context, latent width]."""
+    """The layer's latents, [slots + 1, context, latent width]."""
 
     def write(self, latent_tw: Tensor) -> None:
         self.latents.view(-1, latent_tw.shape[-1]).index_copy_(0, self.step.places_t, latent_tw)

@@ -23,7 +23,7 @@ from torch import Tensor
 ROWS = 64
 """Number of rows in a tile, the block of rows that one matmul call computes, in all dtypes but bf16."""
 ROWS_BF16 = 128
-"""The same in bf16. Smaller tiles are no faster: a call's overhead exceeds its arithmetic."""
+"""Number of rows in a tile in bf16. Smaller tiles are no faster: a call's overhead exceeds its arithmetic."""
 
 
 def tile_rows(dtype: torch.dtype) -> int:
@@ -59,8 +59,7 @@ def per_head(x_thk: Tensor, weight_hmk: Tensor) -> Tensor:
 
 
 def grouped(x_ngrk: Tensor, weight_gmk: Tensor) -> Tensor:
-    """Multiply each of G groups of rows by its own matrix: [n, G, tile, K] -> [n, G, tile, M]. Each of n calls computes
-    one tile of every group."""
+    """Multiply each group's rows by the group's matrix: [n, G, tile, K] -> [n, G, tile, M], with n calls."""
     return cast(Tensor, _Grouped.apply(x_ngrk.contiguous(), weight_gmk))
 
 

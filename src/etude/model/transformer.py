@@ -2,7 +2,7 @@
 
 `forward` processes whole sequences (training, packed documents, router replay), `extend` generates with a latent cache.
 A test checks that the two agree to 1e-5 in fp32. In an `invariant` network they agree bit by bit and do not depend on
-the rest of the batch. `initialise` sets every parameter by the seed and the parameter's name alone.
+the rest of the batch. `initialise` derives every parameter from the seed and the parameter's name alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Output:
     load_le: Tensor
     """Number of tokens routed to each expert of each MoE layer. Padding (negative document ids) does not count."""
     overridden_bt: Tensor | None = None
-    """Whether replay made a token use, in any layer, an expert that the router would not have chosen; None without."""
+    """Whether replay made a token use, in any layer, an expert that the router would not have chosen; None without
+    replay."""
     refused_bt: Tensor | None = None
     """Whether mode "filter" replaced one of a token's recorded experts in any layer; None without replay."""
 
@@ -57,7 +58,7 @@ class ExtendOutput:
     """Results of `Transformer.extend` for the flat list of a step's tokens; entries of padding are arbitrary."""
 
     logits_rv: Tensor
-    """Logits at the tokens chosen by `read_r`; by default at all."""
+    """Logits at the tokens chosen by `read_r`; by default at all tokens."""
     hidden_th: Tensor
     """Hidden states after the final norm."""
     experts_tlk: Tensor
@@ -192,7 +193,8 @@ class Transformer(nn.Module):
         return self.logits_of(hidden[0, read_r])
 
     def balance(self, load_le: Tensor, rate: float, mtp_load_ke: Tensor | None = None) -> None:
-        """Change the biases of every router towards even load, after an optimizer step, by the load of its batch."""
+        """Change the biases of the routers towards an even load of the experts. The loads are those of the batch of the
+        optimizer step just taken; without `mtp_load_ke` the MTP heads' routers are left alone."""
         for mixture, load in zip(self._mixtures(self.layers), load_le, strict=True):
             mixture.gate.balance(load, rate)
         if mtp_load_ke is not None:

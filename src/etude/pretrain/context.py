@@ -56,7 +56,7 @@ class StageContext:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of an input file, for the stage's identity and provenance."""
+    """Return the SHA-256 of an input file, which a stage records to tell whether the input has changed."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

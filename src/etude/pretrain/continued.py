@@ -27,8 +27,8 @@ from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_state_dict
 
 _UNKNOWN_END = 1_000_000
-"""Total number of steps assumed in the first round, when nobody knows yet how many fit in the time: so many that the
-learning rate does not decay."""
+"""Total number of steps assumed in the first round, before it is known how many fit in the time. It is so large that
+the learning rate does not decay."""
 
 
 class ContinuedTrainer:
@@ -38,7 +38,7 @@ class ContinuedTrainer:
         self.compute = Compute(**compute)
         self.journal = Journal(self.paths.journal, "trainer")
         self.rounds = 0
-        """Number of finished rounds, and of the last published version."""
+        """Number of finished rounds, which is also the number of the last published version."""
         self.metrics: dict[str, Any] = {}
         self.compute.apply()
         self.model = load_hf(self.paths.model("sft"))

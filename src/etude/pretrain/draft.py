@@ -35,7 +35,7 @@ def detached(output: Output) -> Output:
 
 @contextmanager
 def trunk_frozen(model: Transformer) -> Iterator[None]:
-    """No gradient is recorded for the trunk: all parameters but those of the MTP heads."""
+    """Context in which no gradient is recorded for the trunk (all parameters but those of the MTP heads)."""
     trunk = [p for name, p in model.named_parameters() if not name.startswith("mtp.") and p.requires_grad]
     for parameter in trunk:
         parameter.requires_grad_(False)

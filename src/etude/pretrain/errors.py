@@ -1,4 +1,4 @@
-"""The exception of the supervised stages. Those of training itself are in etude.training.errors."""
+"""The exception of the supervised stages. The exceptions of training itself are in etude.training.errors."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def mean_loss(model: Transformer, batches: Sequence[Batch], device: str, *, from
 @torch.no_grad()
 def draft_quality(model: Transformer, batches: Sequence[Batch], device: str) -> dict[str, float]:
     """Measure the first MTP head: "accepted_per_draft" is the probability that a token drafted at temperature 1 is
-    accepted, "top1" how often both heads' argmaxes agree."""
+    accepted, "top1" is how often its argmax is also that of the main head."""
     accepted, same, counted = 0.0, 0.0, 0.0
     for batch in batches:
         rows = Rows.of(batch, device)
@@ -58,6 +58,6 @@ def draft_quality(model: Transformer, batches: Sequence[Batch], device: str) -> 
 
 
 def followed(rows: Rows, ahead: int) -> torch.Tensor:
-    """Whether the token `ahead` positions later belongs to the same document, [B, T - ahead]."""
+    """Return for each position whether the token `ahead` positions later is in the same document: [B, T - ahead]."""
     here, there = rows.documents[:, :-ahead], rows.documents[:, ahead:]
     return (here == there) & (here >= 0)

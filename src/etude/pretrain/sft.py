@@ -61,7 +61,8 @@ def plan(context: StageContext) -> StagePlan:
 
 
 def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> StepLoss:
-    """The value is the weighted mean next-token loss alone; the gradient also includes that of the MTP heads' loss."""
+    """Return a step's loss. Its value is the weighted mean next-token loss alone; its gradient also includes that of
+    the MTP heads' loss."""
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
     loss = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
     metrics = {}
@@ -74,7 +75,7 @@ def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> Step
 
 
 def demonstrations(run: Path, stage: SftRecipe) -> list[Trace]:
-    """Return at most as many as the recipe says, in the order of trace ids."""
+    """Return the run's demonstrations in the order of trace ids, at most as many as the recipe asks for."""
     folder = run / "demonstrations"
     files = sorted(folder.glob("*.parquet"))
     if not files:
@@ -91,7 +92,8 @@ def learnt_and_held_out(traces: list[Trace]) -> tuple[list[Trace], list[Trace]]:
 
 
 def _digest(traces: list[Trace]) -> str:
-    """Digest of the token ids, not of the files, because parquet may store equal traces as different bytes."""
+    """Return a digest of the traces' ids, tokens and masks, not of their files: parquet may store equal traces as
+    different bytes."""
     whole = hashlib.sha256()
     for trace in traces:
         whole.update(trace.id.encode())

@@ -47,12 +47,12 @@ class StagePlan:
     """Digests of what the result depends on, such as the corpus and the model it starts from."""
     after_step: Callable[[int], None] | None = None
     measure_before: Callable[[], dict[str, float]] | None = None
-    """Measures before training, if on another model than `model`; None uses `measure`."""
+    """Returns the metrics before training, if they are those of another model than `model`; None uses `measure`."""
 
 
 def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
-    """Run or resume a stage. Yields {"stage", "step", "total", "loss", "tokens_per_second", ...}; the last has
-    "result". Stop iterating to stop the stage."""
+    """Run or resume a stage. Yields {"stage", "step", "total", "loss", "tokens_per_second", ...}; the last one has
+    "result" too. Stop iterating to stop the stage."""
     folder = run / "stages" / name
     if (finished := finished_result(folder)) is not None:
         steps = finished["steps"]
@@ -109,7 +109,7 @@ def _plan(context: StageContext) -> StagePlan:
 
 
 def _remembered_before(path: Path, plan: StagePlan) -> dict[str, float]:
-    """Measured once and stored: a resumed run must not measure a half-trained model."""
+    """Return the metrics before training. They are stored, because a resumed run would measure a half-trained model."""
     if path.exists():
         known: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
         return known

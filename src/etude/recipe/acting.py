@@ -22,7 +22,7 @@ class CellsRecipe(Section):
     unseen_kind: float = Field(0.2, ge=0, le=1)
     """Share of test tasks whose kind of bug does not occur in training, while their family of functions does."""
     both_unseen: float = Field(0.15, ge=0, le=1)
-    """Share of test tasks whose family and kind of bug both do not occur in training."""
+    """Share of test tasks of which neither the family nor the kind of bug occurs in training."""
 
     @model_validator(mode="after")
     def _whole(self) -> CellsRecipe:
@@ -38,7 +38,7 @@ class TasksRecipe(Section):
     train: int = Field(400, ge=1)
     """Number of train tasks, used for demonstrations and RL."""
     dev: int = Field(48, ge=1)
-    """Number of dev tasks, used by the evaluations during RL. Choose settings by their results."""
+    """Number of dev tasks, used by the evaluations during RL. Choose settings by the results on these."""
     test: int = Field(64, ge=1)
     """Number of test tasks, used by the evaluations before and after RL."""
     test_cells: CellsRecipe = CellsRecipe()
@@ -94,8 +94,8 @@ class HarnessRecipe(Section):
     profile: Literal["compact", "full"] = "compact"
     """Set of prompts and tools that the agent has; those of "compact" are short enough for a tiny model."""
     format: Literal["compact", "qwen3", "qwen3-coder", "kimi-k2", "deepseek-v3", "deepseek-v3.1"] = "compact"
-    """Chat format of a model that our own engine serves. "compact" works with the tokenizer that a run trains, every
-    other format with the tokenizer of its model. Not used with endpoints, which render chats themselves."""
+    """Chat format of a model that Étude's own engine serves. "compact" works with the tokenizer that a run trains,
+    every other format with the tokenizer of its model. Not used with endpoints, which render chats themselves."""
     tokenizer: str = ""
     """Tokenizer of a published chat format: the model's folder, or its tokenizer.json. Empty means the run's own
     tokenizer.json."""

@@ -13,8 +13,8 @@ class ComputeRecipe(Section):
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of training and inference."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Compute dtype. "auto" takes the one that a one-second probe finds faster on this machine. Master weights are
-    always fp32."""
+    """Compute dtype. "auto" is bfloat16 on CUDA; on a CPU, a one-second probe chooses the faster one. Master weights
+    are always fp32."""
     threads: int = Field(0, ge=0)
     """Number of CPU threads of a stage that runs alone; 0 means one per core that this process may use."""
 

@@ -32,8 +32,8 @@ class LengthCostRecipe(Section):
     scale: float = Field(0.02, ge=0)
     """Weight of the length cost in the reward."""
     k: float = Field(0.5, gt=0)
-    """Controls at which effort (the rollout's weighted length) the length cost starts to flatten: the larger k, the
-    earlier."""
+    """The larger k, the smaller the effort (the rollout's weighted length) at which the length cost begins to
+    flatten."""
     q: float = Field(0.5, ge=0)
     """How much the length cost flattens as the effort (the rollout's weighted length) grows. The cost is linear for
     q = 0, logarithmic for q = 1, and bounded for larger q."""

@@ -74,8 +74,8 @@ class SftRecipe(StageRecipe):
     """Weight of the distillation loss that adapts the MTP heads to the changing trunk. Only the heads get its
     gradient."""
     measure_every: int = Field(8, ge=0)
-    """How often the loss on held-out demonstrations is measured, to show where it stops falling: every
-    `measure_every` * `log_every` steps. 0 measures it only before and after the stage."""
+    """The loss on held-out demonstrations is measured every `measure_every` * `log_every` steps, to show where it stops
+    falling. 0 measures it only before and after the stage."""
     kinds: list[str] = []
     """Kinds of bug that demonstrations cover; empty means all kinds of the train tasks."""
     rewrites: float = Field(0.15, ge=0, le=1)

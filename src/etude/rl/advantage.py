@@ -25,7 +25,8 @@ class GroupAdvantage:
 
 
 def group_advantages(rewards: Sequence[float | None], *, min_spread: float) -> GroupAdvantage:
-    """`rewards` has None for masked members. A group whose valid rewards lie within `min_spread` is dropped."""
+    """Compute a group's advantages. `rewards` has None for masked members. A group with fewer than two valid rewards,
+    or whose valid rewards lie within `min_spread`, is dropped."""
     valid = [reward for reward in rewards if reward is not None]
     nothing: tuple[None, ...] = (None,) * len(rewards)
     if len(valid) < 2:

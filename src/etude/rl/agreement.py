@@ -29,14 +29,14 @@ CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Log-probs of the tokens of a sequence, and the MoE experts that the network chose to predict each."""
+    """Log-probs of a sequence's tokens, and the experts that the network used to predict each token."""
 
     logprobs_t: Tensor
     experts_tlk: Tensor
 
     @classmethod
     def by(cls, logits_tv: Tensor, experts_tlk: Tensor, next_t: Tensor) -> Self:
-        """Row t of `logits_tv` predicts token t of `next_t`. Rows beyond the length of `next_t` are ignored."""
+        """Score the tokens `next_t`. Row t of `logits_tv` predicts token t; surplus rows are ignored."""
         logprobs_t, _ = token_logprobs(logits_tv[: len(next_t)], next_t, 1.0)
         return cls(logprobs_t, experts_tlk[: len(next_t)])
 
@@ -86,7 +86,7 @@ def fed(model: Transformer, sequences: Sequence[Tensor], chunk: int) -> list[Sco
 
 
 def sampled(engine: BuiltinEngine, prompts: Sequence[Tensor], most: int) -> list[tuple[Tensor, Scored]]:
-    """Continue all prompts at once. Return per prompt the full sequence, and the scores of its sampled tokens."""
+    """Continue all prompts at once by up to `most` tokens. Return each full sequence and its sampled tokens' scores."""
     for number, prompt in enumerate(prompts):
         engine.submit(GenerateRequest(str(number), prompt.numpy().astype(np.int32), Sampling(most, (), seed=number)))
     answers: dict[int, Generation] = {}
@@ -107,5 +107,5 @@ def sampled(engine: BuiltinEngine, prompts: Sequence[Tensor], most: int) -> list
 
 
 def after(scored: Scored, given: int) -> Scored:
-    """Return only the scores of the tokens after the first `given` tokens of the sequence."""
+    """Return the scores of the tokens after the first `given` tokens of the sequence."""
     return Scored(scored.logprobs_t[given - 1 :], scored.experts_tlk[given - 1 :])

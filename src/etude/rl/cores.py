@@ -2,7 +2,7 @@
 
 A service is charged for all its descendants, so a worker is charged for its sandboxes. One pass over /proc covers all
 processes and takes about 3 ms with 150 of them. Only the driver's machine is measured, and only if it has /proc.
-Processes run by a container engine are no descendants of a service: they count as other users' load.
+Processes that a container engine runs are not descendants of a service, so they count as other users' load.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Crew:
 
 
 async def dismiss(*services: Supervised, boxed: list[Supervised]) -> None:
-    """Kill the services. Those in `boxed` own sandboxes, and are asked to close them first."""
+    """Kill the services. Those in `boxed` own sandboxes, which they are asked to close first."""
     await asyncio.gather(*(_farewell(service) for service in boxed))
     for service in (*boxed, *services):
         await service.remote.kill()

@@ -25,7 +25,7 @@ class StepMeter:
     capped: int = 0
     clipped: int = 0
     overridden: int = 0
-    """Tokens for which the replay used, in some layer, an expert that the trainer itself did not choose."""
+    """Number of tokens for which the replay used, in some layer, an expert that the trainer itself would not choose."""
     refused: int = 0
     updates: list[dict[str, float]] = field(default_factory=list)
 
@@ -61,11 +61,11 @@ class StepMeter:
 
 
 def k3(delta: Tensor) -> float:
-    """Estimate the KL divergence as the mean of (r - 1 - log r). `delta` holds log r, the differences of trainer and
-    engine log-probs.
+    """Estimate KL(engine || trainer) as the mean of (r - 1 - log r). `delta` holds log r, the trainer's minus the
+    engine's log-probs.
 
-    This is the usual unbiased estimator for distributions that are close. It is never negative. It is computed in fp64,
-    because fp32 would lose small differences."""
+    The estimator is never negative, and unbiased for tokens that the engine sampled. It is computed in fp64, because
+    fp32 would lose small differences."""
     delta = delta.double()
     return float((delta.expm1() - delta).mean())
 

@@ -159,8 +159,7 @@ class Reconciler:
         return self.live[group].version + self.plan.max_staleness
 
     def decide(self) -> list[Action]:
-        """Return what may happen now: events that the caller applies, and rollouts to start, of which it calls
-        `begin`."""
+        """Return what may happen now: events, which the caller applies, and starts, which it passes to `begin`."""
         actions: list[Action] = []
         if self.training is None and not self.done:
             chosen = self._next_batch()
@@ -238,7 +237,7 @@ class Reconciler:
         return self.live[group].members[number]
 
     def _current(self, group: int, number: int, attempt: int) -> Member | None:
-        """Return None if that attempt was given up earlier, so that its answer comes too late."""
+        """Return the attempt's member; None if the attempt was given up earlier, so that its answer comes too late."""
         if group not in self.live:
             return None
         member = self.live[group].members[number]
@@ -246,7 +245,8 @@ class Reconciler:
         return None if over or member.attempt != attempt else member
 
     def _next_batch(self) -> tuple[int, ...]:
-        """Return the ready groups with the earliest deadlines; none if too few, or if others would miss theirs."""
+        """Return the ready groups with the earliest deadlines; none if too few are ready, or if taking these would make
+        another group miss its deadline."""
         ready = sorted((g for g, group in self.live.items() if group.ready), key=lambda g: (self.deadline(g), g))
         chosen = ready[: self.plan.per_step]
         if len(chosen) < self.plan.per_step:

@@ -28,9 +28,9 @@ _SQUEEZE = 0.49
 class Reward:
     solved: float
     shaping: dict[str, float]
-    """By term; costs are negative. Their sum is squeezed (bounded by a tanh), not these values."""
+    """Shaping terms by name, before the squeeze (a tanh), which bounds their sum only. Costs are negative."""
     kl: float
-    """Positive where the tokens were less likely under the policy than under the reference."""
+    """KL term of `total`: positive where the policy makes the tokens less likely than the reference does."""
     total: float
 
 
@@ -52,8 +52,8 @@ def score(trace: Trace, verdict: Verdict, recipe: RewardRecipe, *, kl: float = 0
 
 
 def length_cost(x: float, *, k: float, q: float) -> float:
-    """Return what a rollout's reward loses for its effort x, a weighted sum of tokens, calls and turns: the cost
-    ((1 + k x)^(1-q) - 1) / (k (1-q)). At q = 1 this is the limit, ln(1 + k x) / k."""
+    """Return the cost, before scaling, of a rollout's effort x, a weighted sum of its tokens, calls and turns: ((1 + k
+    x)^(1-q) - 1) / (k (1-q)). At q = 1 this is the limit, ln(1 + k x) / k."""
     if x < 0:
         raise ValueError(f"effort must not be negative, found {x}")
     grown = math.log1p(k * x)

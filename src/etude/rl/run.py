@@ -308,5 +308,6 @@ class RlRun:
 
 
 def evaluated_steps(rl: RlRecipe) -> list[int]:
-    """Steps after which the dev split is evaluated: 0, every `evaluate_every`-th and the last; none if that is 0."""
+    """Return the steps after which dev is evaluated: 0, every `evaluate_every`-th and the last; none if
+    `evaluate_every` is 0."""
     return sorted({*range(0, rl.steps, rl.evaluate_every), rl.steps}) if rl.evaluate_every else []

@@ -69,7 +69,7 @@ class ScoredBatch:
 
 
 def score_groups(groups: Sequence[TrainingGroup], recipe: RlRecipe, kls: Mapping[str, float]) -> ScoredBatch:
-    """`kls` maps trace id to the sum of log pi - log pi_ref; it is empty if the recipe has no KL penalty."""
+    """Score all groups. `kls` maps trace ids to sums of log pi - log pi_ref, and is empty without a KL penalty."""
     return ScoredBatch(tuple(_score_group(group, recipe, kls) for group in sorted(groups, key=lambda g: g.index)))
 
 
@@ -92,7 +92,7 @@ def _reward(member: TrainingMember | None, recipe: RlRecipe, kls: Mapping[str, f
 
 
 def _trained_tokens(group: ScoredGroup, *, multi_version: bool) -> int:
-    """With `multi_version`, count only rollouts during which the weights were swapped."""
+    """Count the sampled tokens trained on; with `multi_version`, only of rollouts that saw a swap of weights."""
     if group.dropped is not None:
         return 0
     tokens = 0

@@ -32,7 +32,7 @@ from etude.sandbox.options import BuildOptions, ExecOptions, StartOptions
 
 
 class GatedSandboxes:
-    """At most `at_once` box creations and commands run at a time. (Not the gate that admits tasks.)"""
+    """Lets at most `at_once` box creations and commands run at a time."""
 
     def __init__(self, inner: Sandboxes, at_once: int) -> None:
         self._inner = inner

@@ -1,8 +1,8 @@
 """The evaluator: runs several samples per task at temperature 1, and one greedy sample.
 
-Each finished sample is written to results.jsonl, and an interrupted evaluation skips those when it resumes. A sample
-that ends in an infrastructure error is retried; if every retry fails, it is counted as an error and left out of every
-score. The journal counts how many evaluations have used a split (touches), and the count is reported beside the score.
+Each finished sample is written to results.jsonl, so that a resumed evaluation skips it. A sample that ends in an
+infrastructure error is retried; if every retry fails, it is counted as an error and left out of every score. The
+journal counts how many evaluations have used a split (touches), and the count is reported beside the score.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ async def _with_retries(job: RolloutJob, rollout: Rollout) -> RolloutResult:
 
 
 def _touch(journal: Journal, name: str, split: Split) -> int:
-    """Return this evaluation's position, from 1, among the run's of the split. It keeps it when it resumes."""
+    """Return this evaluation's position, from 1, among the run's evaluations of the split. It is kept on resume."""
     events = [entry.fields for entry in read_journal(journal.folder, kind=TOUCH)]
     names = list(dict.fromkeys(str(fields["name"]) for fields in events if fields["split"] == split))
     if name not in names:

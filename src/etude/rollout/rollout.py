@@ -130,7 +130,7 @@ async def _judge(outcome: Outcome, setup: RolloutSetup, task: Task, diff: str) -
 
 
 async def _guarded(outcome: Outcome, judge: Callable[[], Awaitable[Verdict]]) -> Verdict:
-    """An infrastructure error becomes an `error` verdict, since it says nothing about the solution."""
+    """Judge. An infrastructure error becomes an `error` verdict, since it says nothing about the solution."""
     try:
         return await judge()
     except INFRASTRUCTURE as error:

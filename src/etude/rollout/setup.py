@@ -55,7 +55,7 @@ class RolloutSetup:
     harness: HarnessRecipe
     sandbox: SandboxRecipe
     environments: Environments
-    """Shared with the grader, so that each environment is prepared once for both."""
+    """The tasks' environments, shared with the grader so that each is prepared once for both."""
     memo: ExecMemo = field(default_factory=ExecMemo)
     live: Path | None = None
     """Folder for live traces, which are written while rollouts run. With None, no live traces are written."""
@@ -117,7 +117,7 @@ def open_setup(recipe: Recipe, paths: RunPaths, fleet: Fleet | None = None) -> t
 
 
 class TaskCache:
-    """Each task is read and its image prepared once. Splits outside `allowed` are refused."""
+    """Reads each task and prepares its image once. Raises SplitViolation for splits outside `allowed`."""
 
     def __init__(self, folder: Path, allowed: Iterable[Split], environments: Environments, *, size: int = 8192) -> None:
         self._folder = folder

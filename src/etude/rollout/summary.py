@@ -67,7 +67,7 @@ class Summary:
     edits: float
     sampled_tokens: float
     by_cell: dict[str, CellScore]
-    """Empty if the tasks have no cells."""
+    """Scores by cell; empty if the tasks have no cells."""
     by_kind: dict[str, GroupScore]
     by_family: dict[str, GroupScore]
     compression: float = 0.0
@@ -91,7 +91,7 @@ def summarise(
     seed: int,
     spans: Iterable[tuple[int, int]] = (),
 ) -> Summary:
-    """`spans` has, for each valid sample, the oldest and newest weight version that sampled a token."""
+    """Compute the summary. `spans` has, per valid sample, the oldest and newest weight version that sampled a token."""
     known = [span for span in spans if UNSAMPLED_VERSION not in span]
     valid = [sample for sample in samples if sample.valid]
     drawn = [sample for sample in valid if not sample.greedy]

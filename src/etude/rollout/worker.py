@@ -3,7 +3,7 @@
 The driver calls `rollout` once per rollout, and may have any number of calls in flight. The worker has no queue of its
 own, since a queue could block lockstep generation.
 
-A worker may read tasks of the train and dev splits, and tasks of the test split only if it is started with that split.
+A worker may read tasks only of the splits it is started with.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WorkerStats:
 
 
 class RolloutWorker:
-    """`engine` is an Engine in this process or a handle to an engine service."""
+    """Runs rollouts. `engine` is an Engine in this process or a handle to an engine service."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class RolloutWorker:
 
 
 class WaitedEngine:
-    """An engine whose generations are waits in the journal. `deadline` is only logged; `engine` enforces it."""
+    """Engine that logs each generation as a wait in the journal. `deadline` is only logged; `engine` enforces it."""
 
     def __init__(self, engine: Engine, journal: Journal, deadline: float) -> None:
         self._engine, self._journal, self._deadline = engine, journal, deadline

@@ -32,7 +32,7 @@ class Compute:
     dtype_name: str
     threads: int
     reason: str
-    """Why this dtype: set by the recipe, or the probe's measurements."""
+    """Why this dtype was chosen, to show to the user: "set by the recipe", for example."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -53,7 +53,7 @@ class Compute:
 
 
 def choose_compute(recipe: ComputeRecipe) -> Compute:
-    """`dtype` "auto" is bf16 on CUDA and probed on a CPU; `threads` 0 means all cores."""
+    """Choose device, dtype and threads. dtype "auto" is bf16 on CUDA and probed on a CPU; 0 threads means all cores."""
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise TrainingError('compute.device is "cuda" but torch finds no CUDA device: set compute.device = "cpu"')
     threads = recipe.threads or len(os.sched_getaffinity(0))
@@ -72,7 +72,7 @@ def choose_compute(recipe: ComputeRecipe) -> Compute:
 
 
 def remembered_compute(path: Path, recipe: ComputeRecipe) -> Compute:
-    """Return the choice stored at `path`; if there is none, choose and store it."""
+    """Return the settings stored at `path`. If there are none, choose and store them."""
     if path.exists():
         return Compute(**json.loads(path.read_text(encoding="utf-8")))
     chosen = choose_compute(recipe)

@@ -13,4 +13,4 @@ class NonFiniteError(TrainingError):
 
 
 class CheckpointError(TrainingError):
-    """A checkpoint cannot be written or read. The message names the folder and the reason."""
+    """A checkpoint or another file of a stage cannot be written or used. The message names it and the reason."""

@@ -33,7 +33,7 @@ class StepLoss:
     loss: Tensor
     """A scalar to call `backward` on."""
     tokens: int
-    """Positions processed, padding included, for the throughput."""
+    """Number of positions processed, padding included, from which the throughput is computed."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -66,8 +66,7 @@ class StageRunner:
         identity: str = "",
         after_step: Callable[[int], None] | None = None,
     ) -> None:
-        """`identity` is a digest of everything that the result depends on; `resume` refuses a checkpoint with another
-        one."""
+        """`identity` is a digest of all that the result depends on; `resume` refuses a checkpoint with another one."""
         self.folder, self.total = folder, optim.total_steps
         self._recipe, self._module, self._optim = recipe, module, optim
         self._compute_loss, self._after_step, self._identity = compute_loss, after_step, identity
@@ -145,8 +144,8 @@ class StageRunner:
 
 
 def _cut_metrics(path: Path, step: int) -> None:
-    """Remove the rows logged after the last checkpoint (after `step`), so that each step is logged once, and those from
-    a damaged line on, because a damaged log must not keep a stage from resuming."""
+    """Remove the rows after `step`, the last checkpoint's, because these steps are logged again. Rows from a damaged
+    line on are removed too: a damaged log must not keep a stage from resuming."""
     kept: list[str] = []
     with suppress(JournalError):
         kept.extend(json.dumps(row) + "\n" for row in read_rows(path) if row["step"] <= step)

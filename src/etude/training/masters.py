@@ -16,7 +16,7 @@ class MasterWeights:
     """fp32 copies of all parameters of a module, frozen ones too, so that the next stage gets all in full precision."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None = None) -> None:
-        """Cast the module's own parameters to `dtype`; None keeps theirs."""
+        """Cast the module's own parameters to `dtype`; None keeps their dtype."""
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())  # tied weights appear once
         self.masters: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():

@@ -36,8 +36,8 @@ def orthogonalise(blocks_nrc: Tensor, dtype: torch.dtype = torch.float32) -> Ten
 
 
 def blocks_of(name: str, parameter: nn.Parameter, config: Any) -> Blocks | None:
-    """Return how a parameter is split into blocks; None if AdamW handles it. Projections are recognised by their
-    published names, and `config` has the published field names (num_attention_heads, qk_nope_head_dim, ...)."""
+    """Return the function that splits a parameter into blocks; None if AdamW handles it. Projections are recognised by
+    their published names, and `config` has the published field names (num_attention_heads, qk_nope_head_dim, ...)."""
     if parameter.ndim < 2 or any(part in name for part in _ADAMW_PARTS):
         return None
     if parameter.ndim == 3:

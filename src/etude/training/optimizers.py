@@ -24,7 +24,8 @@ _ADAM_EPS = 1e-8
 def build_optimizer(
     model: nn.Module, recipe: OptimizerRecipe, total_steps: int, *, masters: MasterWeights | None = None
 ) -> Optim:
-    """To compute in another dtype than the model's own, pass `masters=MasterWeights(model, dtype)`."""
+    """Build the recipe's optimizer. To compute in another dtype than the model's, pass `MasterWeights(model,
+    dtype)`."""
     blocks: dict[str, Blocks] = {}
     if recipe.name == "muon":
         config = getattr(model, "config", None)

@@ -58,8 +58,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Parts:
-    """Core-seconds of one or more samples, divided among the processes that used them and the waits that left them
-    idle."""
+    """Core-seconds of some samples, divided among the processes that used them and the waits that left them idle."""
 
     used: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Used core-seconds by group of processes (USERS)."""

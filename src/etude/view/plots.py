@@ -97,7 +97,7 @@ def health(data: RunData) -> Figure | None:
 
 
 def scores(data: RunData) -> Figure | None:
-    """Plot the scores on the test split before and after RL, with confidence intervals."""
+    """Plot the test scores before and after the stage that follows SFT, with confidence intervals."""
     tested = [(side, data.evaluations[name]) for name, side in _sides(data).items() if name in data.evaluations]
     if not tested:
         return None

@@ -1,4 +1,4 @@
-"""Selects a few rollouts to show side by side: the same test task before and after RL."""
+"""Selects rollouts to show side by side: the same test task before and after the stage that follows SFT."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Pair:
 
 
 def pairs(data: RunData, count: int = 4) -> list[Pair]:
-    """Choose up to `count` test tasks, and return each with its rollouts before and after RL. `count` is at least 3.
+    """Choose up to `count` (at least 3) test tasks. Return each with a rollout before and one after RL or continued
+    SFT.
 
     First come tasks that improved, then one that got worse, then one that failed both times, each group in the order of
     task names. Of the first _LOOKED_AT improvements, those whose diff has changed come before those with equal diffs,
@@ -60,8 +61,8 @@ def pairs(data: RunData, count: int = 4) -> list[Pair]:
 
 
 def told_of_pairs(data: RunData) -> str:
-    """Return a sentence that tells how many test tasks improved and how many got worse, so that readers can judge how
-    typical the task shown is."""
+    """Return a sentence on how many test tasks improved and how many got worse, so that readers can judge how typical
+    the task shown is."""
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)
     better, worse = (len(by_outcome.get(outcome, ())) for outcome in ((False, True), (True, False)))

@@ -19,8 +19,9 @@ _WHERE = {
 
 
 def story(data: RunData) -> list[str]:
-    """Return up to three sentences: what was trained; the test result; which test tasks training had not seen the like
-    of, and where it did not help. Sentences without data are left out."""
+    """Return up to three sentences: what was trained; the test result; how many test tasks are of a family or kind new
+    to training, and in which cells RL or continued SFT helped least or did harm. Sentences without data are left
+    out."""
     end = "continued" if "continued" in data.summary else "rl"
     found = data.summary.get(end, {})
     told = [_trained(data)] if any(data.stages.get(stage, {}).get("done") for stage in _TRAINING) else []

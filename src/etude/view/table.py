@@ -127,7 +127,7 @@ class CellLine:
     family."""
     tasks: int
     scores: tuple[Score, ...]
-    """In the order of `cell_scores`."""
+    """The cell's scores, in the order of `cell_scores`."""
 
 
 def cell_scores(summary: Summary) -> list[tuple[str, str]]:

@@ -1,4 +1,5 @@
-"""The codecs with which a tensor can be stored, all lossless for every bit pattern. `encode` picks the shortest result.
+"""The codecs with which a tensor can be stored, all lossless for every bit pattern. `encode` picks the shortest result,
+but never tries `planes` if the delta has less than half of the tensor's size.
 
 - `same`: nothing is stored; the base version's tensor has the same bytes.
 - `delta`: the difference from the base version, compressed. Elements are read as unsigned words; new minus base modulo

@@ -16,8 +16,8 @@ class MissingVersion(WeightsError):
 
 
 class WrongBase(WeightsError):
-    """The base version that the caller gave, as number and tensors, cannot be used. Its tensors are not those published
-    under that number (often because they were changed in place), or it is not an earlier version."""
+    """The base that the caller gave, a version's number and tensors, cannot be used: the tensors are not those
+    published under the number (often because they were changed in place), or the version is not an earlier one."""
 
 
 class VersionExists(WeightsError):
@@ -33,5 +33,4 @@ class StoreFailed(WeightsError):
 
 
 class DoesNotFit(WeightsError):
-    """Tensors do not match the module into which they are copied: names, shapes, or a dtype that would lose
-    precision."""
+    """Tensors do not match the module they are copied into: names, shapes, or a dtype that would lose precision."""

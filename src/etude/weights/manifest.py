@@ -51,12 +51,12 @@ class Manifest(BaseModel):
     bytes_stored: int
     bytes_full: int
     share_changed: float
-    """Fraction of elements that differ from the base given to `publish`; 1 without one."""
+    """Fraction of elements that differ from the base given to `publish`; 1 without a base."""
     tensors: tuple[Entry, ...]
 
 
 def content_digest(tensors: list[tuple[str, str, tuple[int, ...], str]]) -> str:
-    """Digest of (name, dtype, shape, checksum) of every tensor, whatever their order."""
+    """Return the digest of every tensor's (name, dtype, shape, checksum), whatever the order of the tensors."""
     return checksum(_canonical([[name, dtype, list(shape), total] for name, dtype, shape, total in sorted(tensors)]))
 
 

@@ -19,7 +19,7 @@ from etude.weights.errors import StoreFailed, WeightsError
 
 SCHEMES = ("file", "s3", "gs", "az")
 STAGED = re.compile(r"#\d+$")
-"""Temporary files that a local store writes beside an object, and leaves behind when killed."""
+"""Names of the temporary files that a local store writes beside an object, and leaves behind when it is killed."""
 
 
 class Objects:
@@ -52,7 +52,7 @@ class Objects:
             return True
 
     def get(self, path: str) -> memoryview | None:
-        """None if it does not exist."""
+        """Return an object's bytes; None if there is no such object."""
         with self._named(f"read {path}"):
             try:
                 return memoryview(obstore.get(self._store, path).bytes())
@@ -64,8 +64,8 @@ class Objects:
             return [entry["path"] for batch in obstore.list(self._store, prefix or None) for entry in batch]
 
     def delete_others(self, prefix: str, keep: set[str]) -> None:
-        """Delete all other objects under `prefix`, and a local store's temporary files: left by writers that were
-        killed or lost the race to publish."""
+        """Delete all objects under `prefix` but `keep`, and a local store's temporary files there. Writers leave such
+        files if they are killed or lose the race to publish."""
         gone = [path for path in self.list(prefix) if path not in keep]
         with self._named(f"clean {prefix}"):
             if gone:

@@ -33,8 +33,8 @@ class WeightStore:
         return self._objects.location
 
     def publish(self, version: int, tensors: Tensors, *, base: tuple[int, Tensors] | None = None) -> Manifest:
-        """Store a version as a delta on `base` (number and tensors of an earlier version), or in full: without a base,
-        or if the chain of deltas would be as long as `anchor_every`.
+        """Store a version as a delta on `base` (number and tensors of an earlier version). It is stored in full without
+        a base, or if the chain of deltas would be as long as `anchor_every`.
 
         Publishing the same content again returns the existing manifest; other content raises VersionExists.
         """
@@ -74,8 +74,8 @@ class WeightStore:
         return found
 
     def read(self, version: int, *, have: tuple[int, Tensors] | None = None) -> dict[str, RawTensor]:
-        """`have` is a version (number and tensors) that the caller holds. If the chain of deltas includes it, only
-        later ones are read, and tensors that did not change since are the caller's own objects."""
+        """Return a version's tensors, verified. `have` is a version (number and tensors) that the caller holds: if the
+        chain of deltas includes it, only later versions are read, and unchanged tensors are the caller's objects."""
         steps: list[Manifest] = []
         tensors: dict[str, RawTensor] = {}
         at: int | None = version

@@ -1,4 +1,4 @@
-"""A tensor as bytes: dtype, shape, and the raw little-endian elements. Needs neither torch nor a bfloat16 for numpy.
+"""A tensor as bytes: dtype, shape, and the raw little-endian elements. Needs neither torch nor a numpy bfloat16.
 
 Tensors are compared by bytes, so two that differ only in NaN payloads or signs of zeros are unequal.
 """

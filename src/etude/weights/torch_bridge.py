@@ -23,7 +23,7 @@ def from_torch(tensor: torch.Tensor) -> RawTensor:
 
 
 def to_torch(raw: RawTensor) -> torch.Tensor:
-    """The result shares the raw tensor's memory."""
+    """Return a torch tensor that shares the raw tensor's memory."""
     dtype = getattr(torch, raw.dtype)
     if not raw.data.size:
         return torch.empty(raw.shape, dtype=dtype)

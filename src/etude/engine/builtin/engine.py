@@ -37,7 +37,7 @@ from etude.weights import Tensors, WeightsError
 from etude.weights.torch_bridge import into_module
 
 DRAFTED_SLOTS = 8
-"""Most slots at which `speculate = "auto"` drafts: with more, drafting gave fewer tokens per second (on CPUs)."""
+"""Maximum number of slots for which `speculate = "auto"` drafts. With more, drafting was slower (measured on CPUs)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class _Ticket:
     since: float
     """Monotonic time at which the request arrived or, later, began to run."""
     abandoned: bool = False
-    """Whether it was aborted in lockstep mode, where it must still run to its end."""
+    """Whether the request was aborted in lockstep mode, where it must still run to its end."""
 
 
 class BuiltinEngine:
@@ -112,11 +112,11 @@ class BuiltinEngine:
 
     @property
     def swappable(self) -> bool:
-        """In lockstep mode a swap must wait for the end of the round: results would otherwise depend on timing."""
+        """Whether weights may be swapped now. During a lockstep round they may not: results would depend on timing."""
         return not self._scheduler.in_round
 
     def submit(self, request: GenerateRequest) -> None:
-        """Raises EngineError if the request is invalid."""
+        """Queue a request. Raises EngineError if it is invalid."""
         self._check(request)
         self._scheduler.submit(request)
         self._tickets[request.id] = _Ticket(request, Usage(prompt_tokens=request.prompt.size), time.monotonic())
@@ -125,12 +125,12 @@ class BuiltinEngine:
         self._scheduler.open(conversations)
 
     def close(self, conversation: str) -> Answer | None:
-        """If the conversation still had a request waiting, return the (empty) answer to it."""
+        """Close a conversation. Return the empty answer to the request that it still had waiting, if there is one."""
         orphan = self._scheduler.close(conversation)
         return None if orphan is None else self._rows.empty_generation(orphan, self._tickets.pop(orphan.id).usage)
 
     def abort(self, request_id: str) -> Answer | None:
-        """Return the answer with the tokens sampled so far; None if there is no such request."""
+        """Return the answer with the tokens sampled so far; None if no such request is in flight."""
         ticket = self._tickets.get(request_id)
         if ticket is None or ticket.abandoned:
             return None
@@ -155,7 +155,7 @@ class BuiltinEngine:
 
     def swap(self, version: int, tensors: Tensors, *, delta: bool) -> None:
         """Use these weights from the next decode step on. Raises UpdateRefused, and changes nothing, if they do not fit
-        the model. `delta`, whether the version was stored as one, is for the statistics."""
+        the model. `delta` says whether the version was stored as a delta, for the statistics."""
         try:
             into_module(self._model, tensors)
         except WeightsError as error:

@@ -1,4 +1,4 @@
-"""The tokens that one decode step feeds to the network: of every live row, the tokens whose latents are not cached yet.
+"""The tokens that one decode step feeds to the network: those of every live row whose latents are not cached yet.
 
 A decoding row feeds its pending token and its draft, if it has one. A row that has just begun feeds the part of its
 prompt that was not cached, which always includes the last token. One pass processes all rows.
@@ -26,13 +26,13 @@ class Feeding:
     owner_t: Ints
     """The cache row of each token."""
     positions_t: Ints
-    """Its position in that row."""
+    """The position of each token in its cache row."""
     pending_b: Tensor
-    """The index of each live row's last token in the list; if the row has a draft, it is next."""
+    """The index in the list of each live row's pending token. If the row has a draft, the draft follows it."""
 
     @classmethod
     def of(cls, rows: Rows, active: Ints, drafted_b: np.ndarray, cache: LatentCache) -> Feeding:
-        """`drafted_b` is 1 for rows with a draft, else 0."""
+        """Plan the step of the rows `active`. `drafted_b` is 1 for rows with a draft, else 0."""
         starts = rows.filled[active]
         lengths = rows.position[active] + 1 + drafted_b - starts
         step = cache.step(torch.from_numpy(active), torch.from_numpy(starts), torch.from_numpy(lengths))

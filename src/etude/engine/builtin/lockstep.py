@@ -29,14 +29,14 @@ class Rounds:
         return bool(self._open) and self._open == self._waiting.keys()
 
     def open(self, conversations: list[str]) -> bool:
-        """Return whether the engine was idle before (nothing open or waiting): the caller then drops all cached
+        """Open conversations. If nothing was open or waiting before, return True: the caller then drops all cached
         rows."""
         fresh = not self._open and not self._waiting and not self.queue
         self._open.update(conversations)
         return fresh
 
     def close(self, conversation: str) -> GenerateRequest | None:
-        """Return the request that the conversation had waiting, which will never run."""
+        """Close a conversation. Return its waiting request, if any, which will never run."""
         self._open.discard(conversation)
         self._closed.add(conversation)
         return self._waiting.pop(conversation, None)
@@ -56,8 +56,7 @@ class Rounds:
         return None
 
     def begin(self) -> list[str] | None:
-        """Begin the next round if it is complete. Return the conversations closed since the last one began; None if
-        not."""
+        """Begin the next round and return the conversations closed since the last began; None if it is not complete."""
         if not self.complete:
             return None
         self.queue.extend(self._waiting[name] for name in sorted(self._waiting))

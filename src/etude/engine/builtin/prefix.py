@@ -40,14 +40,14 @@ class PrefixTable:
         self._lookahead = lookahead
 
     def begin(self, row: int, prompt: IntArray) -> None:
-        """A request begins. All positions but the prompt's last count as filled, that is, reusable: the draft head's
-        latent there depends on a token that is not known yet."""
+        """Record the prompt of a request that begins in a row. Its last position does not count as filled (reusable):
+        the draft head's latent there depends on a token that is not known yet."""
         self._tokens[row, : prompt.size] = prompt
         self._known[row] = prompt.size
         self._filled[row] = prompt.size - 1
 
     def extend(self, row: int, sampled: IntArray) -> None:
-        """Append sampled tokens. All positions but the last then count as filled: it was never fed to the network."""
+        """Append sampled tokens. The last one, which was never fed to the network, does not count as filled."""
         start, end = int(self._known[row]), int(self._known[row]) + sampled.size
         self._tokens[row, start:end] = sampled
         self._known[row] = end

@@ -49,7 +49,7 @@ class Rows:
         self._stops = np.zeros((0, vocab_size), np.bool_)
 
     def begin(self, row: int, request: GenerateRequest, filled: int) -> None:
-        """The first `filled` positions of the request's prompt are cached in the row."""
+        """Set up a row for a request. The first `filled` positions of its prompt are cached in the row."""
         length, sampling = request.prompt.size, request.sampling
         self.tokens[row, :length] = request.prompt
         self.prompt[row] = length
@@ -62,7 +62,7 @@ class Rows:
         self._stop_class[row] = self._class_of(sampling.stop)
 
     def stops(self, rows_b: Ints, tokens_b: Ints) -> NDArray[np.bool_]:
-        """Whether each row's token is one of its request's stop ids."""
+        """Return for each row whether its token is a stop id of its request."""
         found: NDArray[np.bool_] = self._stops[self._stop_class[rows_b], tokens_b]
         return found
 
@@ -108,8 +108,8 @@ class Rows:
         )
 
     def _class_of(self, stop: tuple[int, ...]) -> int:
-        """Index in `_stops`, a table with one row of booleans per tuple of stop ids, which grows as needed. It stays
-        small, because most requests have the same stop ids."""
+        """Return the index of these stop ids in `_stops`, a table with one row of booleans per tuple of stop ids. The
+        table grows as needed, but stays small, because most requests have the same stop ids."""
         known = self._stop_classes.get(stop)
         if known is None:
             known = self._stop_classes[stop] = len(self._stop_classes)

@@ -56,7 +56,7 @@ class Tempered:
 
     @classmethod
     def of(cls, logits_bv: Tensor, temperatures_b: Tensor) -> Tempered:
-        """Greedy rows (temperature 0) get the probabilities of temperature 1. `logits_bv` is overwritten."""
+        """Compute the probabilities, for greedy rows (temperature 0) at temperature 1. `logits_bv` is overwritten."""
         greedy = temperatures_b == 0
         any_greedy = bool(greedy.any())
         if any_greedy:

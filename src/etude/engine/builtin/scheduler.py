@@ -27,10 +27,10 @@ from etude.engine.builtin.prefix import Match, PrefixTable
 from etude.engine.protocol import EngineError, GenerateRequest, IntArray
 
 WORTH_A_STEP = 16
-"""A request waits one step for a prefix that another is about to compute only if that saves at least so many tokens
-more than any prefix it could reuse now."""
+"""A request waits one step for a prefix that another one is about to compute only if this saves so many tokens more
+than the best prefix in the cache."""
 TOKENS_AT_ONCE = 8192
-"""Prompt tokens prefilled per step. More would delay the decoding rows."""
+"""Maximum number of prompt tokens prefilled per step, but at least one prompt. More would delay decoding rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +45,16 @@ class Admission:
 
 
 class Aborted(StrEnum):
-    """In which state `abort` found a request."""
+    """The state in which `abort` found a request."""
 
     UNKNOWN = "unknown"
-    """It does not exist or has ended."""
+    """The request does not exist or has ended."""
     REMOVED = "removed"
-    """It was waiting; now it is removed."""
+    """The request was waiting and has been removed."""
     RUNNING = "running"
-    """It is running; the caller must call `finish`."""
+    """The request is running; the caller must call `finish`."""
     BOUND = "bound"
-    """It belongs to the current lockstep round and must run to its end, so that the batches do not change."""
+    """The request belongs to the current lockstep round and must run to its end, so that the batches do not change."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class _Running:
     request: GenerateRequest
     row: int
     epoch: int
-    """Weight swaps before the request began."""
+    """Number of weight swaps before the request began."""
 
 
 class Scheduler:
@@ -111,15 +111,15 @@ class Scheduler:
                 self._drop(row)
 
     def close(self, conversation: str) -> GenerateRequest | None:
-        """The conversation's cached row is evicted next. In lockstep mode, return its waiting request, which will never
-        run."""
+        """Close a conversation: its cached row becomes the first to be evicted. In lockstep mode this holds from the
+        next round on, and the conversation's waiting request, which will never run, is returned."""
         if self._rounds:
             return self._rounds.close(conversation)
         self._demote(conversation)
         return None
 
     def abort(self, request_id: str) -> Aborted:
-        """A running request is not ended; the result tells its state."""
+        """Remove a request that waits, but not a running one. Return the state in which it was found."""
         if self._rounds and self._rounds.remove(request_id):
             return Aborted.REMOVED
         queued = next((request for request in self._queue if request.id == request_id), None)
@@ -131,8 +131,7 @@ class Scheduler:
         return Aborted.RUNNING if request_id in self._running else Aborted.UNKNOWN
 
     def admit(self) -> list[Admission]:
-        """Assign rows to the requests that begin now. The caller then copies the reused prefixes and prefills the rest
-        in one pass."""
+        """Assign rows to the requests that begin now. The caller copies the reused prefixes and prefills the rest."""
         if self._rounds and not self._running and not self._queue:
             for conversation in self._rounds.begin() or ():
                 self._demote(conversation)
@@ -174,7 +173,7 @@ class Scheduler:
         self._release(self._running.pop(request_id).row)
 
     def swapped(self) -> None:
-        """Requests that begin from now on reuse nothing that older weights computed."""
+        """Make requests that begin from now on reuse nothing that older weights computed."""
         self._epoch += 1
         for row in list(self._cached):
             self._drop(row)
@@ -191,7 +190,7 @@ class Scheduler:
         return self.prefixes.longest(request.prompt, unsettled=unsettled, worth=WORTH_A_STEP, preferred=own)
 
     def _admit_one(self, request: GenerateRequest, match: Match) -> Admission:
-        """Its conversation's cached row if the prompt continues that row, else a free one."""
+        """Begin a request in its conversation's cached row, if the prompt continues that row, else in a free row."""
         own = self._row_of.pop(request.conversation, None)
         source = match.row
         if own is not None and own == source and match.common > self.prefixes.filled(own):

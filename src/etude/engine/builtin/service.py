@@ -94,7 +94,7 @@ class EngineService:
         return await self._ask(lambda loop: loop.engine.info)
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """A repeated call for a request in flight waits for the same answer."""
+        """Queue a request and return its answer. A repeated call for a request in flight waits for the same answer."""
         answer: Future[Generation] = Future()
         self._send(lambda loop: loop.submit(request, answer))
         try:
@@ -146,14 +146,14 @@ class EngineService:
 
 
 def _end(commands: SimpleQueue[Any], thread: threading.Thread) -> None:
-    """Stop the decode loop, also when the interpreter exits: a thread killed in mid-step aborts the whole process."""
+    """Stop the decode loop, also when the interpreter exits, since a thread killed in mid-step aborts the process."""
     commands.put(None)
     if thread is not threading.current_thread():
         thread.join(_END_SECONDS)
 
 
 def _read(store: WeightStore, version: int, have: tuple[int, Tensors] | None) -> tuple[Tensors, bool]:
-    """Return a version's tensors and whether it is stored as a delta. `have` saves reading what is in memory."""
+    """Return a version's tensors, and whether it is stored as a delta. `have` is the version already in memory."""
     return store.read(version, have=have), store.manifest(version).kind == "delta"
 
 
@@ -209,7 +209,7 @@ class _Loop:
             self._waiters[request.id] = (request, [answer])
 
     def abandon(self, request_id: str, answer: Future[Generation]) -> None:
-        """A caller no longer waits. If no other does, abort the request."""
+        """Forget a caller that no longer waits for a request, and abort the request if no other caller waits for it."""
         request, waiting = self._waiters.get(request_id, (None, []))
         if answer in waiting:
             waiting.remove(answer)

@@ -26,7 +26,7 @@ class Draft:
 
     tokens_b: Tensor
     probabilities_bv: Tensor
-    """What the tokens were drawn from, which verification needs even if the weights were swapped since."""
+    """The distributions that the tokens were drawn from. Verification needs them even after a swap of the weights."""
     valid_b: Tensor
     """Whether a row has a draft; one that has just begun, for example, has none."""
 
@@ -36,7 +36,7 @@ class Draft:
         return cls(tokens, torch.zeros(rows, vocab_size), torch.zeros(rows, dtype=torch.bool))
 
     def select(self, indices_b: Tensor) -> Draft:
-        """Index -1 gives a row without a draft."""
+        """Return the drafts of the rows at these indices; index -1 gives a row without a draft."""
         if not self.tokens_b.numel():
             return Draft.none(indices_b.numel(), self.probabilities_bv.shape[1])
         taken = indices_b.clamp(min=0)
@@ -108,8 +108,8 @@ def _accepted(weights_bv: Tensor, totals_b: Tensor, draft: Draft, uniforms_b: Te
 
 
 def _rest(weights_bv: Tensor, totals_b: Tensor, probabilities_bv: Tensor, valid_b: Tensor) -> Tensor:
-    """What a token is drawn from after its draft was rejected: max(p - q, 0), or p without a draft. p is the main
-    head's distribution, q the draft head's (`probabilities_bv`)."""
+    """Return the weights to draw a token with after its draft was rejected: max(p - q, 0), or p without a draft. p is
+    the main head's distribution, q the draft head's (`probabilities_bv`)."""
     p = weights_bv / totals_b[:, None]
     rest = (p - torch.where(valid_b[:, None], probabilities_bv, 0.0)).clamp_(min=0)
     # If nothing is left, p and q differ only by rounding: a rejection is then almost impossible, and drawing from p is

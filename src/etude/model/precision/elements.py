@@ -35,8 +35,8 @@ class Element:
 
     @property
     def magic(self) -> float:
-        """Factor for rounding by addition: a value plus this factor times the largest power of two not above it is so
-        large that fp32 stores the sum only to the precision that the element type has at the value."""
+        """Factor for rounding by addition. Added to a value, this factor times the largest power of two not above the
+        value gives a sum that fp32 stores only to the element type's precision at the value."""
         return 2.0 ** (_MANTISSA_BITS - self.mantissa_bits)
 
 
@@ -77,8 +77,7 @@ def from_e4m3(codes: Tensor) -> Tensor:
 
 
 def has_nan(codes: Tensor) -> bool:
-    """Whether float8_e4m3fn codes contain NaN, by the maximum of the bytes: several times faster than comparing
-    each."""
+    """Whether float8_e4m3fn codes contain NaN. The maximum of the bytes shows it faster than comparing each."""
     return codes.numel() > 0 and int(codes.view(torch.uint8).bitwise_and(_NAN_E4M3).max()) == _NAN_E4M3
 
 

@@ -35,7 +35,7 @@ class Format:
     name: str
     quantise: Callable[[Tensor], Quantised]
     fake: Callable[[Tensor], Tensor]
-    """Rounds a tensor to values of the format, in its own dtype."""
+    """Rounds a tensor to values of the format; the dtype stays."""
 
 
 FORMATS = {
@@ -49,8 +49,7 @@ FORMATS = {
         Format("fp8_row", quantise_row_fp8, fake_row_fp8),
     )
 }
-"""nvfp4 has one outer scale per token, nvfp4_tensor one per tensor. fp8_tile is block FP8 with blocks of 1 x 128, for
-activations."""
+"""nvfp4 has one outer scale per token, nvfp4_tensor one per tensor; fp8_tile is block FP8 with blocks of 1 x 128."""
 
 
 def format_named(name: str) -> Format:
@@ -61,8 +60,7 @@ def format_named(name: str) -> Format:
 
 
 def split_tensors(q: Quantised) -> tuple[dict[str, Tensor], Callable[..., Quantised]]:
-    """Return a quantised tensor's plain tensors by name, and a function that rebuilds it: for autograd and state
-    dicts."""
+    """Return the plain tensors of a quantised one by name, and a function that rebuilds it from them."""
     parts = {field.name: getattr(q, field.name) for field in fields(q)}
     tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
     return tensors, partial(type(q), **{name: part for name, part in parts.items() if name not in tensors})

@@ -61,7 +61,7 @@ def quantise_experts(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str
 
 
 def stored_tensors(weight: str, q: Quantised) -> dict[str, Tensor]:
-    """Return the tensors that a checkpoint stores for the quantised weight of this name, which ends in `.weight`."""
+    """Return the tensors, by name, that a checkpoint stores for the weight named `weight` (it ends in `.weight`)."""
     match q:
         case MXFP8():
             return {weight: q.codes, f"{weight}_scale": q.scales}
@@ -108,7 +108,7 @@ def quantization_config(name: str, kept: Iterable[str]) -> dict[str, Any]:
 
 
 def refuse_unknown(config: Mapping[str, Any] | None) -> None:
-    """Raise UnsupportedCheckpoint for unsupported settings that cannot be seen from the tensors."""
+    """Raise UnsupportedCheckpoint if a quantization_config has unsupported settings that the tensors do not show."""
     if not config:
         return
     method = config.get("quant_method")
@@ -122,8 +122,7 @@ def refuse_unknown(config: Mapping[str, Any] | None) -> None:
 
 
 def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Quantised]]:
-    """Split a checkpoint's tensors into plain ones and quantised weights, under the names they would have
-    unquantised."""
+    """Split a checkpoint's tensors into plain ones and quantised weights, each named as if it were not quantised."""
     rest, quantised = dict(tensors), dict[str, Quantised]()
     for name in [n for n in rest if n.endswith(("_scale_inv", "_scale", "_global_scale", "_scale_2"))]:
         stem = re.fullmatch(r"(.*\.weight)_(scale_inv|scale|global_scale|scale_2)", name)
@@ -138,7 +137,7 @@ def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
 
 
 def _take_quantised(weight: str, rest: dict[str, Tensor]) -> Quantised:
-    """Take the tensors of one quantised weight out of `rest`."""
+    """Take the tensors of one quantised weight out of `rest`, and return the weight."""
     found = {s: rest.pop(f"{weight}_{s}", None) for s in ("scale_inv", "scale", "scale_2", "global_scale", "packed")}
     codes = rest.pop(weight, found["packed"])
     scale = found["scale_inv"] if found["scale"] is None else found["scale"]

@@ -85,7 +85,7 @@ class Numerics:
     @property
     def block(self) -> int:
         """Block size of the backward pass: an expert's tokens are padded to a multiple, so that no block has tokens of
-        two experts. bf16 has no blocks; there it limits the number of matmul shapes."""
+        two experts. bf16 has no blocks; there the padding only limits the number of matmul shapes."""
         return fp8.BLOCK if self.rounding == "fp8_block" else mxfp8.BLOCK
 
     def activations(self, x: Tensor) -> Operand:
@@ -169,8 +169,7 @@ class Numerics:
         return y.to(dtype)
 
     def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], cuts: Sequence[int]) -> Tensor:
-        """Compute dy W, the gradient of x, from rounded operands. W is `weights`, [E, M, K] each, joined along M, so dy
-        is [R, sum of M]."""
+        """Compute dy W, the gradient of x, from rounded operands. W is `weights`, [E, M, K] each, joined along M."""
         # Each weight's part of dy is rounded by itself, because its output width need not be a multiple of the block.
         parts = dy.split([weight.shape[1] for weight in weights], -1)
         left = torch.cat([self._backward(part) for part in parts], -1)
@@ -204,5 +203,5 @@ def _in_bf16(x: Tensor) -> Tensor:
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:
-    """bf16 for bf16, else fp32: what holds MXFP8 and bf16 values exactly, unlike fp16."""
+    """Return a dtype that holds MXFP8 and bf16 values exactly: bf16 if `dtype` is bf16, else fp32."""
     return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32

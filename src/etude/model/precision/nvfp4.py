@@ -31,8 +31,7 @@ from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 16
 SMALLEST_OUTER = 2.0**-120
-"""Smallest outer scale, also of an all-zero row: its reciprocal and products with block scales are normal fp32
-numbers."""
+"""Smallest outer scale, also of an all-zero row. Its reciprocal and products with block scales are normal in fp32."""
 _NAN_CODE = 0x7F
 
 ScaleScope = Literal["token", "tensor"]
@@ -58,8 +57,7 @@ def outer_scale(absmax: Tensor) -> Tensor:
 def quantise_nvfp4(
     x: Tensor, *, per: ScaleScope = "token", outer: Tensor | None = None, reciprocal_bits: int | None = None
 ) -> NVFP4:
-    """Quantise x to NVFP4. A given `outer`, which must broadcast to [..., 1], is used instead of the computed
-    scales."""
+    """Quantise x to NVFP4. `outer`, broadcast to [..., 1], gives the outer scales; None computes them."""
     rows = rows_of(x, BLOCK, "NVFP4")
     scales, outer = _scales(rows, x.shape, per, outer, reciprocal_bits)
     divisors, divide = _divisors(_products(scales, outer, x.shape), reciprocal_bits)
@@ -108,8 +106,7 @@ def _rounded(
 def _scales(
     rows: Tensor, shape: torch.Size, per: ScaleScope, outer: Tensor | None, reciprocal_bits: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the block scales as E4M3 codes [N, K / 16], and the outer scale: given, or per token [..., 1] or tensor
-    []."""
+    """Return the block scales as E4M3 codes [N, K / 16], and the outer scales: `outer` if given, else computed."""
     absmax = passes_on(rows.device).largest(rows, BLOCK)
     if outer is None and per == "token":
         outer = outer_scale(absmax.amax(-1)).view(*shape[:-1], 1)
@@ -135,8 +132,7 @@ def _products(scales: Tensor, outer: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _divisors(scales: Tensor, reciprocal_bits: int | None) -> tuple[Tensor, bool]:
-    """Return what to divide by (True) or multiply with (False): the scales or, with `reciprocal_bits`, rounded
-    reciprocals."""
+    """Return the scales and True (divide by them), or rounded reciprocals of `reciprocal_bits` and False (multiply)."""
     if reciprocal_bits is None:
         return scales, True
     return significant_bits_(scales.reciprocal(), reciprocal_bits), False

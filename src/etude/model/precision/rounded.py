@@ -27,8 +27,8 @@ Weights = Sequence[Tensor] | Operand
 ROWS_STEP = 32
 """Multiple to which each expert's rows are padded in inference, so that few matmul shapes occur."""
 EQUAL_MAX_PAIRS = 4096
-"""Maximum number of pairs for which inference gives every expert as many rows as the busiest: one batched matmul is
-then faster than one matmul per expert."""
+"""Maximum number of token-expert pairs for which inference gives every expert as many rows as the busiest one has: one
+batched matmul is then faster than one matmul per expert."""
 
 
 def rounded_experts(

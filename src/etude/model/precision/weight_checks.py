@@ -24,8 +24,8 @@ from etude.model.precision.formats import Quantised
 from etude.model.precision.nvfp4 import NVFP4
 
 SATURATED = 0.5
-"""Maximum share of a row at the largest value of its type. Ordinary weights have about an eighth there in E2M1, and a
-single code in E4M3."""
+"""A row counts as clipped if more than this share of its numbers have their type's largest magnitude. In ordinary
+weights about an eighth of the E2M1 codes have it, and a single E4M3 code."""
 _LARGEST_E8M0 = 246
 """Largest acceptable scale, as E8M0 code: 2^119. Any larger power times 448 is infinite in fp32; code 255 is NaN."""
 _E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST = 0x7F, 0x7E, 7
@@ -74,8 +74,8 @@ def _dtype(tensor: Tensor) -> str:
 
 @torch.no_grad()
 def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
-    """Return a `Fault` for every weight that may have been clipped, for example by a scale that was too small: with
-    rows in which most codes (for NVFP4 also their blocks' scales) are at the maximum."""
+    """Return a `Fault` for every weight that may have been clipped, for example by a scale that was too small: most
+    codes of some rows (in NVFP4 also their blocks' scales) are at the maximum."""
     found = []
     for name, q in sorted(quantised.items()):
         full = _full(q.codes)
@@ -89,8 +89,7 @@ def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
 
 
 def require_no_faults(tensors: Mapping[str, Tensor], refusal: str) -> None:
-    """Raise PoisonedWeights if a tensor is not finite or was clipped. `refusal` begins the message: "<folder> is not
-    written"."""
+    """Raise PoisonedWeights if a tensor is not finite or was clipped. `refusal` begins the message."""
     refuse_faults(faults(tensors), refusal)
 
 
@@ -104,8 +103,8 @@ def summary(found: Sequence[Fault]) -> str:
 
 
 def _within_range(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Return the names of the plain tensors whose magnitudes are all below the dtype's maximum: nearly all. The device
-    is synchronised once, for all tensors together."""
+    """Return the names of the plain tensors, usually all, whose magnitudes are below the dtype's maximum. The device is
+    synchronised once, for all tensors together."""
     plain = {name: tensor for name, tensor in tensors.items() if tensor.dtype in _PLAIN and tensor.numel()}
     within = [_within(tensor) for tensor in plain.values()]
     sound = torch.stack(within).tolist() if within else []
@@ -119,7 +118,7 @@ def _within(tensor: Tensor) -> Tensor:
 
 
 def _problem(name: str, tensor: Tensor) -> str | None:
-    """What is wrong with a stored tensor, for `Fault.problem`; None if nothing is."""
+    """Return what is wrong with a stored tensor, as `Fault.problem` words it; None if nothing is."""
     if not tensor.numel():
         return None
     scale = name.endswith(_SCALES)

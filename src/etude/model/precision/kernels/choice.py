@@ -48,7 +48,7 @@ class Choice:
     implementation: str
     format: str
     where: str
-    """The device and the version of the software, to show to the user."""
+    """The device and the software that computes there, to show to the user."""
     run: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ def refusal(operation: str, implementation: str, format: str, device: torch.devi
 
 
 def overview(device: torch.device | str) -> str:
-    """List, for every operation and format, who can run it on this device and why the others cannot."""
+    """List the implementations that can run each operation and format on this device, and why the others cannot."""
     lines = []
     for operation, formats in IMPLEMENTATIONS["reference"].formats.items():
         for format in formats:

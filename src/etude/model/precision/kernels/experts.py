@@ -72,7 +72,8 @@ class ExpertKernels:
     """The kernels of one implementation for a layer of experts in one format: bf16, mxfp8 or fp8_block.
 
     A matmul contracts the last axis of both operands. "Rows" are operands quantised along the width, for matmuls that
-    contract the width. "Columns" are their transposes, quantised along the tokens, for the gradients of weights.
+    contract the width. "Columns" are their transposes, quantised along the tokens, for weight gradients. In bf16
+    nothing is quantised.
     """
 
     format: str
@@ -105,7 +106,7 @@ class ExpertKernels:
         return {"bf16": 1, "mxfp8": mxfp8.BLOCK, "fp8_block": fp8.BLOCK}[self.format]
 
     def rows(self, x_rd: Tensor) -> KernelOperand:
-        """Return x quantised along its width; in bf16, x itself."""
+        """Return x quantised along its width."""
         return x_rd if self.format == "bf16" else _quantised(self.quantisers["quantise"], x_rd)
 
     def rows_and_columns(self, x_rd: Tensor) -> tuple[KernelOperand, KernelOperand]:

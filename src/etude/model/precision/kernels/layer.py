@@ -82,8 +82,8 @@ class _Layer(torch.autograd.Function):
 
 
 def _keep(ctx: Any, *sides: KernelOperand) -> None:
-    """Save operands with `save_for_backward`, so that autograd frees them once the gradients are computed. It takes
-    only plain tensors, so `ctx.made` says how to rebuild quantised operands from their codes and scales."""
+    """Save operands with `save_for_backward`, so that autograd frees them once the gradients are computed. Quantised
+    operands are saved as codes and scales, because it takes plain tensors only; `ctx.made` says how to rebuild them."""
     tensors: list[Tensor] = []
     ctx.made = []
     for side in sides:

@@ -72,8 +72,8 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
 
 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """Multiply `a` [M, R] by the transpose of `b` [N, R] over each expert's rows alone: bf16 [E, M, N], zero without
-    rows."""
+    """Multiply `a` [M, R] by the transpose of `b` [N, R] over each expert's rows separately: bf16 [E, M, N], zero for
+    an expert without rows."""
     left, right = _values(a), _values(b)
     out = [left[:, start:end] @ right[:, start:end].T for start, end in _row_ranges(ends_e)]
     return torch.stack(out).to(torch.bfloat16)

@@ -22,11 +22,11 @@ from etude.model.precision.elements import Element
 
 class RoundingScales(NamedTuple):
     scales: Tensor
-    """Per block: numbers are divided by it before rounding if `round_to` is called with `divide`, else multiplied."""
+    """One per block: before rounding, `round_to` divides numbers by it (with `divide`) or multiplies them with it."""
     back: Tensor
-    """Per block: numbers are multiplied by it after rounding, to scale them back."""
+    """One per block: after rounding, numbers are multiplied with it, to scale them back."""
     outer: Tensor | None = None
-    """Per row: a further factor after rounding; None leaves it out."""
+    """One per row: a further factor after rounding; None means 1."""
 
 
 class Passes(Protocol):
@@ -39,11 +39,11 @@ class Passes(Protocol):
         """Return the largest magnitude of each block, in fp32; NaN if one of its numbers is NaN."""
 
     def encode_e4m3(self, rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
-        """Return rows / scales (with `divide`) or rows * scales as float8_e4m3fn, saturating. NaN gets an arbitrary
-        code."""
+        """Return rows / scales (`divide`) or rows * scales as float8_e4m3fn, saturating. NaN gets an arbitrary code."""
 
     def encode_e2m1(self, rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
-        """The same as E2M1, packed two per byte, uint8 [N, K / 2], the first of a pair in the low half."""
+        """Return rows / scales (with `divide`) or rows * scales as E2M1 codes, saturating. Two codes are packed per
+        byte, the first of a pair in the low half: uint8 [N, K / 2]. NaN gets an arbitrary code."""
 
     def round_to(
         self, rows: Tensor, element: Element, by: RoundingScales, dtype: torch.dtype, *, divide: bool

@@ -36,8 +36,8 @@ def _loop(function: Function) -> Function:
 
 
 def _constants(element: Element, magnitude_bits: int) -> tuple[np.uint32, ...]:
-    """Return how `_code` and `_value` convert an element type: shifts from its mantissa and from its sign bit to those
-    of fp32, and the fp32 bits of its smallest normal and of its largest magnitude."""
+    """Return the constants of an element type for `_code` and `_value`: shifts from its mantissa and from its sign bit
+    to those of fp32, and the fp32 bits of its smallest normal and of its largest magnitude."""
     least, most = np.array([element.smallest_normal, element.largest], np.float32).view(np.uint32)
     return np.uint32(23 - element.mantissa_bits), np.uint32(31 - magnitude_bits), least, most
 
@@ -120,7 +120,7 @@ def _float(bits: Any) -> Any:
 
 @_loop
 def _scaled(word: Any, size: int, scale: Any, divide: bool) -> Any:
-    """Convert an integer word of `size` bytes (fp32 or bf16) to its number; divide it by the scale, or multiply."""
+    """Convert a word of `size` bytes (fp32 or bf16) to its number, divided by the scale (`divide`) or multiplied."""
     value = _float(np.uint32(word) << np.uint32(8 * (4 - size)))
     return np.float32(value / scale) if divide else np.float32(value * scale)
 
@@ -164,7 +164,8 @@ def _value(code: Any, element: Any) -> Any:
 
 @_loop
 def _largest(x: Array, found: Array) -> None:
-    """Words without their sign bit are compared as integers: they sort as magnitudes do, then infinity, then NaN."""
+    """Write each block's largest magnitude to `found`. Words without their sign bit are compared as integers: these
+    sort as magnitudes do, followed by infinity and then NaN."""
     word = x.dtype.type
     magnitude = word((1 << (8 * x.itemsize - 1)) - 1)
     rows, blocks, width = x.shape

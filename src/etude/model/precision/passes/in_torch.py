@@ -20,7 +20,7 @@ def by() -> str:
 
 
 def largest(rows: Tensor, block: int) -> Tensor:
-    """Bits without the sign are compared as integers: they sort as magnitudes do, then infinity, then NaN."""
+    """Return each block's largest magnitude. Magnitudes are compared as bits, which sort NaN after infinity."""
     kind, mask = _MAGNITUDE[rows.dtype]
     bits: Tensor = (rows.view(kind) & mask).unflatten(-1, (-1, block))
     return bits.amax(-1).view(rows.dtype).float()

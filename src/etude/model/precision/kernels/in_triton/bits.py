@@ -91,8 +91,7 @@ def e2m1_codes(values):
 
 @triton.jit
 def e8m0_not_below(largest):
-    """Return absmax / 448 rounded up to a power of two, as E8M0 code (int32). `largest` is the bits of absmax in
-    fp32."""
+    """Return absmax / 448 rounded up to a power of two, as E8M0 code (int32). `largest` holds absmax's fp32 bits."""
     codes = tl.maximum(((largest + 0x1FFFFF) >> 23) - 8, 0)
     return tl.where(largest < INFINITY, codes, 254 + (largest > INFINITY).to(tl.int32))
 
@@ -114,7 +113,7 @@ def power_of_e8m0(codes):
 
 @triton.jit
 def scale_for(largest, divisor: tl.constexpr, least: tl.constexpr):
-    """Return absmax / divisor by IEEE 754 division, at least `least`; NaN if absmax is not finite. `largest` is its
+    """Return absmax / divisor (IEEE), at least `least`; NaN if absmax is not finite. `largest` holds absmax's fp32
     bits."""
     scale = tl.maximum(tl.div_rn(largest.to(tl.float32, bitcast=True), divisor), least)
     return tl.where(largest < INFINITY, scale.to(tl.int32, bitcast=True), NAN).to(tl.float32, bitcast=True)

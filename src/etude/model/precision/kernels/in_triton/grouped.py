@@ -117,8 +117,8 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
 
 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """Multiply `a` [M, R] by the transpose of `b` [N, R] over each expert's rows alone: bf16 [E, M, N], zero without
-    rows.
+    """Multiply `a` [M, R] by the transpose of `b` [N, R] over each expert's rows separately: bf16 [E, M, N], zero for
+    an expert without rows.
 
     bf16 operands that are not transposes of contiguous rows are copied first. In quantised operands the number of an
     expert's rows must be a multiple of the block size.
@@ -181,7 +181,7 @@ def _wgrad_of_codes(kind: str, a: BlockFP8 | MXFP8, b: BlockFP8 | MXFP8, ends_e:
 
 
 def _operands(a: Tensor | Quantised, b: Tensor | Quantised) -> tuple[str, Tensor, Tensor, Tensor, Tensor]:
-    """Return the kind of kernel, then codes and scales of a and of b; a bf16 operand stands for both itself."""
+    """Return the kind of kernel, then codes and scales of a and of b. A bf16 operand is returned in place of both."""
     match a, b:
         case Tensor(), Tensor() if a.dtype == b.dtype == torch.bfloat16:
             return "bf16", a, a, b, b
@@ -226,8 +226,7 @@ def _workspace(device: torch.device) -> Callable[[int, int, int | None], Tensor]
 
 @triton.jit
 def _operand(x):
-    """Return x as an operand for tl.dot. Triton's interpreter stores bf16 as integers, so there it is widened to
-    fp32."""
+    """Return x as operand for tl.dot: in Triton's interpreter, which stores bf16 as integers, widened to fp32."""
     if COMPILED or x.dtype != tl.bfloat16:
         return x
     else:

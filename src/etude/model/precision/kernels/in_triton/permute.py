@@ -25,8 +25,7 @@ STRIDE = 1024
 
 
 def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    """Copy tokens [N, D] to their rows [R, D], one for each of a token's experts, multiplied by the pair's gate if
-    given."""
+    """Copy tokens [N, D] to their rows [R, D], one per expert of a token, multiplied by the pair's gate if given."""
     x_nd = x_nd.contiguous()
     rows, width = placement.token_r.numel(), x_nd.shape[1]
     out = x_nd.new_empty(rows, width)
@@ -71,8 +70,8 @@ def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None
 
 
 def gate_gradients(grad_nd: Tensor, y_rd: Tensor, placement: Placement) -> Tensor:
-    """Return the gradients [N, K] of the gates of `unpermute`, in fp32, given the gradient of its result and its
-    rows."""
+    """Return the fp32 gradients [N, K] of the gates given to `unpermute`. `grad_nd` is the gradient of its result,
+    `y_rd` are the rows that it summed."""
     grad_nd, y_rd = grad_nd.contiguous(), y_rd.contiguous()
     (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]
     out = grad_nd.new_empty(tokens, choices, dtype=torch.float32)

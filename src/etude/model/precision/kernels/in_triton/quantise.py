@@ -59,7 +59,7 @@ class Tiling:
     rows: tuple[int, int, int]
     """Rows and columns of a tile, and number of warps, to quantise a tensor but not its transpose."""
     both: tuple[int, int, int]
-    """The same to quantise a tensor and its transpose."""
+    """Rows and columns of a tile, and number of warps, to quantise a tensor and its transpose."""
 
 
 # Tile heights, widths and warps with the fewest instructions per number on Hopper, without register spills.
@@ -184,8 +184,8 @@ def _by_rows(x: Tensor, up: Tensor | None, format: str, outer: Tensor | None) ->
 
 
 def _given(x: Tensor, up: Tensor | None, block: int, format: str) -> tuple[Tensor, Tensor]:
-    """Check that a kernel can quantise x or, with `up`, silu(x) * up. Return both as integers with the same bits;
-    without `up`, x twice."""
+    """Check that a kernel can quantise x or, with `up`, silu(x) * up. Return the bits of both as integers; without
+    `up`, those of x twice."""
     if up is not None and (x.dtype != torch.bfloat16 or up.dtype != torch.bfloat16 or up.shape != x.shape):
         raise CannotQuantise(
             f"SwiGLU takes two bf16 tensors of one shape, not {_description(x)} and {_description(up)}"
