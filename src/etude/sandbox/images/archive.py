@@ -62,9 +62,8 @@ class HashingReader(io.RawIOBase):
 
 
 def decompressed(stream: IO[bytes]) -> IO[bytes]:
-    """Return the decompressed content of `stream`. Gzip, zstd, xz and bzip2 are recognized by their first bytes. An
-    uncompressed stream is returned itself, or wrapped in a buffer if it has none. The caller still has to close
-    `stream`."""
+    """Return a stream of the decompressed content of `stream`. Gzip, zstd, xz and bzip2 are recognized by their first
+    bytes; an uncompressed stream is passed on, with a buffer. The caller still has to close `stream`."""
     buffered = (
         stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream), _CHUNK)
     )
@@ -82,7 +81,7 @@ def decompressed(stream: IO[bytes]) -> IO[bytes]:
 
 
 class _LimitedHeaders:
-    """The byte stream of a tar with limited headers: a highly compressed header could otherwise fill the memory."""
+    """The byte stream of a tar, with a limit on headers: a highly compressed header could otherwise fill the memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -98,7 +97,7 @@ class _LimitedHeaders:
 
     @contextlib.contextmanager
     def headers(self) -> Iterator[None]:
-        """Count what is read in this block as a member's headers. Blocks may nest, as some headers contain others."""
+        """Count bytes read in this block as one member's headers. Blocks may nest, as some headers contain others."""
         outermost = self._left is None
         self._left = _HEADERS if self._left is None else self._left
         try:
@@ -130,8 +129,8 @@ class _Member(tarfile.TarInfo):
 
 
 class _MemberBeforeEndMark(_Member):
-    """A tar member that must be followed by another or by the end mark, or the tar counts as truncated. Used only
-    without an expected digest, since some programs write no end mark."""
+    """A tar member that must be followed by another or by the end mark, or the tar counts as truncated. It is not used
+    where the tar's digest is checked, since some programs write no end mark."""
 
     _damage = (*_Member._damage, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
 
@@ -146,7 +145,8 @@ def damage_as_image_error(what: str) -> Iterator[None]:
 
 
 def tar_members(stream: IO[bytes], *, require_end: bool = False) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-    """Yield each member with its content, to be read before the next one. `require_end`: the end mark must be there."""
+    """Yield each member with its content, which must be read before the next member. With `require_end`, a tar without
+    an end mark counts as damaged."""
     kind = _MemberBeforeEndMark if require_end else _Member
     counted = cast(IO[bytes], _LimitedHeaders(stream))
     with tarfile.open(fileobj=counted, mode="r|", bufsize=_CHUNK, tarinfo=kind, errors="surrogateescape") as tar:

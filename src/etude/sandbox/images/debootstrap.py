@@ -98,8 +98,8 @@ def _run(store: ImageStore, command: list[str], say: Say) -> None:
 
 
 def _follow(output: IO[str], last: deque[str], say: Say) -> None:
-    """Read debootstrap's output into `last`. `say` gets the first line of each kind ("Retrieving", ...): every package
-    prints all kinds."""
+    """Keep debootstrap's latest lines of output in `last`. Pass only the first line of each kind ("Retrieving", ...) to
+    `say`, since every package prints all kinds."""
     kinds: set[str] = set()
     for line in output:
         text = line.strip().removeprefix("I: ")

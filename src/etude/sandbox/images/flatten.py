@@ -39,8 +39,8 @@ def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None]
 
 
 def _merge(folders: Sequence[Path], target: Path) -> list[tuple[Sequence[Path], Path]]:
-    """Merge `folders`, which are one folder in several layers (topmost first), into `target`. The subfolders made in
-    `target` are still empty. Return each as (folders to merge into it, its path)."""
+    """Merge one folder into `target`. `folders` are its versions in several layers (topmost first). Its subfolders are
+    made empty; return each as (folders to merge into it, its path)."""
     names = {name for folder in folders for name in os.listdir(folder)}  # noqa: PTH208
     made: list[tuple[Sequence[Path], Path]] = []
     removes = False
@@ -75,7 +75,7 @@ def _link(source: Path, goal: Path) -> None:
 
 
 class Stopped(Exception):
-    """A merge was stopped because the store is closing. The partial result goes with the owner's scratch folder."""
+    """A merge was stopped, as the store is closing. Its partial result is removed with the owner's scratch folder."""
 
 
 class BackgroundJobs:

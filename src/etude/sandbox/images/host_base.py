@@ -189,8 +189,8 @@ def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) 
 
 
 def _python_binds(prefix: Path, made: str) -> list[tuple[str, str]]:
-    """Return the mounts of an interpreter outside the system folders: its `prefix`, over that `made`/bin from
-    _make_python, and an empty folder that hides its installed packages."""
+    """Return the mounts for an interpreter outside the system folders: its `prefix`, and over that, `made`/bin (see
+    _make_python) and an empty folder that hides its installed packages."""
     target = PYTHON[1:]
     binds = [(str(prefix), target), (f"{made}/bin", f"{target}/bin")]
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(prefix), "platbase": str(prefix)}))

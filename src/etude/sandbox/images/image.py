@@ -41,7 +41,7 @@ class Image:
 
     @property
     def pinned(self) -> bool:
-        """Whether boxes are the same on every host. False over the system folders of a host (base HOST)."""
+        """Whether boxes of this image are the same on every host. False for the base HOST."""
         return self.base != HOST
 
     def to_json(self) -> str:

@@ -167,7 +167,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 _Archive = Callable[[str], IO[bytes]]
-"""An image archive as a function that opens the file of a name. It raises KeyError if there is no such file."""
+"""An image archive, as a function that opens one of its files by name. It raises KeyError if there is no such file."""
 
 
 def _open_in_folder(root: Path, name: str) -> IO[bytes]:
@@ -188,8 +188,8 @@ def _open_in_tar(tar: tarfile.TarFile, name: str) -> IO[bytes]:
 
 
 def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
-    """Return the names in an image archive, or None if the tar is a root file system. A tar counts as a root file
-    system as soon as it holds a name that no image archive has."""
+    """Return the names in an image archive, or None if the tar is a root file system: it holds a name that no image
+    archive has, or neither index.json nor manifest.json."""
     names = set()
     with damage_as_image_error(str(source)):
         for info, _ in tar_members(decompressed(file)):
@@ -202,7 +202,7 @@ def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
 
 @contextlib.contextmanager
 def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Archive]:
-    """Open an image archive. Files are read in the manifest's order, so a compressed one is first unpacked to disk."""
+    """Open an image archive. Its files are read in any order, so a compressed archive is first decompressed to disk."""
     stream = decompressed(file)
     with contextlib.ExitStack() as open_files:
         if stream is file:

@@ -187,7 +187,7 @@ class Unpacker:
     # -- folders
 
     def _require_folder(self, name: str, path: PurePosixPath) -> None:
-        """Make the folder of the member `name`. Raises ImageError if a part of it is a link or file in this layer."""
+        """Make `path`, the folder of the member `name`. Raises ImageError if a link or file of this layer is there."""
         if path != self._parent and not self._make_folders(path):
             raise self._refusal(name, f"would be written through {path}, which this layer does not make a folder")
         self._parent = path

@@ -40,7 +40,7 @@ from etude.sandbox.images.store_process import in_store_process
 
 _AT_ONCE = 4
 _FAILURES, _WAIT_SECONDS = 6, 0.25
-"""A download is given up after this many failures in a row without a new byte. The wait doubles with each."""
+"""A download is given up after this many failures that brought no new byte. The wait doubles with each of them."""
 
 
 @in_store_process
@@ -80,7 +80,8 @@ class Registry:
         self._http.close()
 
     def resolve(self) -> tuple[str, Blob, list[Blob]]:
-        """Return the digest that the reference stands for, the configuration's blob, and the layers', lowest first."""
+        """Return the digest that the reference stands for, the blob of the image's configuration, and the blobs of its
+        layers, lowest first."""
         wanted = Blob(self.reference.digest) if self.reference.digest else None
         data = self.read(f"manifests/{self.reference.wanted}", wanted)
         digest = self.reference.digest or f"sha256:{hashlib.sha256(data).hexdigest()}"

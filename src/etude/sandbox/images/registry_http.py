@@ -123,7 +123,7 @@ def _for_httpx(proxy: UpstreamProxy | None) -> httpx.Proxy | None:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """Return the host's IP addresses, or [] if only the proxy may be able to resolve the name."""
+    """Return the host's IP addresses, or [] if this machine cannot resolve its name; the proxy may be able to."""
     try:
         return [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     except OSError:

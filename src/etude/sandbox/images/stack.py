@@ -68,7 +68,7 @@ def is_opaque(folder: Path) -> bool:
 
 
 def make_whiteout(path: Path) -> None:
-    """Mark a name as deleted from the layers below: by the device 0:0, the only one that ordinary users may make."""
+    """Mark a name as deleted from the layers below, by a device 0:0, the only device that ordinary users may make."""
     os.mknod(path, stat.S_IFCHR)
 
 

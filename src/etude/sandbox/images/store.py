@@ -74,10 +74,10 @@ class ImageStore:
     """An image store as opened by one process, its owner. Several processes may open a store in the same folder."""
 
     process: StoreProcess | None
-    """The process that accesses trees of subordinate ids. None if there are none, and in that process itself."""
+    """The store process, which accesses trees of subordinate ids. None without such ids, and in that process itself."""
 
     def __init__(self, root: Path, ids: IdRange | None) -> None:
-        """Open the store. `ids`: range of the ids of files in layers; None: they belong to this process's user."""
+        """Open the store. Files in layers belong to ids of the range `ids`, or if None, to this process's user."""
         self._set_paths(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
         self.process = StoreProcess(root, self.owner, ids) if ids and ids.subordinate else None
         try:
@@ -105,7 +105,7 @@ class ImageStore:
         """Set the attributes that an ImageStore needs both in its owner's process and in the store process."""
         self.root, self.ids, self.owner = root, ids, owner
         self.layers = root / "layers" / ("own" if ids is None else ids.name)
-        """Layers of one id range, to which their files belong. A layer has the same name in all these folders."""
+        """Folder of the layers of this store's id range. A layer has the same name in the folders of all ranges."""
         self.scratch = root / "owners" / owner
         self.process = None
         self._background = BackgroundJobs()
@@ -169,7 +169,7 @@ class ImageStore:
 
     @in_store_process
     def adopt(self, fresh: Path, layer: str) -> None:
-        """Move a finished tree into the store. A layer of this name has the same content; then the tree is removed."""
+        """Move a finished tree into the store. If it has the layer already, the content is equal: remove the tree."""
         try:
             fresh.rename(self.layers / layer)
         except OSError:
@@ -281,7 +281,8 @@ class ImageStore:
             (self.root / "images" / f"{name}{suffix}").unlink(missing_ok=True)
 
     def stack(self, image: Image) -> tuple[str, ...]:
-        """Return the layers to mount, topmost first. The longest lowest chain that has been merged is replaced."""
+        """Return the layers to mount for an image, topmost first. The longest chain at its bottom that has been merged
+        is replaced by the merged layer."""
         for index in range(len(image.layers) - 1):
             merged = merged_name(image.layers[index:])
             if self.has_layer(merged):

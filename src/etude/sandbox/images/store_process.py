@@ -32,7 +32,7 @@ _START_SECONDS, _END_SECONDS = 20.0, 5.0
 
 
 class HasStoreProcess(Protocol):
-    """An object whose functions marked `in_store_process` run in `process`, or here if that is None."""
+    """An object whose functions marked `in_store_process` run in `process`, or in the caller if that is None."""
 
     process: StoreProcess | None
 

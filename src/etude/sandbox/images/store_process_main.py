@@ -32,8 +32,8 @@ group), and SIGCHLD is ignored so that the kernel reaps them."""
 
 
 def main(control_fd: int, root: str, owner: str, count: int, users: int, groups: int) -> None:
-    """Serve the calls of the owner until it ends. Each comes as a connection over the socket `control_fd`. `users` and
-    `groups` are the first subordinate ids on the host, `count` the number of each."""
+    """Serve the calls of the owner until it ends. Each call comes as a connection over the socket `control_fd`. `users`
+    and `groups` are the first subordinate ids on the host, `count` is the number of each."""
     control = socket.socket(fileno=control_fd)
     subordinate.enter(users, groups, count)
     kernel.rename_process("etude-store")

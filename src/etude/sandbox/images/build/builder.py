@@ -99,7 +99,7 @@ class Builder:
 
     @contextmanager
     def _errors_located(self, line: int, text: str) -> Iterator[None]:
-        """Report the instruction as a step, and let errors in this block name its file and line."""
+        """Report the instruction as a step, and add its file and line to errors raised in this block."""
         self._step += 1
         self.say(f"{self._step}/{self.steps} {text}")
         where = f"{self.plan.dockerfile.file}:{line}: {text}"
@@ -111,7 +111,7 @@ class Builder:
 
     def _with_blame(self, error: Exception, where: str) -> Exception:
         """Return the exception to raise for `error`: BuildFailed if the Dockerfile is to blame, else an error of the
-        host. If the host's disk is full, the host is to blame for any error."""
+        host. If the host's disk is full, the host is to blame, unless a step exceeded its own disk limit."""
         text, limit = f"{where}: {error}", error.limit if isinstance(error, BuildFailed) else ""
         if limit != "disk" and shutil.disk_usage(self.store.root).free < _MIN_FREE_BYTES:
             return DiskFull(f"{text} (the disk of {self.store.root} is full)")

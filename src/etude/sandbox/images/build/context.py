@@ -46,7 +46,8 @@ class Context:
         return cls(folder.resolve())
 
     def select(self, pattern: str) -> list[Source]:
-        """Return the files of one COPY source. Raises ValueError if there are none or they lie outside the folder."""
+        """Return a Source for each path that a source of a COPY matches. Raises ValueError if there is none, or one
+        lies outside the folder."""
         # In the context's top folder, ".." stays there, as in a root directory.
         names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
         found = list(self._matching(self.root, names if names != [""] else []))

@@ -47,8 +47,8 @@ async def kind_at(box: Box, path: str) -> Literal["folder", "file", "nothing"]:
 async def copy_into(
     box: Box, sources: Sequence[Source], target: str, *, owner: Owner | None, mode: int | None, default_owner: Owner
 ) -> None:
-    """Copy the sources to `target`, an absolute path. `owner` and `mode` replace those of the sources. New parent
-    folders, and sources that bring no owners, belong to `default_owner`."""
+    """Copy the sources to `target`, an absolute path. `owner` and `mode` replace those of the sources. Without `owner`,
+    new parent folders and sources that bring no owners belong to `default_owner`."""
     path = target.rstrip("/") or "/"
     exists = await kind_at(box, path) == "folder"
     as_folder = exists or target.endswith("/")
@@ -111,7 +111,7 @@ def _below(path: str, base: str) -> str:
 
 
 async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list[Source]:
-    """Return the files that one source of COPY --from stands for. Raises ValueError if there are none."""
+    """Return the files of one source of a COPY --from. Raises ValueError if there are none."""
     names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
     literal = next((at for at, name in enumerate(names) if is_pattern(name)), len(names))
     folder = "/" + "/".join(names[:literal])
@@ -132,7 +132,7 @@ async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list
 
 
 def _matching(members: list[Member], patterns: list[re.Pattern[str]]) -> list[Source]:
-    """Return the members that match the patterns (one per path component), each a source with all below it."""
+    """Return a source for each member that matches the patterns (one per path component), with all that is below it."""
     found: dict[str, Source] = {}
     for member in members:
         names = PurePosixPath(member.path).parts

@@ -170,7 +170,8 @@ class _Parser:
 
 
 def _flags(rest: str, *known: str) -> tuple[dict[str, str], str]:
-    """Split off the --flags at the start of an instruction. Return the flags (only `known` ones pass) and the rest."""
+    """Split off the --flags that begin an instruction. Return (flags, rest). Raises ValueError if one is not
+    `known`."""
     found: dict[str, str] = {}
     while match := _FLAG.match(rest):
         name = match[1]

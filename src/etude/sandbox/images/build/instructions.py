@@ -114,7 +114,7 @@ class Dockerfile:
     stages: tuple[Stage, ...]
 
     def stage_before(self, name: str, index: int) -> Stage | None:
-        """Return the earlier stage that a FROM or --from in stage `index` names by name or number; None: an image."""
+        """Return the stage before stage `index` with this name or number, or None: then the name is an image's."""
         for stage in reversed(self.stages[:index]):
             if name and name.lower() in (stage.name, str(stage.index)):
                 return stage

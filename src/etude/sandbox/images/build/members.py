@@ -35,7 +35,7 @@ class Member:
     """Target of a symbolic link, unchanged. For a hard link: path of its file, relative to the COPY source."""
     size: int = 0
     open: Callable[[], IO[bytes]] | None = None
-    """Opens the content of a file or hard link. A hard link may have to become a regular file."""
+    """Opens the content of a file or hard link. A hard link may have to be copied as a regular file."""
     digest: bytes = b""
     """Digest of a regular file's content. Empty until the method `facts` has computed it."""
 

@@ -11,7 +11,7 @@ _MAX_BYTES = 1 << 20
 
 
 async def find_owner(box: Box, name: str) -> tuple[int, int]:
-    """Return the ids of "user", "user:group" or numbers. The group of a user number without one has the same number."""
+    """Return (user id, group id) for "user" or "user:group", by names or numbers. Number N alone stands for "N:N"."""
     user, colon, group = name.partition(":")
     people = parse_passwd(await _text(box, "/etc/passwd"))
     if user.isdecimal():

@@ -11,7 +11,7 @@ from etude.sandbox.images.build.variables import expand
 
 PROXIES = {f"{kind}_proxy" for kind in ("http", "https", "ftp", "no", "all")}
 PROXIES |= {name.upper() for name in PROXIES}
-"""Arguments that a RUN sees without an ARG, and that are not part of the cache keys."""
+"""Build arguments that a RUN sees without an ARG, and that are not part of the cache keys."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 
 
@@ -19,7 +19,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686"
 class Plan:
     dockerfile: Dockerfile
     defaults: dict[str, str]
-    """Values for ARGs that have none in their stage: from ARGs before the first FROM, and of the platform."""
+    """Values for ARGs that have none in their stage: from ARGs before the first FROM, and from the platform."""
     bases: tuple[str, ...]
     """The name of every stage's base (an image or stage), with variables expanded."""
     needed: tuple[Stage, ...]

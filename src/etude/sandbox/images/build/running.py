@@ -12,8 +12,8 @@ from etude.sandbox.images.oci import Say
 
 _KEPT_LINES = 20
 _ALMOST_FULL = 0.97 * (1 << 20)
-"""Bytes of disk use per MB of a box's disk limit from which the disk counts as full: 97 % of a MiB. If a command fails
-in a box with a full disk, the full disk is reported as the reason."""
+"""A box's disk counts as full if it uses more than this many bytes per MB of its limit: 97 % of a MiB. A command that
+fails in a box with a full disk is reported as failed for that reason."""
 
 
 def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:
