@@ -55,7 +55,7 @@ class Assigner:
         return host
 
     def changed(self, host: HostLedger, *, gained: bool = True) -> None:
-        """Update the index after a change. With `gained`, waiting requests are tried on this host."""
+        """Update the index after a change of this host. With `gained`, waiting requests are tried on it."""
         if host.takes_boxes and host.claimant is None:
             self._index.put(host)
         else:
@@ -64,7 +64,7 @@ class Assigner:
             self._grown[host.name] = None
 
     def could_ever_hold(self, wanted: CreateRequested) -> bool:
-        """Return whether a host could take the request if it were empty. True while none is known: one may join."""
+        """Return whether some host could take the request if it were empty. True while no host is known."""
         sizes = [self.hosts[wanted.pinned].capacity] if wanted.pinned else list(self._sizes)
         fit = (wanted.count <= size.boxes and self._fraction_needed(size, wanted) <= 1.0 for size in sizes)
         return not sizes or any(fit)
@@ -80,7 +80,7 @@ class Assigner:
     # -- requests to hosts
 
     def assign(self, now: float) -> list[Pending]:
-        """Assign hosts to waiting requests, one of each queue in turn. Return the requests that got one."""
+        """Assign hosts to waiting requests, one of each queue in turn. Return the requests that got a host."""
         placed: list[Pending] = []
         while len(self.waiting) and (self._grown or self.waiting.has_fresh):
             grown, self._grown = self._grown, {}
@@ -108,7 +108,7 @@ class Assigner:
         return ready <= now
 
     def _find_host(self, pending: Pending, grown: dict[str, None]) -> HostLedger | None:
-        """Return a host for the request, or None. If all were searched before, only those in `grown` are tried."""
+        """Return a host for the request, or None. If all hosts were tried before, only those in `grown` are tried."""
         wanted = pending.wanted
         if pending.claim or wanted.pinned:
             host = self.hosts.get(pending.claim or wanted.pinned)

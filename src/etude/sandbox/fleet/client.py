@@ -23,8 +23,6 @@ from etude.sandbox.options import Build, BuildOptions
 
 
 class FleetSandboxes:
-    """Sandbox backend that gets its boxes from the fleet's dispatcher. Each instance owns the boxes that it makes."""
-
     def __init__(self, dispatcher: Remote, features: frozenset[Feature], policy: Policy) -> None:
         self.dispatcher, self.features, self._policy = dispatcher, features, policy
         self._owner = secrets.token_hex(8)

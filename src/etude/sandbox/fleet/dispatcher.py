@@ -37,7 +37,7 @@ _FINAL = (RequestRefused, ImageError, BoxBusy)
 
 
 MakeBoxes = Callable[[events.Place], Coroutine[Any, Any, None]]
-"""Function that calls the host of a decision to make the request's boxes there."""
+"""Function that makes a request's boxes on the host that the scheduler chose."""
 
 
 @dataclass(slots=True)
@@ -88,8 +88,8 @@ class Dispatcher:
         return granted.boxes[0], granted.host, self._remotes[granted.host]
 
     async def fork(self, request: str, owner: str, parent: str, count: int, kill: bool) -> tuple[str, ...]:
-        """Fork a box, and return the ids of its children. They are on its host, where they share its files. `kill`:
-        end the parent's processes first. If they live on, a fork fails while they write files."""
+        """Fork a box on its host, and return the ids of its children. `kill`: end the parent's processes first.
+        Otherwise the fork fails if they are writing files."""
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
         host = self._scheduler.host_of(parent)
@@ -246,8 +246,8 @@ class Dispatcher:
     # -- time
 
     def _now(self) -> float:
-        """Return the time on the scheduler's clock: seconds since this process started, without the time during which
-        it was suspended. So a suspension does not count as silence of the hosts."""
+        """Return the time on the scheduler's clock: seconds since this dispatcher was made, without the time during
+        which its process was suspended. So a suspension does not count as silence of the hosts."""
         return time.monotonic() - self._begun - self._stalled
 
     async def _tick_forever(self) -> None:

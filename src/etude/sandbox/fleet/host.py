@@ -77,8 +77,6 @@ class HostedBox:
 
 
 class SandboxHost:
-    """The sandbox host service. It runs a sandbox backend on its node, and makes boxes for the fleet's clients."""
-
     def __init__(self, recipe: SandboxRecipe, root: Path, policy: Policy) -> None:
         self._recipe, self._root, self._policy = recipe, Path(root), policy
         self._backend: Sandboxes | None = None
@@ -111,8 +109,8 @@ class SandboxHost:
         return HostInventory(self._load_meter.capacity, self._backend.features, held, dict(self._images))
 
     async def report(self, seen: int) -> Report:
-        """Return the resource use, and the dead boxes after the first `seen` ones. That includes boxes of an earlier
-        answer, which may have been lost."""
+        """Return the resource use, and the boxes found dead except the first `seen`, which the dispatcher knows of. A
+        box is reported again until `seen` includes it, since an answer may be lost."""
         self._last_asked = time.monotonic()
         del self._ended[: seen - self._acknowledged]
         self._acknowledged = seen
@@ -207,7 +205,7 @@ class SandboxHost:
             await asyncio.wait([run])
 
     async def start(self, box: str, known: int, command: Any, options: dict[str, Any]) -> CommandOutcome:
-        """Start a background command. The outcome's result is its id. `known` is as for `exec`."""
+        """Start a background command. The outcome's result is the command's id. `known` is as for `exec`."""
         with self._reporting_loss(box) as hosted:
             process = await hosted.box.start(command, **options)
             hosted.processes[process.id] = process
@@ -267,7 +265,8 @@ class SandboxHost:
             raise
 
     async def _admit(self, boxes: dict[str, Box], owner: str, spec: BoxSpec) -> None:
-        """Record new boxes. If one was given up meanwhile, destroy all of them and raise SandboxLost."""
+        """Record new boxes. If `destroy` was called for one of them meanwhile, or the host was closed, destroy all of
+        them and raise SandboxLost."""
         unwanted = self._unwanted & set(boxes)
         self._unwanted -= unwanted
         if unwanted or self._backend is None:
@@ -288,7 +287,7 @@ class SandboxHost:
 
 
 async def _until_done(work: asyncio.Future[Any], pieces: asyncio.Queue[Any]) -> AsyncIterator[list[Any]]:
-    """Yield the items put into `pieces` until `work` is done. A slow receiver gets fewer and longer lists."""
+    """Yield lists of the items put into `pieces`, until `work` is done. A slow receiver gets fewer and longer lists."""
     while True:
         getting = asyncio.ensure_future(pieces.get())
         await asyncio.wait((work, getting), return_when=asyncio.FIRST_COMPLETED)

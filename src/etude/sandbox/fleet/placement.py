@@ -40,7 +40,6 @@ class HostIndex:
         self._level_of[host.name] = level
 
     def remove(self, name: str) -> None:
-        """Remove a host from the index, because it can be given no boxes now."""
         level = self._level_of.pop(name, None)
         if level is not None:
             del self._levels[level][name]

@@ -19,7 +19,7 @@ from etude.sandbox.fleet.remote_process import RemoteProcess
 from etude.sandbox.options import ExecOptions, StartOptions
 
 _ANSWER_SECONDS = 60.0
-"""Seconds that a host has beyond a command's own timeout: enough to transfer large folder trees."""
+"""Seconds that a host may take for its answer beyond a command's own timeout: enough to transfer large folder trees."""
 
 
 class Dispatcher(Protocol):
@@ -107,7 +107,7 @@ class RemoteBox:
     # -- copies and the end
 
     async def snapshot(self) -> str:
-        """Save the box as an image. It exists only on this box's host, so boxes of it are placed there."""
+        """Save the box as an image. The image exists only on this box's host, so new boxes of it are placed there."""
         image: str = await self._ask("snapshot")
         await self._fleet.ask("learn_image", image, self.host_name, None)
         return image

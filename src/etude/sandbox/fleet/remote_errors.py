@@ -1,4 +1,4 @@
-"""Carries errors of the Box contract from a host to the client, and defines the one that a fleet adds to them.
+"""Carries errors of the Box contract from a host to the client, and defines FleetFull, the one error that a fleet adds.
 
 The cluster transports this project's own errors as they are. The contract also promises some built-in errors of Python
 (OSErrors), which are wrapped here.

@@ -14,7 +14,6 @@ class Resources:
     disk_mb: float = 0.0
 
     def times(self, count: int) -> Resources:
-        """Return the amounts that `count` boxes need if these are the amounts of one box."""
         return Resources(self.cpus * count, self.memory_mb * count, self.disk_mb * count)
 
     def within(self, other: Resources) -> bool:

@@ -24,8 +24,6 @@ from etude.sandbox.fleet.waiting_requests import Pending
 
 
 class Scheduler:
-    """State machine that places boxes on hosts."""
-
     def __init__(self, policy: Policy, now: float = 0.0) -> None:
         self.policy = policy
         self._timers = Timers()
@@ -67,7 +65,7 @@ class Scheduler:
     # -- interface
 
     def handle(self, event: events.Event, now: float) -> list[events.Decision]:
-        """Process one event and return the decisions. Time never runs backwards: `now` is at least the latest seen."""
+        """Process one event and return the decisions. Time never runs back: an earlier `now` counts as the latest."""
         self._now = max(now, self._now)
         while (due := self._timers.pop(self._now)) is not None:
             kind, key = due
@@ -185,8 +183,9 @@ class Scheduler:
         self._again(pending, event.reason, elsewhere=event.elsewhere)
 
     def _again(self, pending: Pending, reason: str, *, elsewhere: bool) -> None:
-        """Queue a request again after its host has failed, or reject it if no other can be tried (`elsewhere`: another
-        might succeed). A second try is safe, since no client has received boxes of the first one."""
+        """Queue a request again after a host failed to make its boxes, or reject it if no other can be tried
+        (`elsewhere`: another might succeed). Trying again is safe, since no client has received boxes of the first
+        try."""
         wanted = pending.wanted
         pending.tried |= {pending.host}
         pending.host, pending.searched = "", False

@@ -42,11 +42,9 @@ class Pending:
 
 
 class WaitingRequests:
-    """All waiting requests, in one queue per owner and pinned host. The queues are served in turns."""
-
     def __init__(self) -> None:
         self._queues: dict[QueueKey, deque[Pending]] = {}  # The queue whose turn is next comes first.
-        self._fresh: dict[QueueKey, None] = {}  # Queues whose first request has not been searched for yet.
+        self._fresh: dict[QueueKey, None] = {}  # Queues whose first request has not been tried on all hosts.
         self._count = 0
 
     def __len__(self) -> int:
@@ -67,7 +65,8 @@ class WaitingRequests:
         self._note_head(pending.queue)
 
     def turns(self, *, everyone: bool) -> list[QueueKey]:
-        """Return queues in the order of their turns: all, or those whose first request was not tried on all hosts."""
+        """Return queues in the order of their turns: all (`everyone`), or only those whose first request has not been
+        tried on all hosts."""
         if everyone:
             return list(self._queues)
         return list(self._fresh) if len(self._fresh) == 1 else [queue for queue in self._queues if queue in self._fresh]
