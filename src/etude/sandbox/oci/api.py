@@ -58,7 +58,7 @@ class Engine:
         options = ",".join(info.get("SecurityOptions") or ())
         # Rootless Docker reports this as a security option, rootless podman as its own field.
         self.root_is_apart = "name=userns" in options or "name=rootless" in options or info.get("Rootless") is True
-        """Root in a container has another user id on the host than the host's own root."""
+        """Whether root in a container has another user id on the host than the host's own root."""
         self._runtimes = sorted(info.get("Runtimes") or ())
         # podman has one runtime for all containers, and ignores what a request says.
         self._only_runtime = str(info.get("DefaultRuntime")) if "Rootless" in info else ""
@@ -78,7 +78,7 @@ class Engine:
 
     @property
     def local(self) -> bool:
-        """The engine runs on this host. Only then can it mount this host's folders in boxes."""
+        """Whether the engine runs on this host. Only then can it mount this host's folders in boxes."""
         return self._socket is not None
 
     # -- calls
@@ -93,7 +93,7 @@ class Engine:
         content: Content | None = None,
         patience: float = _CALL_SECONDS,
     ) -> Any:
-        """Return the JSON of the response, or None if it has none. Raise EngineError if the engine refuses the call."""
+        """Make a call and return the response's JSON, or None if it has none. Raise EngineError if it is refused."""
         headers = {"Content-Type": "application/x-tar"} if content is not None else {}
         try:
             async with self._client(patience) as client:
@@ -156,7 +156,7 @@ class Engine:
         await self.call("PUT", path, params=params, content=tar, patience=_TRANSFER_SECONDS)
 
     async def remove(self, kind: str, name: str) -> bool:
-        """Remove one of "containers", "volumes" or "images". Return False while it is in use."""
+        """Remove an object of the kind "containers", "volumes" or "images". Return False if it is still in use."""
         params = {"force": "true", "v": "true"} if kind == "containers" else {}
         # The engine removes an ended container by itself, and refuses our request while it does.
         for _ in range(_REMOVALS if kind == "containers" else 1):

@@ -30,9 +30,9 @@ from etude.sandbox.options import Build, BuildOptions
 from etude.sandbox.served.channel import Channel
 
 _INIT_MB, _INIT_PROCESSES = 32, 4
-"""Added for init itself to the limits that the engine enforces. The memory limit, twice the box's plus this, is only a
-last resort, which also covers memory that no process maps. The box's own limit is enforced by init, which can tell
-which command is to blame."""
+"""Memory in MB and processes for init itself in the engine's limits. The engine allows twice the box's memory limit
+plus this, as a last resort that also covers memory that no process maps. Init enforces the box's own limit, since it
+can tell which command is to blame."""
 # Capabilities that init has briefly, to map the container's ids into its user namespace. Commands never have them.
 _RIGHTS = ["SETUID", "SETGID", "SETFCAP"]
 
@@ -41,7 +41,7 @@ class OciSandboxes:
     def __init__(self, root: Path, *, endpoint: str = "", runtime: str = "", base: str = "") -> None:
         """`root` is the folder of the image store. `base` is what the image name "host" stands for: an image of the
         engine, a tar, or if empty, this host's system folders, for which the engine must be on this host. `endpoint` is
-        as for find_engine. `runtime` is runc, crun, runsc or kata; empty: the engine's default."""
+        the engine's address (see find_engine). `runtime` is runc, crun, runsc or kata; empty: the engine's default."""
         self.engine, self.runtime, self.owner = find_engine(endpoint), runtime, Owner.new()
         self.engine.require_runtime(runtime)
         self._root = Path(root).absolute()
@@ -155,7 +155,7 @@ class OciSandboxes:
         }
 
     def _binds(self, engine_image: EngineImage) -> list[str]:
-        """The mounts of host folders, in the engine's notation. Only images on the base HOST have any."""
+        """Return the mounts of host folders, in the engine's notation. Only images on the base HOST have any."""
         return self.images.binds if engine_image.image.base == HOST else []
 
     def mount_points(self, engine_image: EngineImage) -> list[str]:
@@ -173,8 +173,8 @@ class OciSandboxes:
             raise
 
     async def _prepare(self, engine_image: EngineImage) -> None:
-        """Remove what processes that have ended left in the engine. Then make the volume with the files of our init,
-        which is mounted in every container."""
+        """Remove what dead processes have left in the engine. Then make the volume with the files of our init, which is
+        mounted in every container."""
         await remove_leftovers(self.engine)
         labels = {OWNER: str(self.owner)}
         await self.engine.call("POST", "/volumes/create", body={"Name": self._volume, "Labels": labels})

@@ -85,7 +85,7 @@ class OciBox(ServedBox):
         raise SandboxLost(f"box {self.id}: {error}; {self._attachment.stderr_tail or 'it wrote nothing to stderr'}")
 
     async def stats(self) -> BoxStats:
-        """Disk use comes from the engine: init sees the engine's whole disk, not this box's part."""
+        """Return the resource use. The engine measures disk use, as init sees the engine's whole disk."""
         measured, inspected = await asyncio.gather(
             super().stats(),
             self._backend.engine.call("GET", f"/containers/{self.container}/json", params={"size": "true"}),
@@ -119,7 +119,7 @@ class OciBox(ServedBox):
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
     def _is_engines(self, path: str) -> bool:
-        """The engine itself puts this path into every container, so it is no change made by the box."""
+        """Whether the engine itself puts this path into every container, so that it is no change made by the box."""
         own = (*_ENGINE_FOLDERS, *self._backend.mount_points(self.engine_image))
         return path in _ENGINE_FILES or any(path == name or path.startswith(f"{name}/") for name in own)
 

@@ -15,7 +15,7 @@ from etude.sandbox.contract import SandboxUnavailable
 from etude.sandbox.oci.api import Engine
 
 VARIABLES = ("DOCKER_HOST", "CONTAINER_HOST")
-"""Where Docker's and podman's clients look for an engine."""
+"""Environment variables in which Docker's and podman's clients look for an engine's address."""
 
 
 def find_engine(named: str = "", environment: Mapping[str, str] = os.environ) -> Engine:

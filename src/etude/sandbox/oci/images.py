@@ -48,7 +48,7 @@ class EngineImage:
     reference: str
     engine_id: str
     image: Image
-    """The settings. The layers are left out, since the engine keeps them."""
+    """The image's base and settings. Its layers are left out, since the engine keeps them."""
 
 
 class OciImages:
@@ -62,7 +62,7 @@ class OciImages:
     # -- looking up
 
     async def find_image(self, name: str) -> EngineImage:
-        """Return the store's image with the id `name`; "host" is the base image. Raise RequestRefused for any other."""
+        """Return the store's image with this id; "host" is the base image. Raise RequestRefused if there is none."""
         if name == HOST:
             return await self._host()
         if _ID.fullmatch(name) and (found := await self._find(name)):
@@ -80,7 +80,7 @@ class OciImages:
         return EngineImage(reference, found["Id"], _image_settings(found)) if found else None
 
     async def record(self, name: str, engine_id: str) -> str:
-        """Tag the engine's image `name`, which becomes its id in this store."""
+        """Tag an image of the engine with `name`, which becomes its id in this store."""
         await self.engine.tag(engine_id, self.repository, name)
         return name
 
@@ -110,7 +110,8 @@ class OciImages:
         return found
 
     def _host_folders(self) -> str:
-        """Generate that tree, and set `binds` to the mounts over it. Return its path relative to the store."""
+        """Generate the tree over which this host's system folders are mounted, and set `binds` to these mounts. Return
+        the tree's path relative to the store."""
         bases, store = build_bases(self.root, None), f"{self.root}/"
         self.binds = [f"{source.replace('store:', store)}:/{target}:ro" for source, target in bases.binds]
         return bases.skeletons[HOST]
@@ -126,7 +127,7 @@ class OciImages:
     # -- making
 
     async def add(self, files: dict[str, bytes], base: str, workdir: str) -> str:
-        """See Sandboxes.add_image in contract.py."""
+        """Make an image, as `Sandboxes.add_image` in contract.py says."""
         inside = check_workdir(workdir)
         below = await self.find_image(base)
         image = replace(below.image, config=replace(below.image.config, workdir=workdir))
@@ -174,7 +175,7 @@ class OciImages:
         return await self._adopt(loaded[1])
 
     async def pull(self, reference: str) -> str:
-        """A reference without a tag means `:latest`."""
+        """Pull an image and return its id. A reference without a tag means `:latest`."""
         if not re.search(r"@|:[^/]*$", reference):
             reference += ":latest"
         try:
@@ -223,7 +224,7 @@ class OciImages:
         return name
 
     async def _adopt(self, reference: str) -> str:
-        """Give an image of the engine an id in this store, derived from its content."""
+        """Give an image of the engine an id in this store, derived from its content. Return the id."""
         found = await self.engine.image(reference)
         if not found:
             raise ImageError(f"the engine does not have {reference}, which it has just been given")
@@ -231,7 +232,7 @@ class OciImages:
 
 
 def _image_settings(found: dict[str, Any]) -> Image:
-    """Return the settings in the label IMAGE, which this store sets, or without it, those of the image's own
+    """Return an image's settings: from its label IMAGE, which this store sets, or if it has none, from its own
     configuration."""
     config = found.get("Config") or {}
     if label := (config.get("Labels") or {}).get(IMAGE):

@@ -29,7 +29,7 @@ INIT = [
     f"{BUNDLE_FOLDER}/loader", "--library-path", f"{BUNDLE_FOLDER}/lib", f"{BUNDLE_FOLDER}/bin/python3",
     "-I", "-S", "-B", "-X", "utf8", "-c", "from etude.sandbox.inside.contained import main; main()",
 ]  # fmt: skip
-"""Starts init in every container. A JSON message that describes the box follows as the last argument."""
+"""Command that starts init in every container. A JSON message that describes the box is added as the last argument."""
 
 # Stub packages replace `etude` and `etude.sandbox`, so that only `inside` is loaded, which is all that pid 1 needs.
 _LIST_LOADED_FILES = """

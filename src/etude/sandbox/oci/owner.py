@@ -19,14 +19,14 @@ from etude.sandbox.oci.api import Engine
 OWNER = "etude.owner"
 """The label that holds str(Owner)."""
 STORE = "etude.store"
-"""The label that says which store an image belongs to: `store_label`."""
+"""The label that names the store of an image; its value is `store_label(root)`."""
 FORKS = "localhost/etude/fork"
 """Repository of the images of forks. A tag begins with `Owner.name` of the process that made the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The identity of a process that owns objects in an engine. A later process with the same pid has another."""
+    """Identity of a process that owns objects in an engine. A later process with the same pid has another identity."""
 
     machine: str
     boot: str
@@ -56,7 +56,7 @@ class Owner:
         return cls(machine, boot, int(pid), float(start), key)
 
     def dead(self) -> bool:
-        """The process has ended; False if this process cannot know."""
+        """Whether the owner's process has ended. False if this process cannot know."""
         if self.machine != _machine_id():
             return False
         if self.boot != _boot_id():

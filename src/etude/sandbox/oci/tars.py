@@ -30,8 +30,8 @@ def new_tar(file: IO[bytes], **options: Any) -> Iterator[tarfile.TarFile]:
 
 
 def tar_of_skeleton(folder: Path) -> bytes:
-    """Make a tar of the generated tree that is the root of boxes over this host's system folders, with the owners of a
-    box."""
+    """Make a tar of the generated tree that is the root of boxes over this host's system folders. Its files have the
+    owners that they have in a box."""
     owners = {"work": USERS["agent"], **{f"home/{name}": number for name, number in USERS.items()}}
     buffer = io.BytesIO()
     with new_tar(buffer) as tar:
