@@ -52,7 +52,7 @@ class Confinement(Protocol):
         ...
 
     def refusal(self) -> str:
-        """Why this does not work on this host; empty if it does."""
+        """Return why this confinement does not work on this host; empty if it does."""
         ...
 
     def job(self, folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Plain:
 
 
 def _host_job(folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-    """The command sees the host's paths, but its home and temporary folder are in the box."""
+    """Return the job of a command that sees the host's paths, but has its home and temporary folder in the box."""
     root = str(folder.root)
     moved = {"HOME": f"{root}{env['HOME']}", "TMPDIR": f"{root}/tmp", "PATH": f"{root}/bin-of-box:{env['PATH']}"}
     return {"argv": argv, "cwd": f"{root}{cwd}", "env": {**env, **moved}, "confine": None, "filter": False}

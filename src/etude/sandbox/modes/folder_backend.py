@@ -100,8 +100,8 @@ class FolderSandboxes:
         return box
 
     def _build(self, root: Path, image: Image, workdir: str) -> None:
-        """The lowest layer is generated (host_base.py), then come the image's layers and the folders that every box
-        has."""
+        """Fill a new box's folder: with the generated tree (host_base.py), the image's layers, and the folders that
+        every box has."""
         copy_tree(self._skeleton, root)
         for layer in reversed(image.layers):
             copy_tree(self.store.layers / layer, root)
@@ -125,7 +125,7 @@ class FolderSandboxes:
         return self.store.record(Image(HOST, (await asyncio.to_thread(copy),), config))
 
     def size(self, tree: Path) -> int:
-        """Bytes of the tree's files. Those that vanish meanwhile, or lie deeper than the longest path, are not
+        """Return the bytes of all files in a tree. Files that vanish meanwhile or whose path is too long are not
         counted."""
         total, todo = 0, [str(tree)]
         while todo:
@@ -138,7 +138,7 @@ class FolderSandboxes:
         return total
 
     def size_of(self, image: Image) -> int:
-        """Bytes of the files that a new box of this image has."""
+        """Return the bytes of the files that a new box of this image has."""
         return self.size(self._skeleton) + sum(self.size(self.store.layers / layer) for layer in image.layers)
 
     async def forget(self, box: FolderBox) -> None:
@@ -153,7 +153,7 @@ class FolderSandboxes:
 
 
 def copy_tree(source: Path, target: Path, depth: int = 0) -> None:
-    """Copy into `target`, over what is there. Raise ImageError for a whiteout, by which a layer of the embedded backend
+    """Copy a tree over what is in `target`. Raise ImageError for a whiteout, by which a layer of the embedded backend
     deletes a file of a lower layer: this backend cannot copy it."""
     if depth > MAX_DEPTH:
         raise RequestRefused(f"folders are nested more than {MAX_DEPTH} deep")

@@ -127,7 +127,7 @@ class FolderBox:
             self._spent += run.cpu_seconds
 
     async def _start(self, asked: Command, *, merged: bool = False) -> CommandRun:
-        """With `merged`, stderr goes into stdout."""
+        """Start a command, confined and limited. With `merged`, its stderr goes into stdout."""
         self._require_alive()
         argv, cwd, env = asked.argv, asked.cwd, asked.env
         if asked.user not in ("", "agent", "1000"):

@@ -34,8 +34,8 @@ def version() -> int:
 
 
 def restrict(read: list[str], write: list[str]) -> None:
-    """Allow this process only to read and execute files below `read`, and to do everything below `write`. It loses all
-    other files, and TCP if the kernel supports that."""
+    """Allow this process only to read and execute files below `read`, and to do everything below `write`. If the kernel
+    supports it, TCP and signals to processes outside are forbidden too."""
     known = version()
     files = (1 << max(count for first, count in _RIGHT_COUNTS.items() if first <= max(known, 1))) - 1
     attributes = struct.pack("=QQQ", files, _TCP if known >= 4 else 0, _SCOPES if known >= 6 else 0)

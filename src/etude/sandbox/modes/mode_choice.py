@@ -23,7 +23,7 @@ class ModeOption:
     name: str
     usable: bool
     isolates: bool
-    """The mode keeps commands from the host's files and processes."""
+    """Whether the mode keeps commands from the host's files and processes."""
     text: str
     """What the mode enforces, or why it does not work on this host."""
 
@@ -40,8 +40,8 @@ def mode_options() -> list[ModeOption]:
 
 
 def open_mode(mode: str, root: Path) -> Sandboxes:
-    """Open "auto", "embedded" or a mode of MODES. Raise SandboxUnavailable, with the reason, if it does not work on
-    this host, or for "auto", if no isolating mode does."""
+    """Open "auto", "embedded" or a mode of MODES. Raise SandboxUnavailable, with the reason, if the mode does not work
+    on this host, or for "auto", if no isolating mode does."""
     if mode == "embedded":
         return EmbeddedSandboxes(root)
     if mode in MODES:

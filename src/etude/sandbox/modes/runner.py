@@ -26,7 +26,7 @@ from etude.sandbox.inside import kernel, seccomp
 from etude.sandbox.modes import landlock
 
 FILTER_DESCRIPTOR = 9
-"""Where bubblewrap reads the seccomp program."""
+"""Descriptor from which bubblewrap reads the seccomp program."""
 _WATCH_SECONDS = 0.1
 _REAP_SECONDS = 0.001
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -119,7 +119,7 @@ def _kill_all() -> None:
 
 
 def _stop_and_kill() -> None:
-    """All are stopped before any is killed. A stopped process starts no further fork, so even a fork bomb is caught."""
+    """Stop all descendants, then kill them. A stopped process starts no further fork, so even a fork bomb is caught."""
     known: set[int] = set()
     while fresh := set(descendants(os.getpid())) - known:
         for pid in fresh:
@@ -188,7 +188,7 @@ def _confine(places: dict[str, list[str]]) -> None:
 
 
 def _offer_filter() -> None:
-    """Bubblewrap installs the program just before it starts the command."""
+    """Pass a seccomp program to bubblewrap, which installs it just before it starts the command."""
     number = os.memfd_create("filter", 0)
     os.write(number, seccomp.build_program(kernel.MACHINE))
     os.lseek(number, 0, os.SEEK_SET)

@@ -21,7 +21,7 @@ class CommandRun:
     def __init__(self, process: asyncio.subprocess.Process, leash: int, answer: int, name: str) -> None:
         self.process, self.name, self.began = process, name, time.monotonic()
         self.cpu_seconds = 0.0
-        """Set once the command has ended."""
+        """CPU time of the command and all that it started. Set once it has ended."""
         self._leash, self._answer = leash, answer
 
     @classmethod
@@ -51,8 +51,8 @@ class CommandRun:
         return cls(process, leash, answer, name)
 
     def end(self, why: str) -> None:
-        """End the process tree. `why` is reported as the limit that ended it, unless it hit another first. Safe to call
-        twice."""
+        """End the process tree. If `why` is a limit, such as "time", it is reported as the one that ended the command,
+        unless the command hit another first. Safe to call twice."""
         if self._leash >= 0:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._leash, why.encode())
