@@ -17,7 +17,7 @@ from etude.sandbox.served.process import ServedProcess
 from etude.sandbox.tars import Member, Tar, pack
 
 _BATCH_BYTES = 4 << 20
-"""Bytes of a file tree that are sent in one request. Pid 1 keeps them in memory meanwhile."""
+"""Maximum bytes of a file tree that are sent in one request. Pid 1 keeps them in memory meanwhile."""
 
 
 class ServedBox:
@@ -83,7 +83,7 @@ class ServedBox:
 
     @contextlib.contextmanager
     def _recorded(self, line: str) -> Iterator[None]:
-        """Add a shell line to `commands` for the block, which starts it; take it back if init refuses it."""
+        """Add a shell line to `commands`. The block starts the command; if init refuses it, remove the line."""
         self._commands.append(line)
         try:
             yield

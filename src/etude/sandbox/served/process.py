@@ -53,7 +53,7 @@ class ServedProcess:
         await self._ask("resize", rows=rows, columns=columns)
 
     async def kill(self) -> None:
-        """Return once the whole process tree has ended."""
+        """Kill the whole process tree. Return once it has ended."""
         await self._ask("kill")
 
     async def _ask(self, operation: str, payload: bytes = b"", **more: Any) -> bool:
