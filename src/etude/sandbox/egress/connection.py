@@ -162,7 +162,8 @@ class Connection:
         return False
 
     async def _forward(self, request: Request, progress: ExchangeProgress) -> bool:
-        """Forward one request. Repeat it once if a kept connection to the real host turns out to be closed."""
+        """Forward one request and its response. If a kept connection to the real host breaks before it answers, a GET
+        or HEAD without a body is sent once more. Return whether another request may follow."""
         kept = self._upstream_connection is not None
         try:
             return await self._attempt(request, progress)
@@ -239,7 +240,7 @@ class Connection:
         return write_head(f"{request.method} {target} HTTP/1.1", fields)
 
     async def _upload(self, framing: Framing, writer: asyncio.StreamWriter, progress: ExchangeProgress) -> bool:
-        """Send the body. Return whether the host took all. Raise BrokenTransfer if the box sent only a part."""
+        """Send the request's body. Return whether the host took all. Raise BrokenTransfer if the box sent only part."""
         async for piece in pieces(self.reader, framing):
             progress.sent += len(piece)
             writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if framing.chunked else (piece,))

@@ -60,7 +60,7 @@ class BoxEgress:
         )
 
     def shut(self) -> None:
-        """Close the proxy and all sockets of the box's network. They alone keep the network alive."""
+        """Close the proxy and all sockets of the box's network. Only these sockets keep the network alive."""
         for end in (self._ours, self.box_end):
             end.close()
         if self._proxy is not None:
@@ -68,8 +68,6 @@ class BoxEgress:
 
 
 class EgressGate:
-    """Gives the boxes of one backend network access. Holds the certificate authority and the log that they share."""
-
     def __init__(self, store: ImageStore, upstream: Upstream) -> None:
         self.authority, self.upstream, self.connection_limit = Authority(), upstream, ConnectionLimit()
         _ = upstream.proxies  # Unusable proxy settings are refused here, before a box is made.

@@ -34,7 +34,7 @@ Fields = list[tuple[str, str]]
 
 
 class BadHead(ValueError):
-    """A head is not valid HTTP/1.1, or not for this host. `status` is that of the response to such a request."""
+    """A head is not valid HTTP/1.1, or not for this host. `status` is the status of the response to such a head."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)

@@ -1,7 +1,8 @@
 """The log of the boxes' network requests: one row per forwarded request, and one per refusal, with the reason.
 
 Invariant: no request is forwarded without a row. A box can cause refusals at no cost, so only the first thousand per
-box are written; a last row counts the others. Each backend appends to its own file; readers merge the files by time.
+box are written; a last row counts the others, except names refused after the first thousand names. Each backend appends
+to its own file; readers merge the files by time.
 """
 
 from __future__ import annotations

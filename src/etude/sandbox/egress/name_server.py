@@ -16,7 +16,7 @@ from etude.sandbox.egress.policy import Policy, host_name
 
 MOST_NAMES = 4096
 """Maximum number of names with addresses in one box, since a policy with a wildcard allows any number of names."""
-# Blocks for these addresses. They are reserved for network tests, so no real host has one.
+# Blocks for the addresses of allowed names. They are reserved for network tests, so no real host has one.
 _BLOCKS = (ipaddress.IPv4Network("198.18.0.0/15"), ipaddress.IPv6Network("2001:2::/48"))
 _HEAD = struct.Struct("!HHHHHH")
 _KINDS, _ANY_KIND, _INTERNET = (1, 28), 255, 1
@@ -102,7 +102,8 @@ class NameServer:
         return self._names.get(getattr(found, "ipv4_mapped", None) or found)
 
     def addresses_of(self, name: str) -> list[Address]:
-        """Return an allowed name's addresses, given at its first query; [] if MOST_NAMES other names have some."""
+        """Return an allowed name's addresses, chosen at its first query; [] if MOST_NAMES other names have
+        addresses."""
         if name not in self._numbers:
             if len(self._numbers) >= MOST_NAMES:
                 return []
@@ -111,8 +112,8 @@ class NameServer:
         return [block[self._numbers[name]] for block in self._blocks]
 
     def answer(self, data: bytes) -> tuple[bytes, str, str]:
-        """Return (response, refused name, reason). The response is empty for what is no query, the name if it cannot be
-        read. Name and reason are empty if the query was answered with addresses."""
+        """Answer a DNS query. Return (response, refused name, reason). Name and reason are empty if nothing was
+        refused. The response is empty if the data is no query, and the name is empty if it cannot be read."""
         try:
             query = parse_query(data)
         except BadQuery as error:

@@ -58,7 +58,7 @@ CLIENTS = {"pip": _pip, "npm": _npm, "apt": apt_addresses}
 
 
 def hosts_of(client: str) -> tuple[str, ...]:
-    """Return the hosts that a client uses, as policy patterns. Raise RequestRefused if they cannot be told."""
+    """Return the hosts that a client uses, as policy patterns. Raise RequestRefused if they cannot be found out."""
     try:
         patterns = dict.fromkeys(_pattern(address) for address in CLIENTS[client]() if _is_web(address))
         if not patterns:

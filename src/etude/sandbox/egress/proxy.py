@@ -37,8 +37,9 @@ _ABORT_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class ConnectionLimit:
-    """Limits the simultaneous connections of all boxes of a backend to a quarter of the process's descriptors. Boxes
-    also hold descriptors (a hundred use up the usual 1024), so the constructor raises the process's limit."""
+    """Limits the simultaneous connections of all boxes of a backend: they may use a quarter of the process's
+    descriptors. Boxes hold descriptors too (a hundred use up the usual 1024), so the constructor raises the process's
+    limit."""
 
     def __init__(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -50,8 +51,6 @@ class ConnectionLimit:
 
 
 class Proxy:
-    """The egress proxy of one box: answers its DNS queries and serves its connections until the proxy is closed."""
-
     def __init__(
         self,
         sockets: list[socket.socket],

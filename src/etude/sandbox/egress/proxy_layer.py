@@ -92,7 +92,7 @@ def _read(stack: Stack, path: PurePosixPath) -> bytes:
 
 
 def _name_service(stack: Stack) -> dict[PurePosixPath, bytes]:
-    """Return {path: nsswitch.conf} changed so that host names are looked up by DNS; {} if nothing is to change."""
+    """Return {path: content} of an nsswitch.conf that looks host names up by DNS; {} if nothing is to change."""
     path = PurePosixPath("etc/nsswitch.conf")
     lines = _read(stack, path).decode("utf-8", "surrogateescape").splitlines()
     changed = [f"{line} dns" if line.startswith("hosts:") and "dns" not in line.split() else line for line in lines]
