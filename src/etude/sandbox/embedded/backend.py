@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from etude.sandbox.egress.gate import BoxEgress, EgressGate
 
 _INIT_MB = 16
-"""Memory for pid 1 and for what the kernel keeps per box."""
+"""Memory in MB for pid 1 and for what the kernel keeps per box."""
 
 
 class EmbeddedSandboxes:
@@ -218,9 +218,9 @@ class EmbeddedSandboxes:
         return box
 
     def _new_cgroup(self, name: str, limits: Limits) -> BoxCgroup:
-        """The memory limit includes all that the box may write to files in memory (tmpfs), since these count towards it
-        and outlive the commands that wrote them. Otherwise they could fill the limit, and the kernel would have to kill
-        pid 1 instead of a command."""
+        """Make a box's cgroup. Its memory limit includes all that the box may write to files in memory (tmpfs), since
+        these count towards it and outlive the commands that wrote them. Otherwise they could fill the limit, and the
+        kernel would have to kill pid 1 instead of a command."""
         if self.cgroups is None:
             return BoxCgroup([])
         mib = limits.memory_mb + _INIT_MB + SHM_MB + (limits.disk_mb if self.memory_cells else 0)
@@ -245,7 +245,7 @@ class EmbeddedSandboxes:
         return Cell(f"{folder}/{secrets.token_hex(6)}", zygote.release)
 
     def _running_zygote(self) -> ZygoteClient:
-        """Return the zygote's client on the running event loop. If the zygote has died, start another."""
+        """Return the zygote's client, attached to the running event loop. If the zygote has died, start another."""
         if self._closed:
             raise SandboxError("this backend is closed; open another")
         if not self._zygote.alive:
@@ -254,8 +254,8 @@ class EmbeddedSandboxes:
         return self._zygote
 
     async def store_cell(self, zygote: ZygoteClient, cell: Cell) -> str:
-        """Copy a sealed cell (written files that no process changes any more) into the store. Return the layer's
-        name."""
+        """Copy a cell (a folder of written files, which no process may change meanwhile) into the store. Return the
+        layer's name."""
         # The name is random, because ext4 chooses the disk region of a folder by its name: this distributes the copies
         # over the disk.
         fresh = f"keep-{secrets.token_hex(6)}"

@@ -65,7 +65,7 @@ class EmbeddedBox(ServedBox):
         self.cells, self.cgroup = cells, cgroup
         self.backend, self._gone = backend, gone
         self.sealing = asyncio.Lock()
-        """Overlapping forks seal the box (make its written files read-only) one after the other. The later ones find
+        """Held while a fork seals the box (makes its written files read-only). Overlapping forks wait, and then find
         nothing left to seal."""
         # If the zygote dies, close the box's socket, so that the box ends even if its death signal did not arrive.
         gone.add_done_callback(lambda _: channel.close() if channel.ready.done() else None)
@@ -93,8 +93,8 @@ class EmbeddedBox(ServedBox):
         raise SandboxUnavailable(advice(step, error))
 
     async def stats(self) -> BoxStats:
-        """Memory is that of the cgroup if there is one, since pid 1 knows only the memory of its processes. The size of
-        plain folders is measured here, since pid 1 would report the whole disk."""
+        """Return the use of resources. Memory is measured by the cgroup if there is one, since pid 1 knows only that of
+        its processes. The size of plain folders is measured here, since pid 1 would report the whole disk."""
         found = await super().stats()
         if (measured := self.cgroup.memory_bytes()) is not None:
             found = replace(found, memory_bytes=measured)
@@ -104,7 +104,7 @@ class EmbeddedBox(ServedBox):
         return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, folders))
 
     async def rehearse(self) -> list[str] | None:
-        """Return the files that the frozen processes map shared, or None if they cannot be moved to another root."""
+        """Return the files that the frozen processes map shared, or None if the processes cannot get another root."""
         answer, _ = await self._ask({"op": "rehearse"})
         return answer.get("shared")
 

@@ -1,9 +1,9 @@
-"""Forks and snapshots: what a box has written is sealed (made read-only), and the box itself and its copies continue on
-top of it.
+"""Forks and snapshots. A snapshot copies what a box has written into layers of the store.
 
-For a fork, a box is *restacked*: its cell (folder of written files) becomes a lower layer and the box gets a new cell,
-in a few milliseconds whatever the size. Live processes are moved to the new root (inside/moving.py). If one cannot be
-moved, the box keeps its cell, and its children get a copy of the cell.
+For a fork, a box is *restacked*: its cell (folder of written files) is sealed (made read-only) and becomes a lower
+layer of the box and its children; the box gets a new cell. This takes a few milliseconds, whatever the size. Live
+processes are moved to the new root (inside/moving.py). If one cannot be moved, the box keeps its cell, and its children
+get a copy of the cell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
 T = TypeVar("T")
 MAX_STACKED_LAYERS = 32
 """With more overlay layers, the first access to a file becomes slow, and at some number the mount is refused. A fork
-that would reach this merges all cells of the box into one, which takes as long as copying them."""
+that would reach this number merges all cells of the box into one, which takes as long as copying them."""
 
 
 class CopyableBox(EmbeddedBox):

@@ -33,7 +33,7 @@ class Facts:
     userns_clone: int | None = None
     max_namespaces: int | None = None
     cgroup_versions: frozenset[int] = frozenset({2})
-    """The versions that are mounted anywhere."""
+    """The cgroup versions that are mounted anywhere."""
     next_subordinate: int = 100_000
 
     @classmethod

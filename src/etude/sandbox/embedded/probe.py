@@ -37,17 +37,17 @@ class Mode(StrEnum):
 class Host:
     mode: Mode
     memory_cells: bool
-    """What a box writes can be kept in a tmpfs of limited size. Otherwise it is kept in plain folders, and only the
-    size of single files is limited."""
+    """Whether what a box writes can be kept in a tmpfs of limited size. If not, it is kept in plain folders, and only
+    the size of single files is limited."""
     ids: IdRange | None = None
-    """None: boxes have one id, the caller's own."""
+    """The range of ids for boxes. None: boxes have one id, the caller's own."""
     lack: MissingSubids | None = None
     """Why an ordinary user has no subordinate ids for boxes; None in any other case."""
 
 
 def probe_host() -> Host:
-    """Raise SandboxUnavailable if it is certain that no box can be made. Other obstacles show when the zygote
-    starts."""
+    """Find out how boxes can be made on this host. Raise SandboxUnavailable if it is certain that none can be. Other
+    obstacles show when the zygote starts."""
     if platform.system() != "Linux" or kernel.MACHINE not in ("x86_64", "aarch64"):
         raise SandboxUnavailable(
             f"boxes need Linux on x86_64 or aarch64; this is {platform.system()} on {kernel.MACHINE}"
@@ -78,7 +78,7 @@ def advice(step: str, error: str) -> str:
 
 
 def _free_range() -> IdRange:
-    """Return a range of host ids that are mapped in this user namespace and belong to nobody."""
+    """Return the first range of _RANGES whose host ids are mapped in this user namespace."""
     mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     for base, count in _RANGES:
         if any(first <= base and base + count <= first + length for first, _, length in mapped):

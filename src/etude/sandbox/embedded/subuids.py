@@ -19,7 +19,7 @@ from etude.sandbox.inside.users import MAX_ID, USERS
 from etude.sandbox.light_python import light_command
 
 FEWEST = max(USERS.values()) + 1
-"""Ids that a box needs at least, since the users in USERS exist in every box."""
+"""Number of ids that a box needs at least, since the users in USERS exist in every box."""
 FILES = ("etc/subuid", "etc/subgid")
 _TRY_SECONDS = 20.0
 

@@ -152,8 +152,7 @@ class ZygoteClient:
 
     async def restack(self, box: str, cell: str, layers: list[str], shared: list[str]) -> str:
         """Move the box to a new cell on top of `layers`. Return "", or the reason why the box's processes prevent the
-        move. It is refused if the topmost of `layers` holds one of the files `shared`, which these processes map
-        shared."""
+        move: for example, the topmost of `layers` holds one of the files `shared`, which they map shared."""
         answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers, "shared": shared})
         if answer.get("kind") == "lost":
             raise SandboxLost(f"box {box} ended while it was forked: {answer['error']}")
@@ -169,7 +168,7 @@ class ZygoteClient:
         return await future
 
     def release(self, cell: str) -> None:
-        """Have a cell removed. If the zygote is dead, it is gone already."""
+        """Have the zygote remove a cell. If the zygote is dead, the cell is gone already."""
         message = {"op": "release", "cell": cell}
         try:
             self._control.send(json.dumps(message).encode())

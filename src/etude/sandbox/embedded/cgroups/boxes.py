@@ -54,8 +54,8 @@ class BoxCgroup:
         return None if used is None else max(0, used - stat_of(path, settings.reclaimable))
 
     def raise_limit_by_files(self) -> None:
-        """Add the files in memory (tmpfs) that the box has written to its memory limit. Called when a fork has made
-        them read-only, since they then stay in memory."""
+        """Set the box's memory limit to its initial one plus the size of the box's files in memory (tmpfs). Called when
+        a fork has made these files read-only, since they then stay in memory."""
         if self._memory is None:
             return
         settings, path = self._memory
@@ -67,7 +67,7 @@ class BoxCgroup:
                 kernel.write(path / name, value.format(limit=self._now))
 
     def remove(self) -> None:
-        """Called after every process of the box has ended. Safe to call twice."""
+        """Remove the cgroup after every process of the box has ended. Safe to call twice."""
         for _, path in self._folders:
             with contextlib.suppress(OSError):  # `remove_dead` tries again later.
                 path.rmdir()
@@ -93,7 +93,7 @@ class Cgroups:
 
     @classmethod
     def find(cls) -> Cgroups | None:
-        """Return None if there are no usable cgroups. Also removes those that dead processes have left."""
+        """Open the usable cgroups; None if there are none. Also removes cgroups that dead processes have left."""
         hierarchies = find_hierarchies()
         for hierarchy in hierarchies:
             remove_dead(hierarchy.parent)
