@@ -29,8 +29,8 @@ def apt_addresses(sources: Path = SOURCES) -> list[str]:
 
 
 def proxy_variables() -> dict[str, str]:
-    """Return `http_proxy` and `https_proxy` for a program that fetches packages: from this host's environment, or else
-    from apt's settings. Every program understands the lower-case names."""
+    """Return the proxy variables (`http_proxy` and so on) for a program that fetches packages: from this host's
+    environment, or else from apt's settings. Every program understands the lower-case names."""
     found = {}
     for kind in ("http", "https"):
         ask = ["apt-config", "dump", "--no-empty", "--format", "%v%n", f"Acquire::{kind}::Proxy"]

@@ -14,7 +14,7 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PAGER": "cat",
 }
-"""Default variables of every command. The image's own override them."""
+"""Environment variables of every command. Variables that the image sets override them."""
 
 
 def shell_line(command: list[str] | str, cwd: str | None, env: dict[str, str] | None) -> str:

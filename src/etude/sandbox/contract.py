@@ -98,7 +98,7 @@ class Limits:
     disk_mb: int = 256
     """Maximum size of what the box writes on top of its image."""
     output_bytes: int = 1_000_000
-    """Bytes kept of stdout, and the same of stderr. Further output is discarded and the result marked as truncated."""
+    """Bytes kept of stdout, and as many of stderr. Further output is discarded, and the result marked as truncated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +158,15 @@ class ExecResult:
 
     @property
     def starved(self) -> bool:
-        """The command timed out because its host gave it too little CPU time, so its result says nothing about the
-        command. False if it wrote more than `output_bytes`: the host reads all output, so the command may itself have
-        kept it busy."""
+        """Whether the command timed out because its host gave it too little CPU time, so that its result says nothing
+        about the command. False if it wrote more than `output_bytes`: the host reads all output, so the command may
+        itself have kept it busy."""
         return self.timed_out and self.share.starved and not self.truncated
 
 
 OnOutput = Callable[[int, bytes], None]
-"""Receives output as it arrives: stream number (1 for stdout, 2 for stderr) and bytes, at most `output_bytes` per
-stream."""
+"""Callback for output as it arrives: gets the stream number (1 for stdout, 2 for stderr) and the bytes, at most
+`output_bytes` per stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ class Box(Protocol):
     async def stats(self) -> BoxStats: ...
 
     async def snapshot(self) -> str:
-        """Save the box's files as a new image and return its id. The box keeps running on top of that image."""
+        """Save the box's files as a new image and return its id. Raise BoxBusy while a process is writing."""
         ...
 
     async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:

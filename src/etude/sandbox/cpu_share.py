@@ -21,7 +21,8 @@ ENOUGH_FRACTION = 0.4
 """CPU seconds per second that are enough for a run, even if others waited. Most verifiers set a CPU-time limit below
 this fraction of their timeout, so a command that gets this much reaches that limit first."""
 USED_FRACTION = 0.75
-"""The host is blamed only if the run used this fraction of the offer, as a run that never sleeps does."""
+"""The host is blamed only if the run used at least this fraction of its offered CPU time, as one that never sleeps
+does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,14 @@ class Share:
 
     @property
     def short(self) -> bool:
-        """The host offered little CPU time while some process waited for a CPU, however much the run wanted."""
+        """Whether the host offered little CPU time while some process waited for a CPU, whatever the run itself
+        used."""
         return self.waited >= WAITED_FRACTION * self.seconds > 0 and self.given < ENOUGH_FRACTION * self.seconds
 
     @property
     def starved(self) -> bool:
-        """The run used most of what a host short of CPU time offered, and that was little. False if nothing was
-        measured."""
+        """Whether the host is to blame for a timeout: some process waited for a CPU, and the run used most of the CPU
+        time offered to it, but that was little. False if nothing was measured."""
         short = self.waited >= WAITED_FRACTION * self.seconds > 0
         return short and USED_FRACTION * self.given <= self.cpu_seconds < ENOUGH_FRACTION * self.seconds
 

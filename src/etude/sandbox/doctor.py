@@ -40,8 +40,8 @@ class Finding:
     name: str
     good: bool
     held_by: str
-    """What enforces a limit: kernel, cgroup, watch (pid 1 of the box checks periodically) or nobody. For other
-    findings, one word for what was found."""
+    """What enforces a limit: kernel, cgroup, watch (pid 1 of the box checks periodically), pid 1 or nobody. For other
+    findings, a short word for what was found; may be empty."""
     text: str
     knob: str = ""
     """The command or setting that would improve this finding; empty if nothing would."""
@@ -52,7 +52,7 @@ class HostFacts:
     """What the embedded backend finds on this host, and what one of its boxes looks like from inside."""
 
     mode: Mode | None = None
-    """None if no box can be made."""
+    """How the embedded backend makes boxes here; None if it can make none."""
     ids: IdRange | None = None
     """The user ids that boxes get; None if each box has only one."""
     lack: MissingSubids | None = None
@@ -128,7 +128,7 @@ def judge(host: HostFacts, facts: Facts, others: list[ModeOption]) -> list[Findi
 
 
 def _mode(host: HostFacts, others: list[ModeOption]) -> list[Finding]:
-    """The mode that `auto` picks, and every other mode that can be requested by name."""
+    """Return findings on the mode that `auto` picks, and on every other mode that can be requested by name."""
     findings = []
     if host.mode is not None:
         findings.append(Finding("mode", True, host.mode, _MODES[host.mode]))

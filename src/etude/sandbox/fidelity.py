@@ -36,7 +36,7 @@ class FidelityCheck:
     differs: str = ""
     """The known reason why a box may answer differently. Empty: the answers must be the same."""
     person: str | None = None
-    """The answer of most people's machines, which the box may give too. None: only the login shell's will do."""
+    """The answer of most people's machines, accepted from a box too. None: only the login shell's is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def load_checks() -> list[FidelityCheck]:
 
 
 def compare(checks: list[FidelityCheck], box: dict[str, str], login: dict[str, str]) -> list[Difference]:
-    """Return the checks to which the box answers neither as the login shell nor as `FidelityCheck.person`."""
+    """Return the differences: checks to which the box answers neither as the login shell nor as `person` says."""
     return [Difference(t, box[t.name], login[t.name]) for t in checks if box[t.name] not in (login[t.name], t.person)]
 
 
@@ -76,8 +76,8 @@ def report(checks: list[FidelityCheck], differences: list[Difference]) -> str:
 
 
 def script(checks: list[FidelityCheck]) -> str:
-    """Return a shell script that prints each answer between two marker bytes, since a terminal adds output of its
-    own."""
+    """Return a shell script that prints the answer of each check between two marker bytes, since a terminal adds output
+    of its own."""
     asked = (f"printf '\\001%s ' {check.name}; ({check.asks}\n) 2>/dev/null; printf '\\002\\n'" for check in checks)
     return "\n".join(asked)
 

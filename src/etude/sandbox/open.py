@@ -40,7 +40,7 @@ def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: OpenFleet | None = 
 
 
 def without_fleet(recipe: SandboxRecipe) -> SandboxRecipe:
-    """Return a copy of the recipe in which boxes run on this host: for the fleet's own hosts, and without a cluster."""
+    """Return a copy of the recipe that runs boxes on this host: for a fleet's own hosts, and if there is no cluster."""
     return recipe.model_copy(update={"hosts": 0})
 
 

@@ -38,8 +38,8 @@ class BuildOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The arguments of Box.exec or Box.start, with the contract's defaults. Raises RequestRefused for a command that
-    cannot run."""
+    """The arguments of Box.exec or Box.start, with the contract's defaults. Raises RequestRefused for an empty command
+    or a timeout that is not positive."""
 
     command: list[str] | str
     _: KW_ONLY

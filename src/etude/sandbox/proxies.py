@@ -116,8 +116,8 @@ class Proxies:
         return cls(from_variables("http"), from_variables("https"), NoProxy.parse(found.get("no", "")))
 
     def proxy_for(self, host: str, port: int, *, tls: bool, addresses: Sequence[str] = ()) -> UpstreamProxy | None:
-        """Return the proxy for connections to this host. Its resolved `addresses` are checked against the networks of
-        NO_PROXY."""
+        """Return the proxy for connections to this host, or None to connect directly. A host whose resolved `addresses`
+        all lie in networks of NO_PROXY is reached directly."""
         proxy = self.https if tls else self.http
         if proxy is None or self.exceptions.cover(host, port):
             return None

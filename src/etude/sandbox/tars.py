@@ -121,7 +121,7 @@ class Tar:
 
 
 def _member(info: tarfile.TarInfo) -> Member | None:
-    """Check one entry of a tar. None: it is the packed folder itself (".")."""
+    """Check one entry of a tar and return it as a Member. Return None for the packed folder itself (".")."""
     name = _name(info.name)
     if name is None:
         return None
